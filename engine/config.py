@@ -1,0 +1,58 @@
+"""The engine's configuration: frozen once the engine is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What the user decides about the engine. Sensible for a laptop as it stands.
+
+    Raises:
+        ValueError: a value is outside its limits or contradicts another.
+    """
+
+    dtype: str = "float32"  # of weights and arithmetic: float32 (exact) or bfloat16
+    max_model_len: int | None = None  # prompt and output together; None: what the model was trained for
+    max_num_seqs: int = 64  # requests that run at once; the number of slots
+    max_num_batched_tokens: int = 512  # token budget of one step
+    page_size: int = 16  # tokens
+    num_pages: int | None = None  # None: from memory_utilization
+    memory_utilization: float = 0.3  # share of the memory available at start-up that the KV pages may take
+    enable_prefix_caching: bool = True
+    max_num_queued_requests: int = 1024
+    max_num_queued_tokens: int = 1 << 20
+    overlap: bool = True  # False: the synchronous loop, the oracle of the overlapped one
+    seed: int = 0  # seeds the seeds of requests that bring none
+    compilation_cache: str | None = None  # folder of compiled programs; None: the user's cache folder
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype is {self.dtype!r}; it must be float32 or bfloat16")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "page_size", "max_num_queued_requests"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ValueError(f"max_model_len is {self.max_model_len}; it must be at least 2")
+        if self.num_pages is not None and self.num_pages < 2:
+            raise ValueError(f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the null page)")
+        if not 0.0 < self.memory_utilization <= 0.95:
+            raise ValueError(f"memory_utilization is {self.memory_utilization}; it must be above 0 and at most 0.95")
+
+    @cached_property
+    def eos_set(self) -> frozenset[int]:
+        return frozenset(self.eos_token_ids)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the server may know of the loaded model."""
+
+    architecture: str
+    vocab_size: int
+    max_model_len: int  # tokens, prompt and output together
+    dtype: str
+    num_parameters: int

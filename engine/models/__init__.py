@@ -1,0 +1,1 @@
+"""Model architectures as pure functions over a parameter tree."""

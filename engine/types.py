@@ -1,0 +1,63 @@
+"""The data that crosses the border between the engine thread and the asyncio side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; the values are the wire names."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+class TokenEvent(NamedTuple):
+    """What happened to one request since its stream was last read; several steps may be merged."""
+
+    token_ids: list[int]  # committed output tokens; the end-of-sequence or stop token is the last where it ended it
+    finish_reason: FinishReason | None  # set on the last event and on no other
+    num_cached_tokens: int  # prompt tokens that came from the prefix cache
+    error: str | None = None  # why, where finish_reason is ERROR
+
+
+# Called with a stage ("load weights", "compile"), what is done and what there is to do.
+Progress = Callable[[str, int, int], None]
+
+
+class EngineError(RuntimeError):
+    """The engine has failed or has been shut down; nothing will be answered any more."""
+
+
+class QueueFull(RuntimeError):
+    """The waiting queue is at its limit; try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since the start and gauges of this moment, read without a lock."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_steps: int = 0
+    num_prompt_tokens: int = 0  # prompt tokens of admitted requests
+    num_generation_tokens: int = 0  # committed output tokens
+    num_preemptions: int = 0
+    num_pages: int = 0  # all but the null page
+    num_free_pages: int = 0
+    num_cached_pages: int = 0
+    num_active_pages: int = 0
+    prefix_cache_queries: int = 0  # prompt tokens looked up
+    prefix_cache_hits: int = 0  # prompt tokens found
+    compiles_after_ready: int = 0
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the pages that running requests hold, 0 to 1."""
+        return self.num_active_pages / self.num_pages if self.num_pages else 0.0

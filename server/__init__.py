@@ -1,0 +1,1 @@
+"""The asyncio side: text, JSON, HTTP, SSE, WebSocket and the command line."""
