@@ -1,41 +1,109 @@
-"""The asyncio side's handle on the engine. (Interface first; the body follows.)"""
+"""The asyncio side's handle on the engine: requests in, token events out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from engine.config import EngineConfig, ModelInfo
-from engine.types import EngineStats, Progress, TokenEvent
-from sampling.params import SamplingParams
+from engine.engine import Engine
+from engine.loop import Abort, EngineLoop, Shutdown
+from engine.request import Request
+from engine.scheduler import StepEvent
+from engine.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TokenEvent
+from sampling.params import InvalidParameter, SamplingParams
+
+_STALLED_SECONDS = 30.0  # a loop that has not turned for so long is dead; a long step is far shorter
+_JOIN_SECONDS = 30.0
 
 
-class TokenStream(Protocol):
-    """One request's tokens, as an async iterator of merged events; ends after the event with a finish_reason.
+class TokenStream:
+    """One request's tokens, as an async iterator of merged events.
 
-    A reader slower than the model gets merged events. `abort()` may be called at any time,
-    any number of times; after it the stream still ends with one event (finish_reason ABORT,
-    unless it had ended before).
+    Ends after the event with a finish_reason. A reader slower than the model gets merged events:
+    what waits here is a list of token ids, bounded by the request's own length.
     """
 
-    request_id: str
+    __slots__ = ("_abort", "_error", "_finish_reason", "_is_done", "_request", "_token_ids", "_waiter", "request_id")
 
-    def __aiter__(self) -> AsyncIterator[TokenEvent]: ...
-    async def __anext__(self) -> TokenEvent: ...
-    def abort(self) -> None: ...
+    def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
+        self.request_id = request.request_id
+        self._request = request
+        self._abort = abort
+        self._token_ids: list[int] = []
+        self._finish_reason: FinishReason | None = None
+        self._error: str | None = None
+        self._is_done = False  # the last event has been read
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        if self._is_done:
+            raise StopAsyncIteration
+        if not self._token_ids and self._finish_reason is None:
+            if self._waiter is not None:
+                raise RuntimeError(f"stream {self.request_id!r} is being read by two readers")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        token_ids, self._token_ids = self._token_ids, []
+        self._is_done = self._finish_reason is not None
+        return TokenEvent(token_ids, self._finish_reason, self._request.num_cached_tokens, self._error)
+
+    def abort(self) -> None:
+        """Ends the request; the stream still ends with one event. May be called at any time, any number of times."""
+        if self._finish_reason is None:
+            self._abort(self.request_id)
+
+    def put(self, token_ids: Sequence[int], finish_reason: FinishReason | None, error: str | None = None) -> None:
+        """Merges an event; in the asyncio thread. After the last event nothing changes any more."""
+        if self._finish_reason is not None:
+            return
+        self._token_ids += token_ids
+        self._finish_reason, self._error = finish_reason, error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
-class EngineClient(Protocol):
+class EngineClient:
+    """Used from one asyncio loop; the engine turns in its own thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.model_info: ModelInfo = engine.model_info
+        self._engine = engine
+        self._config = engine.config
+        self._seeds = random.Random(engine.config.seed)
+        self._streams: dict[str, TokenStream] = {}
+        self._num_submitted = 0
+        self._num_submitted_tokens = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: asyncio.Future[None] | None = None
+        self._is_closed = False
+        self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
+
     @classmethod
-    def load(cls, model_path: Path, config: EngineConfig, progress: Progress) -> "EngineClient":
-        """Blocking (call it in a worker thread): reads the weights, compiles every shape."""
+    def load(cls, model_path: Path, config: EngineConfig, progress: Progress) -> EngineClient:
+        """Reads the weights and compiles every shape. Blocking: call it in a worker thread.
 
-    model_info: ModelInfo
+        Raises:
+            WeightsError: the file cannot be served.
+            ValueError: the configuration does not fit the model or the machine.
+        """
+        return cls(Engine(model_path, config, progress))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread; events arrive in `loop`."""
+        self._loop = loop
+        self._failure = loop.create_future()
+        self._engine_loop.start()
 
     def submit(
         self,
@@ -45,27 +113,152 @@ class EngineClient(Protocol):
         request_id: str | None = None,
         priority: int = 0,
     ) -> TokenStream:
-        """Queues one request. Not a coroutine: returns at once.
+        """Queues one request and returns at once.
+
+        Args:
+            priority: lower runs first; equal ones in order of arrival.
 
         Raises:
-            InvalidParameter: empty prompt, token id out of range, or prompt too long for the model
-                (`param` is "prompt", the limit is in the message), or max_tokens that cannot fit.
+            InvalidParameter: what `check_prompt` refuses, or a request_id that is in use.
             QueueFull: the queue is at its limit.
-            EngineError: the engine has failed or is shut down.
+            EngineError: the engine has failed, is shut down or was not started.
         """
+        if self._is_closed or not self._engine_loop.is_running:
+            raise EngineError("the engine is not running")
+        self.check_prompt(prompt_token_ids, params)
+        self._check_queue(len(prompt_token_ids))
+        arrival = self._num_submitted
+        if request_id is None:
+            request_id = f"request-{arrival}"
+        if request_id in self._streams:
+            raise InvalidParameter("request_id", f"request_id {request_id!r} is in use by a running request")
+        seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
+        max_length = min(len(prompt_token_ids) + params.max_tokens, self.model_info.max_model_len)
+        request = Request(request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival)
+        stream = TokenStream(request, self._abort)
+        request.mailbox = stream
+        self._streams[request_id] = stream
+        self._num_submitted += 1
+        self._num_submitted_tokens += len(prompt_token_ids)
+        self._engine_loop.post(request)
+        return stream
 
     def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """The checks of `submit` alone, so that a route can refuse before it submits several."""
+        """The checks of `submit` alone.
 
-    def stats(self) -> EngineStats: ...
+        Raises:
+            InvalidParameter: the prompt is empty, has a token id out of range, or is too long for
+                the model, alone or with max_tokens.
+        """
+        limit, vocab_size, num_tokens = self.model_info.max_model_len, self.model_info.vocab_size, len(prompt_token_ids)
+        if num_tokens == 0:
+            raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
+        if num_tokens >= limit:
+            raise InvalidParameter(
+                "prompt",
+                f"the prompt has {num_tokens} tokens; the model's context is {limit} tokens, "
+                f"so a prompt may have at most {limit - 1}",
+            )
+        if num_tokens + params.max_tokens > limit:
+            raise InvalidParameter(
+                "max_tokens",
+                f"max_tokens is {params.max_tokens} and the prompt has {num_tokens} tokens; "
+                f"together they exceed the model's context of {limit} tokens",
+            )
+        lowest, highest = min(prompt_token_ids), max(prompt_token_ids)
+        if lowest < 0 or highest >= vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            raise InvalidParameter(
+                "prompt", f"the prompt has token id {wrong}; token ids must be from 0 to {vocab_size - 1}"
+            )
+        for token_id in params.stop_token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidParameter(
+                    "stop_token_ids", f"stop_token_ids has {token_id}; token ids must be from 0 to {vocab_size - 1}"
+                )
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges of this moment."""
+        return self._engine.stats()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine thread turns: running, not failed, heartbeat younger than a few seconds."""
+        """Whether the engine thread turns."""
+        turned = time.monotonic() - self._engine_loop.heartbeat
+        return self._engine_loop.is_running and turned < _STALLED_SECONDS
 
     @property
-    def failure(self) -> "asyncio.Future[None]":
-        """Never has a result; gets the exception that ended the engine, if one does."""
+    def failure(self) -> asyncio.Future[None]:
+        """Never has a result; gets the exception that ended the engine, if one does.
+
+        Raises:
+            EngineError: the engine was not started.
+        """
+        if self._failure is None:
+            raise EngineError("the engine was not started")
+        return self._failure
 
     def shutdown(self) -> None:
-        """Aborts what runs, stops the thread and joins it. Idempotent."""
+        """Ends every request with an ABORT event, stops the thread and joins it. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._engine_loop.post(Shutdown())
+        self._engine_loop.join(_JOIN_SECONDS)
+        self._engine.close()
+        self._end_streams(FinishReason.ABORT, None)
+        if self._failure is not None and not self._failure.done():
+            self._failure.cancel()
+
+    def _check_queue(self, num_tokens: int) -> None:
+        """Counts what was submitted and has not left the queue, the messages on their way included."""
+        counters, config = self._engine.scheduler.counters, self._config
+        num_requests = self._num_submitted - counters.num_dequeued
+        if num_requests >= config.max_num_queued_requests:
+            raise QueueFull(f"{num_requests} requests are queued; the limit is {config.max_num_queued_requests}")
+        num_queued = self._num_submitted_tokens - counters.num_dequeued_tokens
+        if num_requests and num_queued + num_tokens > config.max_num_queued_tokens:
+            raise QueueFull(
+                f"{num_queued} prompt tokens are queued and this prompt has {num_tokens}; "
+                f"the limit is {config.max_num_queued_tokens}"
+            )
+
+    def _abort(self, request_id: str) -> None:
+        self._engine_loop.post(Abort(request_id))
+
+    # ---------------------------------------------------------------- called in the engine thread
+
+    def _publish(self, events: Sequence[StepEvent]) -> None:
+        """One wake-up of the asyncio loop for all events of a step."""
+        self._call(partial(self._deliver, events))
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._call(partial(self._fail, error))
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            # The asyncio loop is closed: nobody is left to hear of it.
+            self._engine_loop.post(Shutdown())
+
+    # ---------------------------------------------------------------- called in the asyncio thread
+
+    def _deliver(self, events: Sequence[StepEvent]) -> None:
+        for event in events:
+            event.request.mailbox.put(event.token_ids, event.finish_reason, event.error)
+            if event.finish_reason is not None:
+                self._streams.pop(event.request.request_id, None)
+
+    def _fail(self, error: BaseException) -> None:
+        self._is_closed = True
+        self._engine.close()
+        self._end_streams(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    def _end_streams(self, reason: FinishReason, error: str | None) -> None:
+        for stream in self._streams.values():
+            stream.put((), reason, error)
+        self._streams.clear()

@@ -17,16 +17,16 @@ class EngineConfig:
     dtype: str = "float32"  # of weights and arithmetic: float32 (exact) or bfloat16
     max_model_len: int | None = None  # prompt and output together; None: what the model was trained for
     max_num_seqs: int = 64  # requests that run at once; the number of slots
-    max_num_batched_tokens: int = 512  # token budget of one step
+    max_num_batched_tokens: int = 256  # token budget of one step
     page_size: int = 16  # tokens
     num_pages: int | None = None  # None: from memory_utilization
-    memory_utilization: float = 0.3  # share of the memory available at start-up that the KV pages may take
+    memory_utilization: float = 0.1  # share of the memory available at start-up that the KV pages may take
     enable_prefix_caching: bool = True
     max_num_queued_requests: int = 1024
     max_num_queued_tokens: int = 1 << 20
     overlap: bool = True  # False: the synchronous loop, the oracle of the overlapped one
-    seed: int = 0  # seeds the seeds of requests that bring none
-    compilation_cache: str | None = None  # folder of compiled programs; None: the user's cache folder
+    seed: int | None = None  # seeds the seeds of requests that bring none; None: different at every start
+    compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
     eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

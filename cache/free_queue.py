@@ -1,0 +1,101 @@
+"""The queue of pages that may be handed out, in eviction order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cache.page import CachePage
+
+
+class FreeCachePageQueue:
+    """A doubly linked list through the pages themselves: O(1) removal from the middle, no allocation.
+
+    Order of eviction, front first: pages without a hash (their content is of no use to anyone),
+    then least recently used; of pages released together, the tail of a chain before its head,
+    because a tail is useless without its head. Who releases a request's pages passes them
+    tail first; this class only keeps the order in which it is told.
+    """
+
+    __slots__ = ("_head", "_tail", "num_free_pages")
+
+    def __init__(self, pages: Iterable[CachePage]) -> None:
+        # Sentinels spare every operation the question whether a neighbour exists.
+        self._head = CachePage(-1)
+        self._tail = CachePage(-1)
+        self._head.next_free_page = self._tail
+        self._tail.prev_free_page = self._head
+        self.num_free_pages = 0
+        for page in pages:
+            self.append(page)
+
+    def append(self, page: CachePage) -> None:
+        """Puts a page at the back: it is evicted last."""
+        before = self._tail.prev_free_page
+        assert before is not None
+        self._link(before, page, self._tail)
+
+    def append_n(self, pages: Iterable[CachePage]) -> None:
+        """Puts pages at the back, in their order."""
+        for page in pages:
+            self.append(page)
+
+    def appendleft(self, page: CachePage) -> None:
+        """Puts a page at the front: it is handed out next."""
+        after = self._head.next_free_page
+        assert after is not None
+        self._link(self._head, page, after)
+
+    def popleft(self) -> CachePage:
+        """Takes the first page.
+
+        Raises:
+            IndexError: the queue is empty.
+        """
+        page = self._head.next_free_page
+        assert page is not None
+        if page is self._tail:
+            raise IndexError("no free page is left")
+        self.remove(page)
+        return page
+
+    def popleft_n(self, n: int) -> list[CachePage]:
+        """Takes the first n pages.
+
+        Raises:
+            IndexError: fewer than n pages are free; none is taken.
+        """
+        if n > self.num_free_pages:
+            raise IndexError(f"{n} free pages are asked for, {self.num_free_pages} are left")
+        return [self.popleft() for _ in range(n)]
+
+    def remove(self, page: CachePage) -> None:
+        """Takes a page out of wherever it stands.
+
+        Raises:
+            ValueError: the page is not in the queue.
+        """
+        before, after = page.prev_free_page, page.next_free_page
+        if before is None or after is None:
+            raise ValueError(f"page {page.page_id} is not in the free queue")
+        before.next_free_page = after
+        after.prev_free_page = before
+        page.prev_free_page = page.next_free_page = None
+        self.num_free_pages -= 1
+
+    def get_all_free_pages(self) -> list[CachePage]:
+        """All pages, front first; for tests and integrity checks."""
+        pages = []
+        page = self._head.next_free_page
+        while page is not None and page is not self._tail:
+            pages.append(page)
+            page = page.next_free_page
+        return pages
+
+    def _link(self, before: CachePage, page: CachePage, after: CachePage) -> None:
+        if page.next_free_page is not None:
+            raise ValueError(f"page {page.page_id} is in the free queue already")
+        page.prev_free_page = before
+        page.next_free_page = after
+        before.next_free_page = page
+        after.prev_free_page = page
+        self.num_free_pages += 1

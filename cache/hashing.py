@@ -1,0 +1,77 @@
+"""Names for page contents: chained SHA-256 hashes over token ids.
+
+A page's hash covers its parent's hash, so equal hashes mean equal prefixes. The token ids and
+the extra keys travel with the hash and are compared on a hit, so a collision is harmless.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+# (parent hash, token ids, extra keys) -> 256-bit hash
+HashFunction = Callable[[int, Sequence[int], tuple[str, ...]], int]
+
+# The parent of every first page. A constant, not a secret: tenants are told apart by extra keys.
+NONE_HASH: int = int.from_bytes(sha256(b"eagre: no parent page").digest(), "little")
+
+_HASH_BYTES = 32
+
+
+class PageHash(NamedTuple):
+    """The name of a full page's content."""
+
+    hash_value: int
+    token_ids: tuple[int, ...]
+    extra_keys: tuple[str, ...] = ()
+
+
+def sha256_hash(parent_hash: int, token_ids: Sequence[int], extra_keys: tuple[str, ...]) -> int:
+    """SHA-256 of the parent's hash, the token ids as 32-bit integers and the extra keys.
+
+    Every part carries its length, so that no two different inputs make the same message.
+    """
+    message = parent_hash.to_bytes(_HASH_BYTES, "little") + len(token_ids).to_bytes(8, "little")
+    message += array("I", token_ids).tobytes()
+    for key in extra_keys:
+        encoded = key.encode()
+        message += len(encoded).to_bytes(8, "little") + encoded
+    return int.from_bytes(sha256(message).digest(), "little")
+
+
+def hash_page_tokens(
+    hash_function: HashFunction,
+    parent_page_hash: int | None,
+    curr_page_token_ids: Sequence[int],
+    extra_keys: tuple[str, ...] = (),
+) -> PageHash:
+    """The name of one full page, given its parent's hash (None for a first page)."""
+    parent = NONE_HASH if parent_page_hash is None else parent_page_hash
+    token_ids = tuple(curr_page_token_ids)
+    return PageHash(hash_function(parent, token_ids, extra_keys), token_ids, extra_keys)
+
+
+def hash_request_tokens(
+    hash_function: HashFunction,
+    page_size: int,
+    token_ids: Sequence[int],
+    extra_keys: tuple[str, ...] = (),
+    known: Sequence[PageHash] = (),
+) -> list[PageHash]:
+    """The names of all full pages of a token sequence, in order.
+
+    Args:
+        page_size: tokens.
+        token_ids: of the request from its first token; a last, partial page has no name.
+        extra_keys: what else tells this request's pages apart, a cache salt for instance.
+        known: names of the first pages, already computed; they are not computed again.
+    """
+    hashes = list(known)
+    parent = hashes[-1].hash_value if hashes else None
+    for start in range(len(hashes) * page_size, len(token_ids) - page_size + 1, page_size):
+        page_hash = hash_page_tokens(hash_function, parent, token_ids[start : start + page_size], extra_keys)
+        hashes.append(page_hash)
+        parent = page_hash.hash_value
+    return hashes

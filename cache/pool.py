@@ -1,0 +1,151 @@
+"""The pool: who holds which page, and which pages remember a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cache.free_queue import FreeCachePageQueue
+from cache.hashing import PageHash
+from cache.page import NULL_PAGE_ID, CachePage
+
+
+class OutOfPages(RuntimeError):
+    """Fewer pages are free than were asked for; nothing was taken."""
+
+
+class PagePool:
+    """All pages of one KV cache but the null page.
+
+    Invariant, whatever is called in whatever order: `num_free + num_cached + num_active == num_pages`.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        """Args:
+        num_pages: size of the device array, the null page included.
+        """
+        if num_pages < 2:
+            raise ValueError(f"num_pages is {num_pages}; a pool needs the null page and at least one more")
+        self.pages = [CachePage(page_id) for page_id in range(num_pages)]
+        self.null_page = self.pages[NULL_PAGE_ID]
+        self.num_pages = num_pages - 1
+        self._queue = FreeCachePageQueue(self.pages[1:])
+        self._page_by_hash: dict[int, CachePage] = {}
+        self._num_cached = 0
+
+    @property
+    def num_free(self) -> int:
+        """Pages that hold nothing."""
+        return self._queue.num_free_pages - self._num_cached
+
+    @property
+    def num_cached(self) -> int:
+        """Pages that nobody holds but that still remember a prefix."""
+        return self._num_cached
+
+    @property
+    def num_active(self) -> int:
+        """Pages that at least one request holds."""
+        return self.num_pages - self._queue.num_free_pages
+
+    @property
+    def num_allocatable(self) -> int:
+        """Pages that `allocate` could hand out now, by eviction if need be."""
+        return self._queue.num_free_pages
+
+    def allocate(self, n: int) -> list[CachePage]:
+        """Hands out n pages, each with one reference; cached ones among them are evicted.
+
+        Raises:
+            OutOfPages: fewer than n are allocatable; nothing was taken.
+        """
+        if n > self._queue.num_free_pages:
+            raise OutOfPages(f"{n} pages are asked for, {self._queue.num_free_pages} are allocatable")
+        pages = self._queue.popleft_n(n)
+        for page in pages:
+            if page.page_hash is not None:
+                self._evict(page)
+            page.ref_cnt = 1
+        return pages
+
+    def touch(self, pages: Sequence[CachePage]) -> None:
+        """Adds a reference to each page; those that were only cached leave the free queue."""
+        for page in pages:
+            if page.ref_cnt == 0:
+                self._queue.remove(page)
+                self._num_cached -= 1
+            page.incr_ref()
+
+    def release(self, pages: Sequence[CachePage]) -> None:
+        """Gives a request's references back; `pages` are in the order of its tokens.
+
+        A page without references is free, or cached where it has a hash. The tail goes into the
+        queue first and so is evicted first.
+        """
+        for page in reversed(pages):
+            page.decr_ref()
+            if page.ref_cnt:
+                continue
+            if page.page_hash is None:
+                self._queue.appendleft(page)
+            else:
+                self._queue.append(page)
+                self._num_cached += 1
+
+    def cache_page(self, page: CachePage, page_hash: PageHash) -> None:
+        """Remembers the content of a full, committed page that somebody holds.
+
+        Where another page has the same name already, the first one keeps it.
+        """
+        if page.ref_cnt < 1:
+            raise ValueError(f"page {page.page_id} is hashed while nobody holds it")
+        if page_hash.hash_value not in self._page_by_hash:
+            page.set_hash(page_hash)
+            self._page_by_hash[page_hash.hash_value] = page
+
+    def find(self, page_hash: PageHash) -> CachePage | None:
+        """The page with this very content (token ids and extra keys are compared), if there is one."""
+        page = self._page_by_hash.get(page_hash.hash_value)
+        return page if page is not None and page.page_hash == page_hash else None
+
+    def match_prefix(self, page_hashes: Sequence[PageHash]) -> list[CachePage]:
+        """The pages of the longest remembered prefix; they are not touched yet."""
+        pages = []
+        for page_hash in page_hashes:
+            page = self.find(page_hash)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every prefix; refused (False) while any page is active."""
+        if self.num_active:
+            return False
+        for page in self._queue.get_all_free_pages():
+            page.reset_hash()
+        self._page_by_hash.clear()
+        self._num_cached = 0
+        return True
+
+    def check(self) -> None:
+        """Walks the whole pool; for tests and for idle moments.
+
+        Raises:
+            AssertionError: the books do not balance; the message says where.
+        """
+        queued = self._queue.get_all_free_pages()
+        cached = sum(page.page_hash is not None for page in queued)
+        active = [page for page in self.pages[1:] if page.ref_cnt > 0]
+        assert len(queued) == self._queue.num_free_pages == len({page.page_id for page in queued}), "queue count"
+        assert cached == self._num_cached, f"{cached} pages are cached, {self._num_cached} are counted"
+        assert len(queued) + len(active) == self.num_pages, f"{len(queued)} queued + {len(active)} active pages"
+        assert all(page.ref_cnt == 0 for page in queued), "a page in the free queue is referenced"
+        assert self.null_page.ref_cnt == 0, "the null page was handed out"
+        for page in self._page_by_hash.values():
+            assert page.page_hash is not None, f"page {page.page_id} is findable without a hash"
+
+    def _evict(self, page: CachePage) -> None:
+        assert page.page_hash is not None
+        del self._page_by_hash[page.page_hash.hash_value]
+        page.reset_hash()
+        self._num_cached -= 1

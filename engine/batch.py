@@ -1,0 +1,104 @@
+"""A step's input arrays, made from a plan and the sequence buffer.
+
+All arrays are fresh for each step: `device_put` may alias a host array on CPU while the step
+that reads it still runs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cache.page import NULL_PAGE_ID
+from engine.plan import StepPlan
+from engine.sequence_buffer import SequenceBuffer
+from engine.shapes import TILE_SIZE, ShapeTable, StepShape
+from sampling.rows import POSITION, TEMPERATURE, SamplingRows
+
+START, NUM_TOKENS, SLOT, TOKEN, NUM_ROW_INTS = range(5)  # columns of StepBatch.rows
+
+FROM_DEVICE = -1  # in the TOKEN column: the input token is slots.last_token[slot]
+
+
+class StepBatch(NamedTuple):
+    """Input of the `forward` program. Rows: the decode rows, then the tiles."""
+
+    rows: np.ndarray  # int32[num_rows, NUM_ROW_INTS]; NUM_TOKENS is 0 in a padding row
+    page_table: np.ndarray  # int32[num_rows, max_pages_per_request]
+    tile_tokens: np.ndarray  # int32[num_tiles, TILE_SIZE]
+    sampled: np.ndarray  # int32[num_sampled_rows], index of the token whose logits are wanted
+
+    @classmethod
+    def padding(cls, shape: StepShape, num_sampled_rows: int, max_pages_per_request: int) -> StepBatch:
+        """A step that computes nothing."""
+        return cls(
+            rows=np.zeros((shape.num_rows, NUM_ROW_INTS), np.int32),
+            page_table=np.full((shape.num_rows, max_pages_per_request), NULL_PAGE_ID, np.int32),
+            tile_tokens=np.zeros((shape.num_tiles, TILE_SIZE), np.int32),
+            sampled=np.zeros(num_sampled_rows, np.int32),
+        )
+
+
+class HostStep(NamedTuple):
+    """All that a dispatch sends to the device."""
+
+    shape: StepShape
+    batch: StepBatch
+    sampling: SamplingRows
+    all_greedy: bool
+    num_sampled: int  # rows of `sampling` that are not padding
+
+
+def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> HostStep:
+    """Gathers a plan's rows from the sequence buffer and notes which tokens will be on the device."""
+    slots = np.array([request.slot for request in plan.requests], np.int32)
+    starts = np.array(plan.starts, np.int32)
+    lengths = np.array(plan.num_tokens, np.int32)
+    samples = np.array(plan.samples, bool)
+    ends = starts + lengths
+    num_decode = int(np.searchsorted(lengths > 1, True))  # single-token rows come first in a plan
+
+    tiles_per_row = -(-lengths[num_decode:] // TILE_SIZE)
+    num_tiles = int(tiles_per_row.sum())
+    shape = table.fit(num_decode, num_tiles)
+    batch = StepBatch.padding(shape, table.num_sampled_rows(shape), buffer.page_table.shape[1])
+
+    decode = batch.rows[:num_decode]
+    decode[:, START] = starts[:num_decode]
+    decode[:, NUM_TOKENS] = 1
+    decode[:, SLOT] = slots[:num_decode]
+    on_device = buffer.device_token_position[slots[:num_decode]] == starts[:num_decode]
+    known = buffer.token_ids[slots[:num_decode], starts[:num_decode]]
+    decode[:, TOKEN] = np.where(on_device, FROM_DEVICE, known)
+    batch.page_table[:num_decode] = buffer.page_table[slots[:num_decode]]
+
+    # Index of each row's last token among the step's tokens.
+    last_token = np.arange(plan.num_rows, dtype=np.int32)
+    if num_tiles:
+        first = shape.num_decode_rows
+        owner = np.repeat(np.arange(num_decode, plan.num_rows), tiles_per_row)
+        first_tile = np.cumsum(tiles_per_row) - tiles_per_row  # of each row, among the tiles
+        within = np.arange(num_tiles) - np.repeat(first_tile, tiles_per_row)
+        tile_starts = starts[owner] + within * TILE_SIZE
+        tile_lengths = np.minimum(ends[owner] - tile_starts, TILE_SIZE)
+        tiles = batch.rows[first : first + num_tiles]
+        tiles[:, START] = tile_starts
+        tiles[:, NUM_TOKENS] = tile_lengths
+        tiles[:, SLOT] = slots[owner]
+        batch.page_table[first : first + num_tiles] = buffer.page_table[slots[owner]]
+        positions = tile_starts[:, None] + np.arange(TILE_SIZE)
+        inside = np.minimum(positions, ends[owner, None] - 1)
+        batch.tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
+        last_token[num_decode:] = first + first_tile * TILE_SIZE + lengths[num_decode:] - 1
+
+    sampled_slots, positions = slots[samples], ends[samples]
+    num_sampled = len(sampled_slots)
+    batch.sampled[:num_sampled] = last_token[samples]
+    sampling = SamplingRows.padding(len(batch.sampled), buffer.num_slots)
+    sampling.ints[:num_sampled] = buffer.sampling_ints[sampled_slots]
+    sampling.ints[:num_sampled, POSITION] = positions
+    sampling.floats[:num_sampled] = buffer.sampling_floats[sampled_slots]
+    buffer.device_token_position[sampled_slots] = positions
+    all_greedy = not sampling.floats[:, TEMPERATURE].any()
+    return HostStep(shape, batch, sampling, all_greedy, num_sampled)

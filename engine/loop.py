@@ -1,0 +1,148 @@
+"""The engine's loop: overlapped, and its synchronous twin as the oracle.
+
+device  |   step N            |   step N+1            |   step N+2
+host    | schedule, dispatch N+1 | result N, commit N, schedule, dispatch N+2 | …
+asyncio |       … events of N-1 …                  |        events of N …
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.request import Request
+from engine.runner import PendingStep, Runner
+from engine.scheduler import Scheduler, StepEvent
+from engine.types import FinishReason
+
+IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that a heartbeat proves it alive
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Inbox message: end the request of this id."""
+
+    request_id: str
+
+
+class Shutdown:
+    """Inbox message: end every request and the thread."""
+
+
+Message = Request | Abort | Shutdown
+
+
+class EngineLoop:
+    """Owns scheduler and runner; everything but `post` runs in the engine thread."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        publish: Callable[[Sequence[StepEvent]], None],
+        on_failure: Callable[[BaseException], None],
+        *,
+        overlap: bool,
+    ) -> None:
+        """Args:
+        publish: called in the engine thread, once a commit, with all its events; must not block.
+        on_failure: called in the engine thread with the exception that ends it.
+        """
+        self.scheduler = scheduler
+        self.heartbeat = time.monotonic()
+        self._runner = runner
+        self._publish = publish
+        self._on_failure = on_failure
+        self._overlap = overlap
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self.run, name="eagre-engine", daemon=True)
+
+    def start(self) -> None:
+        self.heartbeat = time.monotonic()
+        self._thread.start()
+
+    def post(self, message: Message) -> None:
+        """Leaves a message for the next turn; from any thread."""
+        self._inbox.put(message)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits for the thread to end; whether it did."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def run(self) -> None:
+        """The thread's body. An exception ends the loop, for good: there is no retry."""
+        try:
+            if self._overlap:
+                self._run_overlapped()
+            else:
+                self._run_synchronously()
+        except Exception as error:  # noqa: BLE001
+            # The boundary of the thread: whatever happened must reach the streams, then the process ends.
+            self._on_failure(error)
+
+    def _run_overlapped(self) -> None:
+        """Dispatches step N+1 before it waits for step N."""
+        in_flight: PendingStep | None = None
+        did_work = False
+        while self._receive(may_wait=not did_work):
+            plan = self.scheduler.schedule()
+            dispatched = self._runner.dispatch(plan) if plan is not None else None
+            if in_flight is not None:
+                self._commit(in_flight)
+            did_work = dispatched is not None or in_flight is not None
+            in_flight = dispatched
+        if in_flight is not None:
+            self._commit(in_flight)
+
+    def _run_synchronously(self) -> None:
+        """The same steps, one after the other."""
+        did_work = False
+        while self._receive(may_wait=not did_work):
+            plan = self.scheduler.schedule()
+            did_work = plan is not None
+            if plan is not None:
+                self._commit(self._runner.dispatch(plan))
+
+    def _commit(self, pending: PendingStep) -> None:
+        tokens = self._runner.result(pending)
+        events = self.scheduler.commit(pending.plan, tokens)
+        if events:
+            self._publish(events)
+
+    def _receive(self, *, may_wait: bool) -> bool:
+        """Drains the inbox, once a turn; waits for a message where the last turn found nothing to do.
+
+        Returns:
+            False once a Shutdown has come.
+        """
+        self.heartbeat = time.monotonic()
+        events: list[StepEvent] = []
+        while True:
+            try:
+                message = self._inbox.get(timeout=IDLE_TURN_SECONDS) if may_wait else self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            may_wait = False
+            match message:
+                case Request():
+                    self.scheduler.add(message)
+                case Abort():
+                    event = self.scheduler.abort(message.request_id)
+                    if event is not None:
+                        events.append(event)
+                case Shutdown():
+                    self._is_stopping = True
+                    events += self.scheduler.abort_all(FinishReason.ABORT)
+        if events:
+            self._publish(events)
+        return not self._is_stopping

@@ -1,0 +1,103 @@
+"""Hands plans to the device and fetches their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.storage import KVLayout
+from engine.batch import StepBatch, build_step
+from engine.compiled import CompiledPrograms
+from engine.models import llama
+from engine.plan import StepPlan
+from engine.sequence_buffer import SequenceBuffer
+from engine.shapes import ShapeTable, StepShape
+from engine.step import forward
+from engine.types import Progress
+from sampling.rows import SamplingRows
+from sampling.sampler import sample
+from sampling.slots import Slots
+
+Tree = TypeVar("Tree")
+
+
+class PendingStep(NamedTuple):
+    """A dispatched step: its plan, and its tokens on their way to the host."""
+
+    plan: StepPlan
+    out: jax.Array  # int32[num_sampled_rows], an output of its own, never donated
+    num_sampled: int
+
+
+class Runner(Protocol):
+    """What the loop needs of whatever computes steps."""
+
+    def dispatch(self, plan: StepPlan) -> PendingStep:
+        """Enqueues the step and returns without waiting for it."""
+
+    def result(self, pending: PendingStep) -> list[int]:
+        """Waits for the step; one token for each of its sampled rows, in the plan's order."""
+
+
+class DeviceRunner:
+    """The runner of a real model."""
+
+    def __init__(
+        self, params: llama.LlamaParams, config: llama.LlamaConfig, layout: KVLayout, buffer: SequenceBuffer,
+        table: ShapeTable,
+    ) -> None:  # fmt: skip
+        self._params = params
+        self._config = config
+        self._buffer = buffer
+        self._table = table
+        self._layout = layout
+        self._kv = layout.allocate()
+        self._slots = Slots.zeros(buffer.num_slots)
+        self._programs = CompiledPrograms()
+
+    def compile(self, progress: Progress) -> None:
+        """Compiles every shape, ahead of time and from abstract shapes."""
+        lowerings: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
+        for shape in self._table.all():
+            lowerings["forward", shape] = partial(self._lower_forward, shape)
+        for num_rows in self._table.row_buckets:
+            for all_greedy in (True, False):
+                lowerings["sample", num_rows, all_greedy] = partial(self._lower_sample, num_rows, all_greedy)
+        self._programs.compile(lowerings, progress)
+
+    def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
+        num_sampled = self._table.num_sampled_rows(shape)
+        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
+        program = jax.jit(partial(forward, config=self._config), donate_argnums=1)
+        return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
+
+    def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
+        logits = jax.ShapeDtypeStruct((num_rows, self._config.vocab_size), jnp.float32)
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        program = jax.jit(partial(sample, all_greedy=all_greedy), donate_argnums=1)
+        return program.lower(logits, _abstract(self._slots), _abstract(rows))
+
+    def dispatch(self, plan: StepPlan) -> PendingStep:
+        """Enqueues `forward` and `sample` and starts the copy of the tokens to the host."""
+        step = build_step(plan, self._buffer, self._table)
+        logits, self._kv = self._programs["forward", step.shape](self._params, self._kv, self._slots, step.batch)
+        program = self._programs["sample", len(step.batch.sampled), step.all_greedy]
+        self._slots, out = program(logits, self._slots, step.sampling)
+        out.copy_to_host_async()
+        return PendingStep(plan, out, step.num_sampled)
+
+    def result(self, pending: PendingStep) -> list[int]:
+        """Waits for the step's tokens, outside the interpreter lock."""
+        tokens: list[int] = np.asarray(pending.out)[: pending.num_sampled].tolist()
+        return tokens
+
+
+def _abstract(tree: Tree) -> Tree:
+    """The same tree with shapes in place of arrays."""
+    mapped: Tree = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    return mapped

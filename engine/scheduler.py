@@ -1,0 +1,375 @@
+"""Which requests the next step computes, and what a finished step means for them.
+
+The scheduler knows no prefill and no decode phase: every request has `num_computed_tokens`
+catching up with its tokens, and each step spends a token budget, running requests first, so
+that a burst of long prompts cannot stall streams. (The idea is that of vLLM's V1 scheduler.)
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from cache.hashing import PageHash, hash_request_tokens, sha256_hash
+from cache.pool import PagePool
+from engine.plan import StepPlan
+from engine.request import Request, RequestStatus
+from engine.sequence_buffer import SequenceBuffer
+from engine.types import FinishReason
+
+
+@dataclass(slots=True)
+class StepEvent:
+    """What a commit has to tell one request's reader."""
+
+    request: Request
+    token_ids: Sequence[int]
+    finish_reason: FinishReason | None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Totals since the start."""
+
+    num_steps: int = 0
+    num_dequeued: int = 0  # requests that left the queue for the first time, admitted or ended
+    num_dequeued_tokens: int = 0  # their prompt tokens
+    num_prompt_tokens: int = 0
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+
+
+class Scheduler:
+    """Host logic alone: neither JAX nor asyncio, so its tests run in microseconds."""
+
+    def __init__(
+        self,
+        pool: PagePool,
+        buffer: SequenceBuffer,
+        *,
+        page_size: int,
+        max_num_batched_tokens: int,
+        chunk_alignment: int,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        enable_prefix_caching: bool = True,
+    ) -> None:
+        """Args:
+        chunk_alignment: tokens; the device pads each chunk of more than one token to a multiple
+            of this, and the budget is charged for the padding too.
+        """
+        if max_num_batched_tokens < buffer.num_slots + chunk_alignment:
+            raise ValueError(
+                f"max_num_batched_tokens is {max_num_batched_tokens}; it must be at least max_num_seqs "
+                f"({buffer.num_slots}) plus one chunk of {chunk_alignment}, or prompts would starve"
+            )
+        self.pool = pool
+        self.buffer = buffer
+        self.counters = SchedulerCounters()
+        self._page_size = page_size
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._chunk_alignment = chunk_alignment
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._enable_prefix_caching = enable_prefix_caching
+        self._requests: dict[str, Request] = {}  # all that have not finished
+        self._waiting: list[Request] = []  # sorted by Request.order
+        self._running: list[Request] = []  # in order of admission
+        self._num_in_flight_steps = 0
+        self._computing: dict[int, Request] = {}  # page hash -> the running request that will commit it
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request has not sent its last event."""
+        return bool(self._requests)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued, running or in flight: every page is free or cached."""
+        return not (self._requests or self._running or self._num_in_flight_steps)
+
+    # ---------------------------------------------------------------- requests come and go
+
+    def add(self, request: Request) -> None:
+        """Queues a request."""
+        if request.request_id in self._requests:
+            raise ValueError(f"request {request.request_id!r} is known already")
+        self._requests[request.request_id] = request
+        insort(self._waiting, request, key=attrgetter("order"))
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> StepEvent | None:
+        """Ends a request now; what it holds is freed here or, while a step of it is in flight, in commit.
+
+        Returns:
+            Its last event, or None where it has ended already.
+        """
+        request = self._requests.get(request_id)
+        return None if request is None else self._finish(request, (), reason)
+
+    def abort_all(self, reason: FinishReason, error: str | None = None) -> list[StepEvent]:
+        """Ends every request."""
+        return [self._finish(request, (), reason, error) for request in list(self._requests.values())]
+
+    # ---------------------------------------------------------------- schedule
+
+    def schedule(self) -> StepPlan | None:
+        """Plans the next step, or None where there is nothing to compute now.
+
+        None with work left means: commit what is in flight, then ask again.
+        """
+        singles, chunks = StepPlan(), StepPlan()
+        budget = self._max_num_batched_tokens
+        for request in tuple(self._running):
+            known = request.num_tokens
+            if request.status is not RequestStatus.RUNNING or known >= request.max_length:
+                continue
+            start = request.num_computed_tokens
+            num_tokens, charge = self._fit(known - start, budget)
+            if num_tokens == 0:
+                continue
+            if not self._grow(request, start + num_tokens, singles, chunks):
+                if self._num_in_flight_steps:
+                    return None  # drain first; pages handed out above stay with their requests until then
+                continue
+            budget -= charge
+            plan = singles if num_tokens == 1 else chunks
+            plan.add(request, start, num_tokens, start + num_tokens == known)
+        self._admit(budget, singles, chunks)
+        singles.extend(chunks)
+        if not singles.requests:
+            return None
+        for request, start, num_tokens, samples in zip(
+            singles.requests, singles.starts, singles.num_tokens, singles.samples, strict=True
+        ):
+            request.num_computed_tokens = start + num_tokens
+            request.num_in_flight_steps += 1
+            request.num_in_flight_tokens += samples
+        self._num_in_flight_steps += 1
+        self.counters.num_steps += 1
+        return singles
+
+    def _fit(self, num_tokens: int, budget: int) -> tuple[int, int]:
+        """How many of `num_tokens` the budget allows, and what they are charged."""
+        if num_tokens == 1:
+            return (1, 1) if budget >= 1 else (0, 0)
+        alignment = self._chunk_alignment
+        allowed = budget // alignment * alignment
+        if num_tokens > allowed:
+            return allowed, allowed
+        return num_tokens, -(-num_tokens // alignment) * alignment
+
+    def _grow(self, request: Request, num_tokens: int, *plans: StepPlan) -> bool:
+        """Makes sure that the request has pages for its first `num_tokens` tokens.
+
+        Where the pool is out of pages, the request of lowest priority and latest arrival is
+        preempted, unless steps are in flight: their commit may free pages, so it comes first.
+        """
+        num_missing = -(-num_tokens // self._page_size) - len(request.pages)
+        if num_missing <= 0:
+            return True
+        while self.pool.num_allocatable < num_missing:
+            if self._num_in_flight_steps:
+                return False
+            victim = max(self._running, key=attrgetter("order"))
+            for plan in plans:
+                _drop(plan, victim)
+            self._preempt(victim)
+            if victim is request:
+                return False
+        pages = self.pool.allocate(num_missing)
+        self.buffer.append_pages(request.slot, len(request.pages), pages)
+        request.pages += pages
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        """Takes slot and pages from a running request; it is computed again later from its tokens."""
+        self._leave(request)
+        request.status = RequestStatus.WAITING
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self.counters.num_preemptions += 1
+        insort(self._waiting, request, key=attrgetter("order"))
+
+    def _admit(self, budget: int, singles: StepPlan, chunks: StepPlan) -> None:
+        """Starts waiting requests, best first, while slots, pages and budget last."""
+        position = 0
+        while position < len(self._waiting) and self.buffer.num_free_slots and budget > 0:
+            request = self._waiting[position]
+            if self._enable_prefix_caching and self._is_being_computed(request):
+                position += 1  # another request computes this prefix right now: wait for its pages
+                continue
+            cached = self.pool.match_prefix(self._reusable(request))
+            start = len(cached) * self._page_size
+            num_tokens, charge = self._fit(request.num_tokens - start, budget)
+            if num_tokens == 0:
+                break
+            num_needed = -(-request.num_tokens // self._page_size) - len(cached)
+            num_reclaimed = sum(page.ref_cnt == 0 for page in cached)
+            # One page in reserve for each running request, or the next step would preempt.
+            if self.pool.num_allocatable - num_reclaimed < num_needed + len(self._running):
+                break
+            del self._waiting[position]
+            self.pool.touch(cached)
+            request.pages = cached + self.pool.allocate(num_needed)
+            self._enter(request, start)
+            budget -= charge
+            plan = singles if num_tokens == 1 else chunks
+            plan.add(request, start, num_tokens, start + num_tokens == request.num_tokens)
+
+    def _enter(self, request: Request, num_cached_tokens: int) -> None:
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_cached_tokens
+        request.num_hashed_pages = num_cached_tokens // self._page_size
+        self.buffer.add_request(request)
+        self.buffer.append_pages(request.slot, 0, request.pages)
+        self._running.append(request)
+        if request.num_preemptions == 0:
+            self._count_dequeued(request)
+            request.num_cached_tokens = num_cached_tokens
+            self.counters.num_prompt_tokens += request.num_prompt_tokens
+            self.counters.prefix_cache_queries += request.num_prompt_tokens
+            self.counters.prefix_cache_hits += num_cached_tokens
+        for page_hash in request.page_hashes[request.num_hashed_pages :]:
+            self._computing.setdefault(page_hash.hash_value, request)
+
+    def _count_dequeued(self, request: Request) -> None:
+        self.counters.num_dequeued += 1
+        self.counters.num_dequeued_tokens += request.num_prompt_tokens
+
+    def _leave(self, request: Request) -> None:
+        """Gives slot and pages back; nothing of the request is in flight."""
+        self.buffer.remove_request(request)
+        self.pool.release(request.pages)
+        request.pages = []
+        self._running.remove(request)
+        self._stop_computing(request)
+
+    # ---------------------------------------------------------------- prefix cache
+
+    def _reusable(self, request: Request) -> list[PageHash]:
+        """Names of the pages that may come from the cache: a full hit still leaves one token to compute."""
+        if not self._enable_prefix_caching:
+            return []
+        self._name_pages(request)
+        return request.page_hashes[: (len(request.token_ids) - 1) // self._page_size]
+
+    def _name_pages(self, request: Request) -> None:
+        """Hashes the pages that have become full of committed tokens since the last call."""
+        if (len(request.page_hashes) + 1) * self._page_size <= len(request.token_ids):
+            request.page_hashes = hash_request_tokens(
+                sha256_hash, self._page_size, request.token_ids, request.extra_keys, known=request.page_hashes
+            )
+
+    def _is_being_computed(self, request: Request) -> bool:
+        """Whether a running request is about to commit the next page that this one would need."""
+        if request.awaited_hash is not None and request.awaited_hash in self._computing:
+            return True
+        request.awaited_hash = None
+        for page_hash in reversed(self._reusable(request)):
+            if page_hash.hash_value in self._computing:
+                request.awaited_hash = page_hash.hash_value
+                return True
+        return False
+
+    def _stop_computing(self, request: Request) -> None:
+        for page_hash in request.page_hashes:
+            if self._computing.get(page_hash.hash_value) is request:
+                del self._computing[page_hash.hash_value]
+
+    def _cache_pages(self, request: Request, num_committed_tokens: int) -> None:
+        """Tells the pool the names of pages that the commit has filled."""
+        num_full = num_committed_tokens // self._page_size
+        self._name_pages(request)
+        for index in range(request.num_hashed_pages, num_full):
+            page, page_hash = request.pages[index], request.page_hashes[index]
+            if self._computing.get(page_hash.hash_value) is request:
+                del self._computing[page_hash.hash_value]
+            if page.page_hash is None:
+                self.pool.cache_page(page, page_hash)
+        request.num_hashed_pages = num_full
+
+    # ---------------------------------------------------------------- commit
+
+    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[StepEvent]:
+        """Makes a finished step true on the host.
+
+        Args:
+            tokens: one for each row of the plan that samples, in order.
+
+        Returns:
+            The events of all requests of the step.
+        """
+        self._num_in_flight_steps -= 1
+        events: list[StepEvent] = []
+        sampled = iter(tokens)
+        running, page_size, caching = RequestStatus.RUNNING, self._page_size, self._enable_prefix_caching
+        for request, start, num_tokens, samples in zip(
+            plan.requests, plan.starts, plan.num_tokens, plan.samples, strict=True
+        ):
+            request.num_in_flight_steps -= 1
+            request.num_in_flight_tokens -= samples
+            token = next(sampled) if samples else None
+            if request.status is not running:
+                # It ended while this step was in flight: the token is dropped, the pages are freed once.
+                if not request.num_in_flight_steps:
+                    self._leave(request)
+                continue
+            num_committed = start + num_tokens
+            if caching and num_committed // page_size > request.num_hashed_pages:
+                self._cache_pages(request, num_committed)
+            if token is not None:
+                events.append(self._append_token(request, token))
+        return events
+
+    def _append_token(self, request: Request, token: int) -> StepEvent:
+        if not 0 <= token < self._vocab_size:
+            return self._finish(request, (), FinishReason.ERROR, "the model computed a value that is not a number")
+        position = len(request.token_ids)
+        request.token_ids.append(token)
+        self.buffer.token_ids[request.slot, position] = token
+        self.counters.num_generation_tokens += 1
+        params = request.params
+        if token in params.stop_token_ids or (token in self._eos_token_ids and not params.ignore_eos):
+            return self._finish(request, (token,), FinishReason.STOP)
+        if position + 1 >= request.max_length:
+            return self._finish(request, (token,), FinishReason.LENGTH)
+        return StepEvent(request, (token,), None)
+
+    def _finish(
+        self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None
+    ) -> StepEvent:
+        del self._requests[request.request_id]
+        if request.status is RequestStatus.WAITING:
+            self._waiting.remove(request)
+            if request.num_preemptions == 0:
+                self._count_dequeued(request)
+        request.finish_reason = reason
+        was_running = request.status is RequestStatus.RUNNING
+        request.status = RequestStatus.FINISHED
+        if was_running:
+            self._stop_computing(request)
+            if not request.num_in_flight_steps:
+                self._leave(request)
+        return StepEvent(request, token_ids, reason, error)
+
+
+def _drop(plan: StepPlan, request: Request) -> None:
+    """Takes a request's row out of a plan that is not made yet."""
+    for index, planned in enumerate(plan.requests):
+        if planned is request:
+            for column in (plan.requests, plan.starts, plan.num_tokens, plan.samples):
+                del column[index]
+            return
