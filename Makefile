@@ -1,0 +1,81 @@
+# Every target makes the virtual environment it needs; `make help` lists them.
+# Runs on GNU make 3.81 (macOS) and later.
+
+PYTHON ?= python3
+UV     ?= uv
+
+# Plain `=`, because other tools export HOST and PORT with meanings of their own;
+# in the environment Eagre's settings are called EAGRE_HOST and so on.
+HOST  = $(or $(EAGRE_HOST),127.0.0.1)
+PORT  = $(or $(EAGRE_PORT),8000)
+MODEL = $(or $(EAGRE_MODEL),smollm2-135m-instruct)
+ARGS  =
+
+VENV := .venv
+BIN  := $(VENV)/bin
+
+# The stamp is written when an installation is complete. It holds checksums of what was installed
+# (words 1 and 2) and of where (3 and 4), so that a changed lock, a moved folder or an interrupted
+# installation is noticed; a Python that has gone away is noticed by asking it.
+STAMP     := $(VENV)/installed
+WANTED    := $(shell cat requirements.lock pyproject.toml | cksum; pwd | cksum)
+INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/dev/null)
+
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
+
+.PHONY: help serve test check pull bench lock clean venv
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@echo "usage: make TARGET [HOST=$(HOST)] [PORT=$(PORT)] [MODEL=$(MODEL)] [ARGS=...]"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' Makefile
+
+# `exec`, so that a signal for make's child reaches the server itself, which then drains.
+serve: venv ## serve MODEL (a name or a path to a GGUF file) on HOST:PORT; ARGS go to `eagre serve`
+	@exec $(BIN)/eagre serve --host '$(HOST)' --port '$(PORT)' --model '$(MODEL)' $(ARGS)
+
+test: venv ## run the tests; ARGS go to pytest
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: venv ## lint, formatting, types, direction of the imports
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet --diff
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m pytest tests/test_import_direction.py
+
+pull: venv ## fetch MODEL into the user's cache
+	@exec $(BIN)/eagre pull '$(MODEL)'
+
+bench: venv ## measure a server under load; ARGS go to benchmarks/serve.py
+	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
+
+lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
+	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
+	  --extra dev --no-header $(ARGS) -o requirements.lock pyproject.toml
+
+clean: ## remove the virtual environment and all caches of the tools
+	@rm -rf $(VENV) build dist eagre.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+ifeq ($(INSTALLED),$(WANTED))
+venv: ;
+else
+venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Eagre needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make $(or $(MAKECMDGOALS),serve) PYTHON=python3.12" >&2; exit 1; }
+ifneq ($(wordlist 3,4,$(INSTALLED)),$(wordlist 3,4,$(WANTED)))
+	@echo "setting up the virtual environment (once) ..."
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+else
+	@echo "bringing the virtual environment up to date ..."
+	@rm -f $(STAMP)
+endif
+	@# pip shows its progress bars only where it is not told to be quiet, and then every package it has already.
+	@if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
+	$(PIP_INSTALL) $$quiet --no-deps --require-hashes -r requirements.lock
+	@# setuptools warns that folders here are imported from here, which is what is wanted.
+	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
+	@echo '$(WANTED)' > $(STAMP)
+endif

@@ -1,0 +1,30 @@
+"""Reading a request's JSON body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from server.errors import ApiError, invalid_json
+
+
+async def read_json(request: web.Request) -> Any:
+    """The decoded body, whatever its declared content type.
+
+    Raises:
+        ApiError: empty or not JSON.
+        web.HTTPRequestEntityTooLarge: over the application's limit.
+    """
+    body = await request.read()
+    if not body:
+        raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise invalid_json(error) from error
+
+
+def json_response(body: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")

@@ -1,0 +1,121 @@
+"""Chat messages to one prompt text, by the template that comes with the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = Mapping[str, Any]
+
+# Marks the end of the last message in the rendered text; a noncharacter of Unicode, which no text needs.
+END_OF_CONTENT = "\ufdd0"
+
+
+class ChatTemplateError(ValueError):
+    """The template refuses the messages, fails on them, or is itself broken; the message says which."""
+
+
+class ChatTemplate:
+    """A model's chat template, run as Hugging Face's tokenizers run it, in jinja2's sandbox.
+
+    Raises:
+        ChatTemplateError: the template's source is no jinja2.
+    """
+
+    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise ChatTemplateError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: object,
+    ) -> str:
+        """The prompt for `messages`.
+
+        A message's content is a string or a list of text parts, which are joined by line ends.
+        `add_generation_prompt` opens the assistant's turn; `continue_final_message` instead leaves
+        the last message open, so that the model goes on with it. Further keywords (tools, a
+        template's own switches) are handed to the template.
+
+        Raises:
+            ChatTemplateError: no messages, content that is not text, both or an impossible one of
+                the two switches, or an error within the template.
+        """
+        if not messages:
+            raise ChatTemplateError("messages is empty; at least one message is needed")
+        if add_generation_prompt and continue_final_message:
+            raise ChatTemplateError("add_generation_prompt and continue_final_message cannot both be true")
+        flat = [{**message, "content": _text_of(message.get("content"))} for message in messages]
+        if continue_final_message:
+            if not isinstance(flat[-1]["content"], str):
+                raise ChatTemplateError("continue_final_message needs a last message with text")
+            flat[-1]["content"] += END_OF_CONTENT
+        text = self._render({**self._tokens, **kwargs}, flat, add_generation_prompt)
+        if not continue_final_message:
+            return text
+        text, mark, _ = text.rpartition(END_OF_CONTENT)
+        if not mark:
+            raise ChatTemplateError("continue_final_message: the chat template leaves out the last message")
+        return text
+
+    def _render(self, variables: dict[str, object], messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+        try:
+            return self._template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
+        except TemplateError as error:
+            raise ChatTemplateError(f"the chat template says: {error.message}") from error
+        # Whatever the template's expressions do to the client's values: wrong types, missing keys, too long a range.
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise ChatTemplateError(f"the chat template fails on these messages: {error}") from error
+
+
+def _text_of(content: object) -> str | None:
+    """A message's content as text; None stays None, which templates know from tool calls."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise ChatTemplateError(f"a message's content is {type(content).__name__}; it must be a string or a list")
+    return "\n".join(map(_text_of_part, content))
+
+
+def _text_of_part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise ChatTemplateError(f"a content part of type {kind!r} is not supported; only text parts are")
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja2's own `tojson` escapes for HTML, which a prompt must not."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now(tz=UTC).astimezone().strftime(pattern)

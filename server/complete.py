@@ -1,0 +1,118 @@
+"""`eagre complete`: one prompt's answer on standard output, from a server or in-process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+
+from server.sse_parser import SseParser
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+CONNECT_TIMEOUT_S = 5.0
+
+
+class CompleteError(RuntimeError):
+    """The answer cannot be had; the message is for the user."""
+
+
+class NoServer(CompleteError):
+    """Nothing answers at the address."""
+
+
+async def write_remote(url: str, body: dict[str, Any], write: Callable[[str], object]) -> None:
+    """Streams the answer to `body` from the server at `url`. Cancelling it closes the connection, which aborts.
+
+    Raises:
+        NoServer: nothing listens there.
+        CompleteError: the server refuses, fails or goes away.
+    """
+    async with aclosing(_stream_remote(url, body)) as pieces:
+        async for piece in pieces:
+            write(piece)
+
+
+async def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], object]) -> None:
+    """Loads the model into this process, with progress bars on standard error, and streams from it.
+
+    Raises:
+        CompleteError: the model cannot be loaded, or the request is refused.
+    """
+    from server.errors import to_api_error
+    from server.loading import load_model
+    from server.logs import set_up_logs
+    from server.progress import ProgressReporter
+    from server.requests import ChatCompletionRequest, CompletionRequest
+    from server.service import Service
+    from server.settings import ServerSettings
+
+    set_up_logs("warning", "console")
+    try:
+        settings = ServerSettings.from_sources({"model": model}, os.environ)
+        request = (ChatCompletionRequest if "messages" in body else CompletionRequest).parse(body)
+        with ProgressReporter() as progress:
+            engine, text_model = await asyncio.to_thread(load_model, settings, progress)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CompleteError(str(error)) from error
+    engine.start(asyncio.get_running_loop())
+    try:
+        service = Service(settings)
+        service.open(engine, text_model)
+        async with service.generate(request) as generation:
+            async for deltas in generation:
+                for delta in deltas:
+                    write(delta.text)
+    except Exception as error:
+        raise CompleteError(to_api_error(error).message) from error
+    finally:
+        engine.shutdown()
+
+
+async def _stream_remote(url: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
+    import aiohttp
+
+    route = "chat/completions" if "messages" in body else "completions"
+    address = f"{url.rstrip('/').removesuffix('/v1')}/v1/{route}"
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(address, json={**body, "stream": True}) as response,
+        ):
+            if response.status != 200:
+                raise CompleteError(_error_message(await response.read(), response.status))
+            parser = SseParser()
+            async for chunk in response.content.iter_any():
+                for data in parser.decode(chunk):
+                    if data == "[DONE]":
+                        return
+                    yield _text_of(data)
+    except aiohttp.ClientConnectorError as error:
+        raise NoServer(f"no server answers at {url}: {error}") from error
+    except aiohttp.InvalidURL as error:
+        raise CompleteError(f"--url {url} is no address of a server") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise CompleteError(f"the connection to {url} broke: {str(error) or type(error).__name__}") from error
+    raise CompleteError(f"the server at {url} ended the stream before the answer's end")
+
+
+def _text_of(data: str) -> str:
+    chunk = orjson.loads(data)
+    if "error" in chunk:
+        raise CompleteError(chunk["error"]["message"])
+    if not chunk["choices"]:
+        return ""
+    choice = chunk["choices"][0]
+    text = choice["text"] if "text" in choice else choice["delta"].get("content")
+    return str(text or "")
+
+
+def _error_message(body: bytes, status: int) -> str:
+    try:
+        return str(orjson.loads(body)["error"]["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return f"the server answered with status {status}"

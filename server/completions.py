@@ -1,0 +1,90 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+from aiohttp import web
+
+from server import sse
+from server.answer import AnswerHead, note_progress
+from server.body import json_response, read_json
+from server.choice import Delta
+from server.generation import Generation, Usage
+from server.middleware import REQUEST_ID
+from server.requests import CompletionRequest
+from server.service import SERVICE
+
+_OBJECT = "text_completion"
+
+
+class CompletionChunks:
+    """Chunks of a streamed completion; what never changes is encoded once."""
+
+    def __init__(self, head: AnswerHead, request: CompletionRequest, generation: Generation) -> None:
+        self._head = b"data: " + head.encode(_OBJECT)
+        self._choice = self._head + b',"choices":[{"index":'
+        self._tail = b',"usage":null}\n\n' if request.wants_usage else b"}\n\n"
+        self._with_token_ids = request.return_token_ids is True
+        self._num_choices = request.num_choices
+        # Of the choices that have yet to tell their prompt's ids.
+        self._prompts = dict.fromkeys(range(generation.num_choices)) if self._with_token_ids else {}
+        self._generation = generation
+
+    def encode(self, deltas: Sequence[Delta]) -> bytes:
+        return b"".join([self._encode(delta) for delta in deltas])
+
+    def encode_usage(self, usage: Usage) -> bytes:
+        return self._head + b',"choices":[],"usage":' + orjson.dumps(usage.to_dict()) + b"}\n\n"
+
+    def _encode(self, delta: Delta) -> bytes:
+        reason = b"null" if delta.finish_reason is None else b'"%b"' % delta.finish_reason.encode()
+        return b'%b%d,"text":%b,"logprobs":null,"finish_reason":%b%b}]%b' % (
+            self._choice,
+            delta.index,
+            orjson.dumps(delta.text),
+            reason,
+            self._token_ids(delta) if self._with_token_ids else b"",
+            self._tail,
+        )
+
+    def _token_ids(self, delta: Delta) -> bytes:
+        encoded = b',"token_ids":' + orjson.dumps(delta.token_ids)
+        if delta.index in self._prompts:
+            del self._prompts[delta.index]
+            prompt = self._generation.prompts[delta.index // self._num_choices]
+            encoded += b',"prompt_token_ids":' + orjson.dumps(prompt.token_ids)
+        return encoded
+
+
+async def create_completion(request: web.Request) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    service.check_accepting()
+    body = CompletionRequest.parse(await read_json(request))
+    async with service.generate(body) as generation:
+        head = AnswerHead.make("cmpl", body.request_id or request[REQUEST_ID], service.model_name)
+        try:
+            if body.stream:
+                return await sse.respond(
+                    request,
+                    generation,
+                    CompletionChunks(head, body, generation),
+                    include_usage=body.wants_usage,
+                    settings=service.settings,
+                )
+            choices = []
+            for answer in await generation.collect():
+                choice = {
+                    "index": answer.index,
+                    "text": answer.text,
+                    "logprobs": None,
+                    "finish_reason": answer.finish_reason,
+                }
+                if body.return_token_ids:
+                    choice["token_ids"] = answer.token_ids
+                    choice["prompt_token_ids"] = generation.prompts[answer.index // body.num_choices].token_ids
+                choices.append(choice)
+            return json_response({**head.to_dict(_OBJECT), "choices": choices, "usage": generation.usage.to_dict()})
+        finally:
+            note_progress(generation)

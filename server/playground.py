@@ -1,0 +1,73 @@
+"""The playground's files, read once at start-up and served from memory."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from aiohttp import ETag, web
+
+_SERVED_SUFFIXES = (".html", ".css", ".svg", ".js")
+_TYPES = {".js": "text/javascript"}  # modules are refused under any other, whatever the machine's table says
+
+
+class StaticFile(NamedTuple):
+    body: bytes
+    content_type: str
+    etag: str
+
+
+def load_playground() -> dict[str, StaticFile]:
+    """Every file of the `static` package that is served, by its path below it.
+
+    A request can name only what is in this table, so there is no path to climb out of.
+    """
+    return {path: _load(path, file) for path, file in _walk(files("static"), "")}
+
+
+def add_routes(app: web.Application) -> None:
+    """GET / and GET /static/…"""
+    table = load_playground()
+
+    async def index(request: web.Request) -> web.StreamResponse:
+        return _respond(request, table.get("index.html"))
+
+    async def static(request: web.Request) -> web.StreamResponse:
+        return _respond(request, table.get(request.match_info["path"]))
+
+    app.router.add_get("/", index)
+    app.router.add_get("/static/{path:.+}", static)
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(_SERVED_SUFFIXES):
+            yield prefix + entry.name, entry
+
+
+def _load(path: str, file: Traversable) -> StaticFile:
+    body = file.read_bytes()
+    suffix = path[path.rindex(".") :]
+    content_type = _TYPES.get(suffix) or mimetypes.types_map[suffix]
+    return StaticFile(body, content_type, hashlib.sha256(body).hexdigest()[:32])
+
+
+def _respond(request: web.Request, file: StaticFile | None) -> web.StreamResponse:
+    if file is None:
+        raise web.HTTPNotFound
+    is_known = any(etag.value in (file.etag, "*") for etag in request.if_none_match or ())
+    response = (
+        web.Response(status=304)
+        if is_known
+        else web.Response(body=file.body, content_type=file.content_type, charset="utf-8")
+    )
+    response.etag = ETag(file.etag)
+    response.headers["Cache-Control"] = "no-cache"  # asks each time, and mostly gets a 304
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response

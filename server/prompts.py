@@ -1,0 +1,108 @@
+"""From a checked request to the token ids and parameters the engine takes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sampling.params import InvalidParameter, SamplingParams
+from server.chat_template import ChatTemplateError
+from server.errors import ApiError
+from server.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest, Prompt
+from server.text_model import TextModel
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+# Text above this many characters is tokenised in a worker thread: 16 KiB take about
+# as long as one step of a small model, and the other streams must not wait for it.
+MAX_INLINE_CHARS = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """One prompt and the parameters of each of its answers; all have passed the engine's checks."""
+
+    token_ids: list[int]
+    params: tuple[SamplingParams, ...]  # one per choice
+
+
+async def prepare(request: GenerationRequest, text_model: TextModel, engine: EngineClient) -> list[PreparedPrompt]:
+    """Tokenises and checks every prompt of `request` before any of them is submitted.
+
+    Raises:
+        ApiError: the chat template refuses the messages, or a limit is passed.
+        InvalidParameter: a parameter is outside its limits.
+    """
+    _check_stop_token_ids(request, engine.model_info.vocab_size)
+    request.sampling_params(request.limit_tokens(0, engine.model_info.max_model_len), choice=0)  # before the hard work
+    if isinstance(request, ChatCompletionRequest):
+        field = "messages"
+        size = sum(len(message.content) for message in request.messages)
+    elif isinstance(request, CompletionRequest):
+        field = "prompt"
+        size = sum(len(prompt) for prompt in request.prompt if isinstance(prompt, str))
+    else:
+        raise TypeError(f"no prompt in a {type(request).__name__}")
+    if size > MAX_INLINE_CHARS:
+        token_lists = await asyncio.to_thread(_tokenize, request, text_model)
+    else:
+        token_lists = _tokenize(request, text_model)
+    try:
+        return [_check(token_ids, request, engine) for token_ids in token_lists]
+    except InvalidParameter as error:
+        # The engine knows only prompts; a chat client has sent messages.
+        if error.param == "prompt":
+            raise InvalidParameter(field, str(error)) from error
+        raise
+
+
+def _tokenize(request: ChatCompletionRequest | CompletionRequest, text_model: TextModel) -> list[list[int]]:
+    if isinstance(request, CompletionRequest):
+        return [_encode_prompt(prompt, text_model) for prompt in request.prompt]
+    if text_model.chat_template is None:
+        raise ApiError(
+            f"the model {text_model.name} has no chat template; use /v1/completions",
+            param="messages",
+            code="no_chat_template",
+        )
+    try:
+        text = text_model.chat_template.render([message.to_template() for message in request.messages])
+    except ChatTemplateError as error:
+        raise ApiError(str(error), param="messages", code="invalid_messages") from error
+    # The template writes the control tokens itself, the first one included.
+    return [text_model.tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _encode_prompt(prompt: Prompt, text_model: TextModel) -> list[int]:
+    return text_model.tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+
+
+def _check(token_ids: list[int], request: GenerationRequest, engine: EngineClient) -> PreparedPrompt:
+    max_model_len = engine.model_info.max_model_len
+    if len(token_ids) >= max_model_len:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has {len(token_ids)} tokens; the model's context is {max_model_len} tokens, "
+            "prompt and output together",
+        )
+    max_tokens = request.limit_tokens(len(token_ids), max_model_len)
+    if len(token_ids) + max_tokens > max_model_len:
+        name = request.length_parameter
+        raise InvalidParameter(
+            name,
+            f"{name} is {max_tokens} and the prompt has {len(token_ids)} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        )
+    params = tuple(request.sampling_params(max_tokens, choice) for choice in range(request.num_choices))
+    engine.check_prompt(token_ids, params[0])
+    return PreparedPrompt(token_ids, params)
+
+
+def _check_stop_token_ids(request: GenerationRequest, vocab_size: int) -> None:
+    for token_id in request.stop_token_ids or ():
+        if not 0 <= token_id < vocab_size:
+            raise InvalidParameter(
+                "stop_token_ids", f"stop_token_ids has {token_id}; token ids are from 0 to {vocab_size - 1}"
+            )

@@ -1,0 +1,111 @@
+"""SentencePiece BPE vocabularies (`tokenizer.ggml.model` "llama"), through the `sentencepiece` library.
+
+A GGUF holds the pieces, scores and types of the original SentencePiece model, but not its file.
+The library reads only the file, so this module writes it again: a protocol buffer of the message
+`ModelProto` (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto).
+Of the wire format only three kinds of field are needed, so no protobuf library is.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import sentencepiece
+
+from server.gguf_metadata import GgufError, GgufMetadata, TokenType
+
+SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
+MODEL_TYPE_BPE = 2
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class SentencePieceBpe:
+    """A SentencePiece BPE vocabulary with byte fallback.
+
+    Control tokens are found in texts before SentencePiece sees them, which by itself never yields
+    one. Where the model wants a space before a text, each stretch after a control token gets one.
+
+    Raises:
+        GgufError: the vocabulary is not one that SentencePiece accepts.
+    """
+
+    def __init__(self, metadata: GgufMetadata) -> None:
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
+        except RuntimeError as error:
+            raise GgufError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
+        self.add_bos_token = metadata.add_bos_token is not False
+        self._prefix = "" if metadata.add_space_prefix is False else " "
+        self._control_ids = {
+            token: token_id
+            for token_id, (token, token_type) in enumerate(zip(metadata.tokens, metadata.token_types, strict=True))
+            if token_type == TokenType.CONTROL and token
+        }
+        names = sorted(self._control_ids, key=len, reverse=True)  # of two that begin alike, the longer
+        self._control_token = re.compile(f"({'|'.join(map(re.escape, names))})" if names else r"((?!))")
+        self.token_bytes = _token_bytes(metadata)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens."""
+        token_ids: list[int] = []
+        for part in self._control_token.split(text):
+            if part in self._control_ids:
+                token_ids.append(self._control_ids[part])
+            elif part:
+                token_ids.extend(self._processor.encode(self._prefix + part))
+        return token_ids
+
+
+def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
+    def bytes_of(token: str, token_type: int) -> bytes:
+        if token_type == TokenType.BYTE:
+            match = BYTE_PIECE.fullmatch(token)
+            if match is None:
+                raise GgufError(f"the byte token {token!r} is not of the form <0xFF>")
+            return bytes([int(match[1], 16)])
+        if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED):
+            return token.replace(SPACE_MARK, " ").encode("utf-8")
+        return b""
+
+    return [
+        bytes_of(token, token_type) for token, token_type in zip(metadata.tokens, metadata.token_types, strict=True)
+    ]
+
+
+def _model_proto(metadata: GgufMetadata) -> bytes:
+    """The serialised `ModelProto`. Field numbers are those of its definition; GGUF keeps its piece types."""
+    pieces = b"".join(
+        _bytes_field(1, _bytes_field(1, token.encode("utf-8")) + _float_field(2, score) + _int_field(3, token_type))
+        for token, score, token_type in zip(metadata.tokens, metadata.scores, metadata.token_types, strict=True)
+    )
+    has_bytes = TokenType.BYTE in metadata.token_types
+    unknown_id = metadata.token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in metadata.token_types else 0
+    # -1 (as protobuf writes it, in 64 bits) says that SentencePiece itself adds no begin, end or padding.
+    ids = {40: unknown_id, 41: -1, 42: -1, 43: -1}
+    trainer = _int_field(3, MODEL_TYPE_BPE) + _int_field(4, len(metadata.tokens)) + _int_field(35, int(has_bytes))
+    trainer += b"".join(_int_field(number, value) for number, value in ids.items())
+    normalizer = _bytes_field(1, b"identity") + b"".join((_int_field(3, 0), _int_field(4, 0), _int_field(5, 1)))
+    return pieces + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _int_field(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _float_field(number: int, value: float) -> bytes:
+    return _varint(number << 3 | 5) + struct.pack("<f", value)

@@ -1,0 +1,86 @@
+"""Writes to one client, watched: a silent connection gets a ping, a stalled one is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+
+class WriteWatch:
+    """Wraps a connection's write function; used as `async with`.
+
+    One sleeping task watches the clock, so that a write costs two clock readings and no timer.
+
+    Args:
+        write: sends bytes and returns once the client's backlog is short again.
+        cut: closes the connection at once, so that a pending write fails.
+        ping: what to send after `ping_interval` seconds without a write; empty for nothing.
+        write_timeout: seconds that one write may be pending.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], Awaitable[None]],
+        cut: Callable[[], None],
+        *,
+        ping: bytes,
+        ping_interval: float,
+        write_timeout: float,
+    ) -> None:
+        self._write = write
+        self._cut = cut
+        self._ping = ping
+        self._ping_interval = ping_interval
+        self._write_timeout = write_timeout
+        self._clock = asyncio.get_running_loop().time
+        self._last_write_at = self._clock()
+        self._pending_since: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def write(self, data: bytes) -> None:
+        """One write at a time; a ping may come between two, never inside one."""
+        self._pending_since = self._clock()
+        try:
+            await self._write(data)
+        finally:
+            self._pending_since = None
+            self._last_write_at = self._clock()
+
+    async def _watch(self) -> None:
+        while True:
+            now = self._clock()
+            if self._pending_since is not None:
+                due = self._pending_since + self._write_timeout
+                if due <= now:
+                    self._cut()
+                    return
+            else:
+                due = self._last_write_at + self._ping_interval
+                if due <= now:
+                    self._last_write_at = now
+                    if self._ping and not await self._send_ping():
+                        return
+                    continue
+            # No longer than this, so that a write that stalls meanwhile is seen in time.
+            await asyncio.sleep(min(due - now, self._write_timeout / 4))
+
+    async def _send_ping(self) -> bool:
+        """Whether the connection is still good."""
+        try:
+            await asyncio.wait_for(self._write(self._ping), self._write_timeout)
+        except TimeoutError:
+            self._cut()
+            return False
+        except ConnectionError:
+            return False  # the writer's own next write meets the same error
+        return True

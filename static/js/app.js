@@ -1,0 +1,78 @@
+/** The playground: puts the parts together. */
+
+import { Chat } from "./chat.js";
+import { Controls } from "./controls.js";
+import { announce, byId } from "./dom.js";
+import { ConnectionLost } from "./errors.js";
+import { ServerState } from "./server_state.js";
+import { loadSettings, samplingOf, saveSettings } from "./settings.js";
+import { Story } from "./story.js";
+import { StreamSocket } from "./stream_socket.js";
+import { Tabs } from "./tabs.js";
+import { SocketTransport, SseTransport } from "./transport.js";
+
+const STATE_WORDS = {
+  connecting: "connecting…",
+  loading: "loading the model…",
+  ready: "ready",
+  unwell: "not available",
+  lost: "server lost, trying again…",
+};
+const STAGE = /\(([^()]+)\)$/; // at the end of the server's sentence on its loading
+
+const storage = () => window.localStorage; // even naming it throws where cookies are blocked
+const controls = new Controls(loadSettings(storage), (settings) => saveSettings(storage, settings));
+
+const socketUrl = new URL("/v1/stream", location.href);
+socketUrl.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+const transports = {
+  sse: new SseTransport(),
+  websocket: new SocketTransport(new StreamSocket({ url: socketUrl.href })),
+};
+
+const server = new ServerState(showServer);
+
+const deps = {
+  transport: () => transports[controls.settings.transport],
+  sampling: () => {
+    const sampling = samplingOf(controls.settings);
+    return server.model === null ? sampling : { model: server.model.id, ...sampling };
+  },
+  system: () => controls.settings.system,
+  // A lost server may be back before we notice: trying is how to find out.
+  canGenerate: () => server.name !== "connecting" && server.name !== "loading",
+  onError: (error) => {
+    if (error instanceof ConnectionLost) server.check();
+  },
+};
+const panels = { story: new Story(deps), chat: new Chat(deps) };
+
+function showServer({ name, detail, model }) {
+  const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
+  if (byId("server").dataset.state !== name) announce(words);
+  byId("server").dataset.state = name;
+  byId("server-state").textContent = words;
+  byId("server-stage").textContent = name === "loading" ? (STAGE.exec(detail)?.[1] ?? "") : "";
+  byId("server-model").textContent = name === "loading" ? "" : (model?.id ?? "");
+  if (model?.max_model_len) controls.limitTokens(model.max_model_len);
+  byId("story-continue").disabled = byId("chat-send").disabled = !deps.canGenerate();
+}
+
+const tabs = new Tabs(byId("tabs"), (mode) => controls.change({ mode }));
+tabs.select(controls.settings.mode);
+
+byId("settings-toggle").addEventListener("click", () => {
+  const isOpen = document.body.classList.toggle("settings-open");
+  byId("settings-toggle").setAttribute("aria-expanded", String(isOpen));
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") panels[controls.settings.mode].stop();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) server.check();
+});
+
+showServer(server);
+server.check();
+if (matchMedia("(hover: hover)").matches) panels[controls.settings.mode].focus(); // no keyboard jumps up on a phone

@@ -1,0 +1,58 @@
+/** The reader's settings: checked, and kept between visits where the browser allows it. */
+
+const KEY = "eagre.playground";
+
+/** `maxTokens` and the rest go to the server under their wire names, see `samplingOf`. */
+export const DEFAULTS = Object.freeze({
+  mode: "story",
+  transport: "sse",
+  temperature: 0.8,
+  topP: 0.95,
+  maxTokens: 256,
+  seed: null, // null: the server draws one
+  system: "You are a helpful assistant.",
+});
+
+/** Any value at all to valid settings: what is missing or out of range becomes the default. */
+export function normalise(raw) {
+  const given = raw !== null && typeof raw === "object" ? raw : {};
+  return {
+    mode: oneOf(["story", "chat"], given.mode, DEFAULTS.mode),
+    transport: oneOf(["sse", "websocket"], given.transport, DEFAULTS.transport),
+    temperature: within(0, 2, given.temperature, DEFAULTS.temperature),
+    topP: within(0.01, 1, given.topP, DEFAULTS.topP),
+    maxTokens: Math.round(within(1, Number.MAX_SAFE_INTEGER, given.maxTokens, DEFAULTS.maxTokens)),
+    seed: Number.isSafeInteger(given.seed) ? given.seed : DEFAULTS.seed,
+    system: typeof given.system === "string" ? given.system : DEFAULTS.system,
+  };
+}
+
+/** The settings as request parameters. */
+export function samplingOf({ temperature, topP, maxTokens, seed }) {
+  const sampling = { temperature, top_p: topP, max_tokens: maxTokens };
+  return seed === null ? sampling : { ...sampling, seed };
+}
+
+export function loadSettings(storage) {
+  try {
+    return normalise(JSON.parse(storage().getItem(KEY)));
+  } catch {
+    return normalise(null); // no storage, a forbidden one, or not our JSON
+  }
+}
+
+export function saveSettings(storage, settings) {
+  try {
+    storage().setItem(KEY, JSON.stringify(settings));
+  } catch {
+    // Private windows and full disks refuse; the settings then last as long as the page.
+  }
+}
+
+function oneOf(values, value, fallback) {
+  return values.includes(value) ? value : fallback;
+}
+
+function within(low, high, value, fallback) {
+  return typeof value === "number" && value >= low && value <= high ? value : fallback;
+}

@@ -1,0 +1,141 @@
+/**
+ * Server-sent events: an incremental parser, and a POST request read through it.
+ *
+ * The parser follows the "event stream interpretation" of the HTML standard. It gives the
+ * same events however the bytes are cut into chunks, and looks at each character once.
+ */
+
+import { ConnectionLost, ServerError, isAbort } from "./errors.js";
+
+const LINE_END = /[\r\n]/g;
+
+/**
+ * @typedef {{type: string, data: string, lastEventId: string}} ServerSentEvent
+ */
+export class SseParser {
+  #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  #line = ""; // the beginning of a line whose end has not arrived
+  #atStart = true; // a byte order mark may still come
+  #afterCr = false; // a line feed would belong to the carriage return before it
+  #data = [];
+  #type = "";
+  #lastEventId = "";
+  retry = null; // milliseconds, where the server has asked for it
+
+  /**
+   * @param {string|Uint8Array} chunk the next piece of the stream, cut anywhere
+   * @returns {ServerSentEvent[]} the events that it completes
+   */
+  feed(chunk) {
+    let text = typeof chunk === "string" ? chunk : this.#decoder.decode(chunk, { stream: true });
+    const events = [];
+    if (text === "") return events;
+    if (this.#atStart) {
+      this.#atStart = false;
+      if (text.charCodeAt(0) === 0xfeff) text = text.slice(1);
+    }
+    let begin = 0;
+    if (this.#afterCr && text !== "") {
+      this.#afterCr = false;
+      if (text[0] === "\n") begin = 1;
+    }
+    LINE_END.lastIndex = begin;
+    for (let match; (match = LINE_END.exec(text)) !== null; ) {
+      const end = match.index;
+      this.#endLine(this.#line + text.slice(begin, end), events);
+      this.#line = "";
+      begin = end + 1;
+      if (text[end] === "\r") {
+        if (begin === text.length) this.#afterCr = true;
+        else if (text[begin] === "\n") begin += 1;
+      }
+      LINE_END.lastIndex = begin;
+    }
+    this.#line += text.slice(begin);
+    return events;
+  }
+
+  #endLine(line, events) {
+    if (line === "") {
+      this.#dispatch(events);
+      return;
+    }
+    const colon = line.indexOf(":");
+    if (colon === 0) return; // a comment, such as the server's ": ping"
+    const field = colon < 0 ? line : line.slice(0, colon);
+    let value = colon < 0 ? "" : line.slice(colon + 1);
+    if (value.startsWith(" ")) value = value.slice(1);
+    if (field === "data") this.#data.push(value);
+    else if (field === "event") this.#type = value;
+    else if (field === "id" && !value.includes("\0")) this.#lastEventId = value;
+    else if (field === "retry" && /^[0-9]+$/.test(value)) this.retry = Number(value);
+  }
+
+  #dispatch(events) {
+    if (this.#data.length > 0) {
+      events.push({
+        type: this.#type || "message",
+        data: this.#data.join("\n"),
+        lastEventId: this.#lastEventId,
+      });
+    }
+    this.#data = [];
+    this.#type = "";
+  }
+}
+
+/**
+ * POSTs JSON and yields the JSON payloads of the answer's events, until `[DONE]`.
+ * Leaving the loop early, or aborting the signal, closes the connection, which tells the
+ * server to stop generating.
+ *
+ * @param {string} url
+ * @param {object} body
+ * @param {{signal?: AbortSignal, fetch?: typeof fetch}} options
+ * @throws {ServerError} the server refused, or sent an error event
+ * @throws {ConnectionLost} the stream ended without `[DONE]`
+ * @throws {DOMException} named AbortError, after the signal
+ */
+export async function* postEvents(url, body, { signal, fetch = globalThis.fetch } = {}) {
+  let response;
+  try {
+    response = await fetch(url, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
+      body: JSON.stringify(body),
+      cache: "no-store",
+      signal,
+    });
+  } catch (error) {
+    if (isAbort(error, signal)) throw error;
+    throw new ConnectionLost("The server cannot be reached.");
+  }
+  if (!response.ok) throw await ServerError.fromResponse(response);
+
+  const parser = new SseParser();
+  const reader = response.body.getReader();
+  try {
+    for (;;) {
+      const { value, done } = await readChunk(reader, signal);
+      if (done) throw new ConnectionLost();
+      for (const event of parser.feed(value)) {
+        if (event.data === "[DONE]") return;
+        const payload = JSON.parse(event.data);
+        if (payload.error) throw new ServerError(payload.error);
+        yield payload;
+      }
+    }
+  } finally {
+    // Frees the connection when the loop is left early; after the end it does nothing.
+    reader.cancel().catch(() => undefined);
+  }
+}
+
+async function readChunk(reader, signal) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (isAbort(error, signal)) throw error;
+    throw new ConnectionLost();
+  }
+}

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.serve import COLUMNS, ServerFailed, free_port, main, running_server
+from tests.benchmarks.conftest import StubServer
+
+
+async def test_table_and_figures_of_a_running_server(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "figures.json"
+    arguments = f"--url {stub.url} --transport ws --concurrency 2 --requests 4 --output-tokens 9 --json {file}"
+    assert await asyncio.to_thread(main, arguments.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == " ".join(COLUMNS).split()
+    assert lines[1].split()[:2] == ["2", "4"]
+    assert lines[1].split()[-1] == "3.00"  # tokens in a chunk
+    (load,) = orjson.loads(file.read_bytes())["loads"]
+    assert load["workload"]["model"] == "stub"
+    assert load["report"]["num_output_tokens"] == 36
+
+
+def test_a_server_that_does_not_start() -> None:
+    with (
+        pytest.raises(ServerFailed, match="exited with 3 before it was ready"),
+        running_server([sys.executable, "-c", "raise SystemExit(3)"], f"http://127.0.0.1:{free_port()}"),
+    ):
+        pytest.fail("entered without a server")

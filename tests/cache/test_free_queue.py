@@ -1,0 +1,63 @@
+"""The free queue against a plain list."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache.free_queue import FreeCachePageQueue
+from cache.page import CachePage
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["append", "appendleft", "popleft", "popleft_n", "remove"]), st.integers(0, 9)),
+    max_size=60,
+)
+
+
+@given(st.integers(0, 10), operations)
+def test_it_is_a_list_with_fast_removal(num_pages, script):
+    pages = [CachePage(i) for i in range(num_pages)]
+    queue, model, outside = FreeCachePageQueue(pages), list(pages), []
+    for name, argument in script:
+        if name == "append" and outside:
+            page = outside.pop(argument % len(outside))
+            queue.append(page)
+            model.append(page)
+        elif name == "appendleft" and outside:
+            page = outside.pop(argument % len(outside))
+            queue.appendleft(page)
+            model.insert(0, page)
+        elif name == "popleft" and model:
+            page = queue.popleft()
+            assert page is model.pop(0)
+            outside.append(page)
+        elif name == "popleft_n" and argument <= len(model):
+            taken = queue.popleft_n(argument)
+            assert taken == model[:argument]
+            del model[:argument]
+            outside += taken
+        elif name == "remove" and model:
+            page = model.pop(argument % len(model))
+            queue.remove(page)
+            outside.append(page)
+        assert queue.get_all_free_pages() == model
+        assert queue.num_free_pages == len(model)
+
+
+def test_what_is_not_there_cannot_be_taken():
+    page = CachePage(1)
+    queue = FreeCachePageQueue([page])
+    with pytest.raises(IndexError, match="2 free pages are asked for, 1 are left"):
+        queue.popleft_n(2)
+    assert queue.popleft() is page
+    with pytest.raises(IndexError, match="no free page"):
+        queue.popleft()
+    with pytest.raises(ValueError, match="page 1 is not in the free queue"):
+        queue.remove(page)
+
+
+def test_a_page_stands_in_the_queue_once():
+    page = CachePage(1)
+    queue = FreeCachePageQueue([page])
+    with pytest.raises(ValueError, match="in the free queue already"):
+        queue.append(page)
+    assert queue.get_all_free_pages() == [page]

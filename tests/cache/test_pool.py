@@ -1,0 +1,132 @@
+"""The pool against a naive model that keeps everything in plain dictionaries."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cache.hashing import PageHash, hash_request_tokens, sha256_hash
+from cache.pool import OutOfPages, PagePool
+
+PAGE_SIZE = 2
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Requests allocate, hash, share and release pages; a recency list predicts every eviction."""
+
+    @initialize(num_pages=st.integers(2, 9))
+    def start(self, num_pages):
+        self.pool = PagePool(num_pages)
+        self.holders: list[list] = []  # pages of each living request, in token order
+        self.references = dict.fromkeys(range(1, num_pages), 0)
+        self.names: dict[int, PageHash] = {}  # page id -> name
+        self.queue = list(range(1, num_pages))  # the naive eviction order, front first
+
+    @rule(n=st.integers(0, 5))
+    def allocate(self, n):
+        if n > len(self.queue):
+            with pytest.raises(OutOfPages, match=f"{n} pages are asked for, {len(self.queue)} are allocatable"):
+                self.pool.allocate(n)
+            return
+        pages = self.pool.allocate(n)
+        assert [page.page_id for page in pages] == self.queue[:n]
+        for page_id in self.queue[:n]:
+            self.names.pop(page_id, None)
+            self.references[page_id] = 1
+        del self.queue[:n]
+        self.holders.append(pages)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data(), first=st.integers(0, 1))
+    def hash_pages(self, data, first):
+        pages = data.draw(st.sampled_from(self.holders))
+        tokens = [first] * (len(pages) * PAGE_SIZE)
+        for page, name in zip(pages, hash_request_tokens(sha256_hash, PAGE_SIZE, tokens), strict=True):
+            if page.page_id not in self.names:
+                self.pool.cache_page(page, name)
+                if name not in self.names.values():
+                    self.names[page.page_id] = name
+
+    @rule(first=st.integers(0, 1), length=st.integers(0, 5))
+    def share(self, first, length):
+        wanted = hash_request_tokens(sha256_hash, PAGE_SIZE, [first] * (length * PAGE_SIZE))
+        by_name = {name: page_id for page_id, name in self.names.items()}
+        expected = []
+        for name in wanted:
+            if name not in by_name:
+                break
+            expected.append(by_name[name])
+        pages = self.pool.match_prefix(wanted)
+        assert [page.page_id for page in pages] == expected
+        self.pool.touch(pages)
+        for page_id in expected:
+            self.references[page_id] += 1
+            if page_id in self.queue:
+                self.queue.remove(page_id)
+        self.holders.append(pages)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def release(self, data):
+        index = data.draw(st.integers(0, len(self.holders) - 1))
+        pages = self.holders.pop(index)
+        self.pool.release(pages)
+        for page in reversed(pages):
+            self.references[page.page_id] -= 1
+            if not self.references[page.page_id]:
+                self.queue.insert(len(self.queue) if page.page_id in self.names else 0, page.page_id)
+
+    @rule()
+    def reset(self):
+        is_idle = not any(self.references.values())
+        assert self.pool.reset_prefix_cache() is is_idle
+        if is_idle:
+            self.names.clear()
+
+    @invariant()
+    def the_books_balance(self):
+        pool = self.pool
+        pool.check()
+        assert pool.num_free + pool.num_cached + pool.num_active == pool.num_pages
+        assert pool.num_active == sum(count > 0 for count in self.references.values())
+        assert pool.num_cached == sum(page_id in self.names for page_id in self.queue)
+
+
+TestPool = PoolMachine.TestCase
+
+
+def test_a_collision_is_harmless():
+    pool = PagePool(3)
+    (page,) = pool.allocate(1)
+    pool.cache_page(page, PageHash(7, (1, 2)))
+    assert pool.find(PageHash(7, (1, 2))) is page
+    assert pool.find(PageHash(7, (1, 3))) is None
+    assert pool.find(PageHash(7, (1, 2), ("salt",))) is None
+
+
+def test_pages_without_a_name_are_handed_out_before_remembered_ones():
+    pool = PagePool(5)
+    remembered, scratch = pool.allocate(2), pool.allocate(2)
+    for page, name in zip(remembered, hash_request_tokens(sha256_hash, PAGE_SIZE, [1, 2, 3, 4]), strict=True):
+        pool.cache_page(page, name)
+    pool.release(remembered)
+    pool.release(scratch)
+    assert pool.allocate(2) == scratch
+    # The tail of the remembered chain goes before its head.
+    assert pool.allocate(2) == remembered[::-1]
+
+
+def test_a_page_cannot_be_released_twice():
+    pool = PagePool(3)
+    pages = pool.allocate(1)
+    pool.release(pages)
+    with pytest.raises(ValueError, match="released more often"):
+        pool.release(pages)
+    pool.check()
+
+
+def test_the_null_page_is_never_handed_out():
+    pool = PagePool(4)
+    assert [page.page_id for page in pool.allocate(3)] == [1, 2, 3]
+    assert pool.null_page.is_null
+    with pytest.raises(ValueError, match="at least one more"):
+        PagePool(1)

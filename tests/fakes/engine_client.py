@@ -1,0 +1,196 @@
+"""An engine whose outputs can be computed by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import cast
+
+from engine.client import EngineClient
+from engine.config import ModelInfo
+from engine.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent
+from sampling.params import InvalidParameter, SamplingParams
+
+Respond = Callable[[Sequence[int], SamplingParams], Sequence[int]]
+
+
+def echo(prompt_token_ids: Sequence[int], _params: SamplingParams) -> Sequence[int]:
+    """The default answer: the prompt itself, then the end of the sequence."""
+    return prompt_token_ids
+
+
+class FakeTokenStream:
+    def __init__(
+        self, request_id: str, output: Sequence[int], params: SamplingParams, engine: FakeEngineClient
+    ) -> None:
+        self.request_id = request_id
+        self.params = params
+        self.num_generated = 0
+        self.num_events_read = 0
+        self.is_finished = False
+        self._output = output
+        self._engine = engine
+        self._token_ids: list[int] = []
+        self._finish_reason: FinishReason | None = None
+        self._error: str | None = None
+        self._is_read_to_end = False
+        self._changed = asyncio.Event()
+
+    def __aiter__(self) -> FakeTokenStream:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        if self._is_read_to_end:
+            raise StopAsyncIteration
+        await self._changed.wait()
+        self._changed.clear()
+        token_ids, self._token_ids = self._token_ids, []
+        self._is_read_to_end = self._finish_reason is not None
+        self.num_events_read += 1
+        return TokenEvent(token_ids, self._finish_reason, self._engine.num_cached_tokens, self._error)
+
+    def abort(self) -> None:
+        if not self.is_finished:
+            self._engine.aborted.append(self.request_id)
+            self.finish(FinishReason.ABORT)
+
+    def finish(self, reason: FinishReason, error: str | None = None) -> None:
+        self.is_finished = True
+        self._finish_reason, self._error = reason, error
+        self._engine.running.pop(self.request_id, None)
+        self._changed.set()
+
+    def step(self) -> None:
+        """One more token."""
+        position = self.num_generated
+        if position < len(self._output):
+            token_id = self._output[position]
+        elif self.params.ignore_eos and self._output:
+            token_id = self._output[position % len(self._output)]
+        else:
+            token_id = self._engine.eos_token_id
+        self.num_generated += 1
+        self._token_ids.append(token_id)
+        self._changed.set()
+        if token_id in self.params.stop_token_ids or (
+            token_id == self._engine.eos_token_id and not self.params.ignore_eos
+        ):
+            self.finish(FinishReason.STOP)
+        elif self.num_generated == self.params.max_tokens:
+            self.finish(FinishReason.LENGTH)
+
+
+class FakeEngineClient:
+    """Speaks the part of EngineClient that the server knows.
+
+    Args:
+        is_manual: tokens come by `step()` alone; otherwise one per turn of the loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        respond: Respond = echo,
+        is_manual: bool = False,
+        vocab_size: int = 260,
+        eos_token_id: int = 257,
+        max_model_len: int = 512,
+        max_num_queued: int = 1024,
+    ) -> None:
+        self.model_info = ModelInfo("fake", vocab_size, max_model_len, "float32", 0)
+        self.respond = respond
+        self.is_manual = is_manual
+        self.eos_token_id = eos_token_id
+        self.max_num_queued = max_num_queued
+        self.num_cached_tokens = 0
+        self.running: dict[str, FakeTokenStream] = {}
+        self.submitted: list[FakeTokenStream] = []
+        self.aborted: list[str] = []
+        self.is_alive = False
+        self.is_shut_down = False
+        self.num_steps = 0
+        self._ids = count()
+        self._failure: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def client(self) -> EngineClient:
+        """As the server's signatures want it."""
+        return cast(EngineClient, self)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_alive = True
+        self._failure = loop.create_future()
+        if not self.is_manual:
+            self._task = loop.create_task(self._run())
+
+    def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        limit, vocab_size = self.model_info.max_model_len, self.model_info.vocab_size
+        num_tokens = len(prompt_token_ids)
+        if num_tokens == 0:
+            raise InvalidParameter("prompt", "the prompt is empty")
+        if num_tokens >= limit:
+            raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; the context is {limit} tokens")
+        if num_tokens + params.max_tokens > limit:
+            raise InvalidParameter("max_tokens", f"max_tokens is {params.max_tokens}; {limit - num_tokens} would fit")
+        for token_id in prompt_token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidParameter("prompt", f"the prompt has token id {token_id}; the last is {vocab_size - 1}")
+
+    def submit(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+    ) -> FakeTokenStream:
+        if not self.is_alive:
+            raise EngineError("the engine is not running")
+        self.check_prompt(prompt_token_ids, params)
+        if len(self.running) >= self.max_num_queued:
+            raise QueueFull(f"{len(self.running)} requests wait; the limit is {self.max_num_queued}")
+        request_id = request_id or f"request-{next(self._ids)}"
+        stream = FakeTokenStream(request_id, self.respond(prompt_token_ids, params), params, self)
+        self.running[request_id] = stream
+        self.submitted.append(stream)
+        return stream
+
+    def stats(self) -> EngineStats:
+        return EngineStats(num_running=len(self.running), num_steps=self.num_steps)
+
+    @property
+    def failure(self) -> asyncio.Future[None]:
+        assert self._failure is not None
+        return self._failure
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+        self.is_alive = False
+        if self._task is not None:
+            self._task.cancel()
+        for stream in list(self.running.values()):
+            stream.finish(FinishReason.ABORT)
+        if self._failure is not None and not self._failure.done():
+            self._failure.cancel()
+
+    def step(self, num_steps: int = 1) -> None:
+        """One token for each running request, `num_steps` times."""
+        for _ in range(num_steps):
+            self.num_steps += 1
+            for stream in list(self.running.values()):
+                stream.step()
+
+    def fail(self, message: str) -> None:
+        """The engine thread ends with an exception."""
+        self.is_alive = False
+        for stream in list(self.running.values()):
+            stream.finish(FinishReason.ERROR, message)
+        self.failure.set_exception(EngineError(message))
+        self.failure.exception()  # retrieved, or asyncio complains where nobody looks
+
+    async def _run(self) -> None:
+        while True:
+            self.step()
+            await asyncio.sleep(0 if self.running else 0.002)

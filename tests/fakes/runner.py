@@ -1,0 +1,110 @@
+"""A device that can be computed by hand.
+
+Its cache stores token ids where a real one stores keys and values, and its "model" reads every
+token of a sequence back through the page table: one page written, shared or freed wrongly, or
+one input token taken from the wrong place, and the output differs from `expected_output`.
+Steps run late, when their result is asked for, as they do on a device that is behind.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, HostStep, build_step
+from engine.plan import StepPlan
+from engine.sequence_buffer import SequenceBuffer
+from engine.shapes import ShapeTable
+from sampling.rows import POSITION, SEED_LOW, TEMPERATURE
+from sampling.rows import SLOT as SAMPLING_SLOT
+
+VOCAB_SIZE = 40
+EOS = 0
+
+
+def next_token(token_ids: Sequence[int], seed: int) -> int:
+    """The fake model: a function of the whole sequence and, where it draws, of its seed."""
+    return zlib.crc32(np.array(token_ids, np.int32).tobytes(), seed & 0xFFFFFFFF) % VOCAB_SIZE
+
+
+def expected_output(prompt: Sequence[int], seed: int, max_length: int, *, ignore_eos: bool = False) -> list[int]:
+    """What a request gets when it is alone in the world. Pass seed 0 for a greedy request."""
+    tokens = list(prompt)
+    while len(tokens) < max_length:
+        tokens.append(next_token(tokens, seed))
+        if tokens[-1] == EOS and not ignore_eos:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class FakePending:
+    plan: StepPlan
+    step: HostStep
+    tokens: list[int] | None = None
+
+
+@dataclass
+class FakeRunner:
+    """Executes plans with numpy; `max_in_flight` tells how deep the pipeline ever was."""
+
+    buffer: SequenceBuffer
+    table: ShapeTable
+    num_pages: int
+    page_size: int
+    queue: list[FakePending] = field(default_factory=list)
+    num_steps: int = 0
+    max_in_flight: int = 0
+
+    def __post_init__(self) -> None:
+        self.cache = np.full((self.num_pages, self.page_size), -1, np.int64)
+        self.last_token = np.zeros(self.buffer.num_slots, np.int64)
+
+    def dispatch(self, plan: StepPlan) -> FakePending:
+        pending = FakePending(plan, build_step(plan, self.buffer, self.table))
+        self.queue.append(pending)
+        self.num_steps += 1
+        self.max_in_flight = max(self.max_in_flight, len(self.queue))
+        return pending
+
+    def result(self, pending: FakePending) -> list[int]:
+        while pending.tokens is None:
+            first = self.queue.pop(0)
+            first.tokens = self._execute(first.step)
+        return pending.tokens
+
+    def _execute(self, step: HostStep) -> list[int]:
+        batch, shape = step.batch, step.shape
+        input_tokens = np.zeros(shape.num_tokens, np.int64)
+        owner = np.zeros(shape.num_tokens, np.int64)
+        tile_size = batch.tile_tokens.shape[1]
+        for row in range(shape.num_rows):
+            is_decode = row < shape.num_decode_rows
+            tile = row - shape.num_decode_rows
+            first = row if is_decode else shape.num_decode_rows + tile * tile_size
+            for i in range(batch.rows[row, NUM_TOKENS]):
+                if is_decode:
+                    given = batch.rows[row, TOKEN]
+                    token = self.last_token[batch.rows[row, SLOT]] if given == FROM_DEVICE else given
+                else:
+                    token = batch.tile_tokens[tile, i]
+                position = batch.rows[row, START] + i
+                page = batch.page_table[row, position // self.page_size]
+                assert page != 0, "a real token is written to the null page"
+                self.cache[page, position % self.page_size] = token
+                input_tokens[first + i], owner[first + i] = token, row
+        tokens = []
+        sampling = step.sampling
+        for index in range(step.num_sampled):
+            row = owner[batch.sampled[index]]
+            position = sampling.ints[index, POSITION]
+            pages = batch.page_table[row, : -(-position // self.page_size)]
+            sequence = self.cache[pages].reshape(-1)[:position]
+            assert sequence[-1] == input_tokens[batch.sampled[index]], "the row samples behind another token"
+            seed = int(sampling.ints[index, SEED_LOW]) if sampling.floats[index, TEMPERATURE] else 0
+            tokens.append(next_token(sequence, seed))
+        self.last_token[sampling.ints[: step.num_sampled, SAMPLING_SLOT]] = tokens
+        return tokens

@@ -1,0 +1,113 @@
+"""An engine on the fake device, driven turn by turn by a script instead of by other threads."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cache.pool import PagePool
+from engine.loop import EngineLoop, Message, Shutdown
+from engine.request import Request
+from engine.scheduler import Scheduler, StepEvent
+from engine.sequence_buffer import SequenceBuffer
+from engine.shapes import TILE_SIZE, ShapeTable
+from engine.types import FinishReason
+from sampling.params import SamplingParams
+from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner
+
+
+@dataclass
+class Outcome:
+    """What one request's reader saw."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+class ScriptedInbox(queue.SimpleQueue):
+    """Hands out the messages of turn 0, then those of turn 1, …; Shutdown when all is done."""
+
+    def __init__(self, turns: Mapping[int, Sequence[Message]], scheduler: Scheduler) -> None:
+        self._turns = {turn: list(messages) for turn, messages in turns.items()}
+        self._scheduler = scheduler
+        self._turn = 0
+        self._is_over = False
+
+    def get_nowait(self) -> Message:
+        pending = self._turns.get(self._turn)
+        if pending:
+            return pending.pop(0)
+        self._turns.pop(self._turn, None)
+        if not self._turns and self._scheduler.is_idle and not self._is_over:
+            self._is_over = True
+            return Shutdown()
+        self._turn += 1
+        raise queue.Empty
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Message:
+        return self.get_nowait()
+
+
+@dataclass
+class World:
+    """A small engine: all limits are chosen by the test."""
+
+    num_slots: int = 4
+    num_pages: int = 40
+    page_size: int = 4
+    max_model_len: int = 64
+    num_tiles: int = 2
+    overlap: bool = True
+    prefix_caching: bool = True
+    max_turns: int = 20_000
+
+    def __post_init__(self) -> None:
+        self.max_model_len = min(self.max_model_len, (self.num_pages - 1) * self.page_size)
+        self.pool = PagePool(self.num_pages)
+        self.buffer = SequenceBuffer(self.num_slots, self.max_model_len, -(-self.max_model_len // self.page_size))
+        self.scheduler = Scheduler(
+            self.pool,
+            self.buffer,
+            page_size=self.page_size,
+            max_num_batched_tokens=self.num_slots + self.num_tiles * TILE_SIZE,
+            chunk_alignment=TILE_SIZE,
+            vocab_size=VOCAB_SIZE,
+            eos_token_ids=frozenset({EOS}),
+            enable_prefix_caching=self.prefix_caching,
+        )
+        table = ShapeTable(self.num_slots, (self.num_slots + self.num_tiles * TILE_SIZE) // TILE_SIZE)
+        self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)
+        self.outcomes: dict[str, Outcome] = {}
+        self.failure: BaseException | None = None
+
+    def request(self, name: str, prompt: Sequence[int], *, arrival: int = 0, priority: int = 0, **params) -> Request:
+        wishes = SamplingParams(**{"temperature": 0.0, **params})
+        max_length = min(len(prompt) + wishes.max_tokens, self.max_model_len)
+        return Request(name, list(prompt), wishes, wishes.seed or 0, max_length, priority, arrival)
+
+    def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
+        """Plays the script to its end and returns what each request's reader saw."""
+        loop = EngineLoop(self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap)
+        loop._inbox = ScriptedInbox(turns, self.scheduler)
+        loop.run()
+        if self.failure is not None:
+            raise self.failure
+        self.pool.check()
+        assert self.pool.num_active == 0
+        assert self.buffer.num_free_slots == self.num_slots
+        return self.outcomes
+
+    def _publish(self, events: Sequence[StepEvent]) -> None:
+        self.pool.check()
+        assert len({event.request.request_id for event in events}) == len(events), "two events of one request a step"
+        for event in events:
+            outcome = self.outcomes.setdefault(event.request.request_id, Outcome())
+            assert outcome.finish_reason is None, "an event after the last one"
+            outcome.token_ids += event.token_ids
+            outcome.finish_reason, outcome.error = event.finish_reason, event.error
+        assert self.runner.num_steps < self.max_turns, "the loop does not come to an end"
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error

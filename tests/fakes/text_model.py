@@ -1,0 +1,45 @@
+"""A text model whose tokens are bytes: token i is byte i, and a few control tokens follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from server.chat_template import ChatTemplate
+from server.text_model import TextModel
+
+BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+class FakeTokenizer:
+    vocab_size = 260
+    eos_token_ids = (EOS,)
+    token_bytes = tuple([bytes([value]) for value in range(256)] + [b""] * 4)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return b"".join(self.token_bytes[token_id] for token_id in token_ids).decode(errors="replace")
+
+
+class FakeTextModel:
+    name = "fake"
+
+    def __init__(self, chat_template: str | None = CHAT_TEMPLATE) -> None:
+        self.tokenizer = FakeTokenizer()
+        self.chat_template = None if chat_template is None else ChatTemplate(chat_template)
+
+    @property
+    def model(self) -> TextModel:
+        """As the server's signatures want it."""
+        return cast(TextModel, self)
+
+
+def render(*messages: Mapping[str, Any]) -> str:
+    """What the fake's chat template makes of `messages`, by hand."""
+    return "".join(f"{message['role']}:{message['content']}\n" for message in messages) + "assistant:"

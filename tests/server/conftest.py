@@ -1,0 +1,108 @@
+"""The application on a free loopback port, over the fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+import structlog
+from aiohttp import web
+
+from server import websocket
+from server.app import make_runner
+from server.service import Service
+from server.settings import ServerSettings
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
+
+
+@dataclass
+class RunningServer:
+    url: str
+    engine: FakeEngineClient
+    service: Service
+    http: aiohttp.ClientSession
+
+    async def post(self, path: str, body: Any) -> tuple[int, Any]:
+        async with self.http.post(self.url + path, json=body) as response:
+            return response.status, await response.json()
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        async with self.http.get(self.url + path) as response:
+            return response.status, await response.json()
+
+    async def post_raw(self, path: str, body: bytes) -> tuple[int, Any]:
+        async with self.http.post(self.url + path, data=body) as response:
+            return response.status, await response.json()
+
+    async def stream_bytes(self, path: str, body: dict[str, Any]) -> bytes:
+        async with self.http.post(self.url + path, json={**body, "stream": True}) as response:
+            assert response.status == 200, await response.text()
+            return await response.read()
+
+    async def assert_all_streams_ended(self) -> None:
+        """The engine runs nothing any more, and the service knows of no generation."""
+        await eventually(lambda: not self.engine.running and self.service.num_generations == 0)
+
+
+StartServer = Callable[..., Awaitable[RunningServer]]
+
+
+async def eventually(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Waits until `holds()`; fails after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - the fakes and the service have no events for this
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def quiet_logs() -> Iterator[None]:
+    """Events go nowhere, and what a test sets up is undone."""
+    handlers = logging.root.handlers[:]
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers[:] = handlers
+
+
+@pytest.fixture
+async def start_server() -> AsyncIterator[StartServer]:
+    """`await start_server(engine, **settings)`; after the test, nothing may be left running in the engine."""
+    servers: list[tuple[RunningServer, web.AppRunner]] = []
+
+    async def start(
+        engine: FakeEngineClient | None = None,
+        *,
+        text_model: FakeTextModel | None = None,
+        is_open: bool = True,
+        **settings: Any,
+    ) -> RunningServer:
+        engine = engine or FakeEngineClient()
+        service = Service(ServerSettings(host="127.0.0.1", port=0, **settings))
+        runner = make_runner(service)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        if is_open:
+            engine.start(asyncio.get_running_loop())
+            service.open(engine.client, (text_model or FakeTextModel()).model)
+        server = RunningServer(f"http://127.0.0.1:{runner.addresses[0][1]}", engine, service, aiohttp.ClientSession())
+        servers.append((server, runner))
+        return server
+
+    yield start
+    for server, runner in servers:
+        await server.http.close()
+        await server.assert_all_streams_ended()
+        await websocket.close_all(server.service)
+        await runner.cleanup()
+        server.engine.shutdown()
+
+
+@pytest.fixture
+async def server(start_server: StartServer) -> RunningServer:
+    return await start_server()

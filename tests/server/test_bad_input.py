@@ -1,0 +1,222 @@
+"""Every kind of bad input: the sentence, the parameter, the status, and no harm to a stream beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import StartServer, eventually
+from tests.server.sse_reader import chunks_of
+
+MESSAGES = [{"role": "user", "content": "x"}]
+
+# body, status, param, code, what the message must name
+COMPLETIONS: list[tuple[Any, int, str | None, str, list[str]]] = [
+    ({}, 400, "prompt", "missing_required_parameter", ["prompt is required"]),
+    ([], 400, None, "invalid_type", ["must be an object"]),
+    ("text", 400, None, "invalid_type", ["must be an object"]),
+    ({"prompt": ""}, 400, "prompt", "invalid_value", ["prompt is empty", "at least one token"]),
+    ({"prompt": []}, 400, "prompt", "invalid_value", ["prompt is empty"]),
+    ({"prompt": ["a", ""]}, 400, "prompt", "invalid_value", ["prompt is empty"]),
+    ({"prompt": [[1], []]}, 400, "prompt", "invalid_value", ["prompt is empty"]),
+    ({"prompt": 5}, 400, "prompt", "invalid_value", ["prompt is 5", "must be a string"]),
+    ({"prompt": [1, "a"]}, 400, "prompt", "invalid_value", ["entry 1"]),
+    ({"prompt": [True]}, 400, "prompt", "invalid_value", ["entry true"]),
+    ({"prompt": [1.5]}, 400, "prompt", "invalid_value", ["entry 1.5"]),
+    ({"prompt": ["a"] * 65}, 400, "prompt", "invalid_value", ["65 prompts", "at most 64"]),
+    ({"prompt": [260]}, 400, "prompt", "invalid_value", ["token id 260", "259"]),
+    ({"prompt": [-1]}, 400, "prompt", "invalid_value", ["token id -1"]),
+    ({"prompt": "x" * 600}, 400, "prompt", "invalid_value", ["600 tokens", "512 tokens"]),
+    ({"prompt": ["ok", "x" * 600]}, 400, "prompt", "invalid_value", ["600 tokens", "512 tokens"]),
+    ({"prompt": "a", "model": "other"}, 404, "model", "model_not_found", ["other", "fake"]),
+    ({"prompt": "a", "model": 3}, 400, "model", "invalid_value", ["model is 3", "a string"]),
+    ({"prompt": "a", "foo": 1}, 400, "foo", "unknown_parameter", ["unknown parameter", "foo"]),
+    ({"prompt": "a", "messages": MESSAGES}, 400, "messages", "unknown_parameter", ["messages"]),
+    ({"prompt": "a", "max_tokens": "5"}, 400, "max_tokens", "invalid_value", ['max_tokens is "5"', "an integer"]),
+    ({"prompt": "a", "max_tokens": True}, 400, "max_tokens", "invalid_value", ["max_tokens is true", "an integer"]),
+    ({"prompt": "a", "max_tokens": 2.5}, 400, "max_tokens", "invalid_value", ["2.5", "an integer"]),
+    ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "invalid_value", ["max_tokens is 0", "at least 1"]),
+    ({"prompt": "a", "max_tokens": 600}, 400, "max_tokens", "invalid_value", ["max_tokens is 600", "1 tokens", "512"]),
+    ({"prompt": "a", "max_tokens": 10**30}, 400, "max_tokens", "invalid_value", ["max_tokens", "an integer"]),
+    ({"prompt": "a", "temperature": 2.5}, 400, "temperature", "invalid_value", ["2.5", "from 0 to 2"]),
+    ({"prompt": "a", "temperature": "1"}, 400, "temperature", "invalid_value", ['"1"', "a number"]),
+    ({"prompt": "a", "temperature": False}, 400, "temperature", "invalid_value", ["false", "a number"]),
+    ({"prompt": "a", "top_p": 0}, 400, "top_p", "invalid_value", ["top_p is 0", "above 0"]),
+    ({"prompt": "a", "top_k": -2}, 400, "top_k", "invalid_value", ["top_k is -2"]),
+    ({"prompt": "a", "min_p": 1.1}, 400, "min_p", "invalid_value", ["min_p is 1.1"]),
+    ({"prompt": "a", "seed": 2**63}, 400, "seed", "invalid_value", ["seed", "64 bits"]),
+    ({"prompt": "a", "n": 0}, 400, "n", "invalid_value", ["n is 0", "at least 1"]),
+    ({"prompt": "a", "n": 17}, 400, "n", "invalid_value", ["n is 17", "at most 16"]),
+    ({"prompt": "a", "stop": ["a"] * 17}, 400, "stop", "invalid_value", ["17 entries", "at most 16"]),
+    ({"prompt": "a", "stop": ""}, 400, "stop", "invalid_value", ["0 characters", "from 1 to 256"]),
+    ({"prompt": "a", "stop": "x" * 257}, 400, "stop", "invalid_value", ["257 characters", "256"]),
+    ({"prompt": "a", "stop": [1]}, 400, "stop", "invalid_value", ["stop is [1]", "string"]),
+    ({"prompt": "a", "stop_token_ids": [260]}, 400, "stop_token_ids", "invalid_value", ["260", "0 to 259"]),
+    ({"prompt": "a", "stop_token_ids": ["1"]}, 400, "stop_token_ids[0]", "invalid_value", ["an integer"]),
+    ({"prompt": "a", "stop_token_ids": [1] * 65}, 400, "stop_token_ids", "invalid_value", ["65", "at most 64"]),
+    ({"prompt": "a", "stream": "yes"}, 400, "stream", "invalid_value", ["true or false"]),
+    ({"prompt": "a", "stream_options": {}}, 400, "stream_options", "invalid_value", ["stream is not true"]),
+    (
+        {"prompt": "a", "stream": True, "stream_options": {"x": 1}},
+        400,
+        "stream_options.x",
+        "unknown_parameter",
+        ["stream_options.x"],
+    ),
+    ({"prompt": "a", "request_id": "a b"}, 400, "request_id", "invalid_value", ["request_id"]),
+    ({"prompt": "a", "echo": True}, 400, "echo", "unsupported_parameter", ["echo is true", "not supported"]),
+    ({"prompt": "a", "suffix": "b"}, 400, "suffix", "unsupported_parameter", ["suffix", "not supported"]),
+    ({"prompt": "a", "best_of": 2}, 400, "best_of", "unsupported_parameter", ["best_of is 2"]),
+    ({"prompt": "a", "best_of": True}, 400, "best_of", "unsupported_parameter", ["best_of is true"]),
+    ({"prompt": "a", "logprobs": 0}, 400, "logprobs", "unsupported_parameter", ["logprobs is 0"]),
+    ({"prompt": "a", "logit_bias": {"1": 5}}, 400, "logit_bias", "unsupported_parameter", ["logit_bias"]),
+    ({"prompt": "a", "metadata": {"a": "b"}}, 400, "metadata", "unsupported_parameter", ["metadata"]),
+    ({"prompt": "a", "store": True}, 400, "store", "unsupported_parameter", ["store"]),
+    (
+        {"prompt": "a", "response_format": {"type": "json_object"}},
+        400,
+        "response_format",
+        "unsupported_parameter",
+        ["response_format"],
+    ),
+]
+
+CHAT: list[tuple[Any, int, str | None, str, list[str]]] = [
+    ({}, 400, "messages", "missing_required_parameter", ["messages is required"]),
+    ({"messages": []}, 400, "messages", "invalid_value", ["messages", "at least 1"]),
+    ({"messages": "hi"}, 400, "messages", "invalid_value", ["a list"]),
+    ({"messages": [5]}, 400, "messages[0]", "invalid_value", ["messages[0] is 5", "an object"]),
+    ({"messages": [{"role": "user"}]}, 400, "messages[0].content", "missing_required_parameter", ["required"]),
+    ({"messages": [{"content": "x"}]}, 400, "messages[0].role", "missing_required_parameter", ["required"]),
+    (
+        {"messages": [{"role": "king", "content": "x"}]},
+        400,
+        "messages[0].role",
+        "invalid_value",
+        ['"king"', "assistant"],
+    ),
+    (
+        {"messages": [{"role": "user", "content": None}]},
+        400,
+        "messages[0].content",
+        "invalid_value",
+        ["content is null", "a string"],
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        400,
+        "messages[0].content",
+        "invalid_value",
+        ["image_url", "only text is supported"],
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        400,
+        "messages[0].content",
+        "invalid_value",
+        ["must look like"],
+    ),
+    ({"messages": MESSAGES, "prompt": "a"}, 400, "prompt", "unknown_parameter", ["prompt"]),
+    (
+        {"messages": [{"role": "user", "content": "x" * 600}]},
+        400,
+        "messages",
+        "invalid_value",
+        ["tokens", "512 tokens"],
+    ),
+    (
+        {"messages": MESSAGES, "max_completion_tokens": 0},
+        400,
+        "max_completion_tokens",
+        "invalid_value",
+        ["max_completion_tokens is 0", "at least 1"],
+    ),
+    (
+        {"messages": MESSAGES, "max_completion_tokens": 600},
+        400,
+        "max_completion_tokens",
+        "invalid_value",
+        ["max_completion_tokens is 600"],
+    ),
+    ({"messages": MESSAGES, "logprobs": True}, 400, "logprobs", "unsupported_parameter", ["logprobs is true"]),
+    ({"messages": MESSAGES, "tools": [{}]}, 400, "tools", "unsupported_parameter", ["tools"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "case"),
+    [("/v1/completions", case) for case in COMPLETIONS] + [("/v1/chat/completions", case) for case in CHAT],
+    ids=lambda value: json.dumps(value[0])[:60] if isinstance(value, tuple) else value,
+)
+async def test_bad_bodies(
+    start_server: StartServer, path: str, case: tuple[Any, int, str | None, str, list[str]]
+) -> None:
+    body, status, param, code, named = case
+    server = await start_server(FakeEngineClient(max_model_len=512))
+    got_status, answer = await server.post_raw(path, json.dumps(body).encode())
+    error = answer["error"]
+    assert answer.keys() == {"error"}
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert (got_status, error["param"], error["code"]) == (status, param, code), error
+    assert error["type"] == "invalid_request_error"
+    for words in named:
+        assert words in error["message"]
+    assert len(error["message"]) < 400
+    assert server.engine.submitted == []
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"", b"\xff\xfe", b'{"prompt": "a"} x', b'{"prompt": NaN}', b'{"prompt": "\\ud800"}', b"[" * 100_000]
+)
+async def test_what_is_not_json(start_server: StartServer, data: bytes) -> None:
+    server = await start_server()
+    status, answer = await server.post_raw("/v1/completions", data)
+    assert (status, answer["error"]["code"]) == (400, "invalid_json")
+    assert "JSON" in answer["error"]["message"]
+
+
+async def test_a_body_over_the_limit(start_server: StartServer) -> None:
+    server = await start_server(max_body_bytes=2000)
+    status, answer = await server.post("/v1/completions", {"prompt": "x" * 3000})
+    assert status == 413
+    assert "2000 bytes" in answer["error"]["message"]
+
+
+async def test_unknown_routes_and_methods_answer_in_json(start_server: StartServer) -> None:
+    server = await start_server()
+    status, answer = await server.get("/v1/nothing")
+    assert (status, answer["error"]["code"]) == (404, "unknown_url")
+    assert "/v1/nothing" in answer["error"]["message"]
+    status, answer = await server.get("/v1/completions")
+    assert (status, answer["error"]["code"]) == (405, "method_not_allowed")
+    assert "it takes POST" in answer["error"]["message"]
+
+
+async def test_bad_input_does_not_disturb_a_stream(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    streaming = asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "undisturbed"}))
+    await eventually(lambda: len(engine.running) == 1)
+    for body, *_ in COMPLETIONS:
+        if engine.num_steps < 5:
+            engine.step()
+        await server.post_raw("/v1/completions", json.dumps(body).encode())
+    assert len(engine.submitted) == 1
+    engine.step(20)
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks_of(await streaming))
+    assert text == "undisturbed"
+
+
+async def test_an_unforeseen_error_keeps_its_details_to_the_log(start_server: StartServer) -> None:
+    def respond(*_: object) -> list[int]:
+        raise LookupError("the secret")
+
+    engine = FakeEngineClient(respond=respond)
+    server = await start_server(engine)
+    status, answer = await server.post("/v1/completions", {"prompt": "a"})
+    assert (status, answer["error"]["type"], answer["error"]["code"]) == (500, "server_error", "internal_error")
+    assert "secret" not in answer["error"]["message"]

@@ -1,0 +1,84 @@
+"""POST /v1/chat/completions: what the official client does not look at."""
+
+from __future__ import annotations
+
+import json
+
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import EOS, FakeTextModel, render
+from tests.server.conftest import RunningServer, StartServer
+from tests.server.sse_reader import chunks_of, read_all
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+async def test_first_chunk_rule_and_no_empty_deltas(server: RunningServer) -> None:
+    chunks = chunks_of(await server.stream_bytes("/v1/chat/completions", {"messages": HELLO}))
+    first, *others = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert first == {"role": "assistant", "content": "u"}
+    assert all(delta.keys() == {"content"} and delta["content"] for delta in others[:-1])
+    assert others[-1] == {}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_a_half_character_makes_no_chunk(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda *_: list("🌊".encode())))
+    chunks = chunks_of(await server.stream_bytes("/v1/chat/completions", {"messages": HELLO}))
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [{"role": "assistant", "content": "🌊"}, {}]
+
+
+async def test_an_answer_without_text_has_only_its_end(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda *_: []))
+    data = await server.stream_bytes("/v1/chat/completions", {"messages": HELLO})
+    assert [record.kind for record in read_all(data)] == ["comment", "data", "data"]
+    (chunk,) = chunks_of(data)
+    assert chunk["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
+
+
+async def test_token_ids_on_request(server: RunningServer) -> None:
+    prompt = list(render(*HELLO).encode())
+    body = {"messages": HELLO, "return_token_ids": True}
+    _, answer = await server.post("/v1/chat/completions", body)
+    assert answer["prompt_token_ids"] == prompt
+    assert answer["choices"][0]["token_ids"] == [*prompt, EOS]
+    chunks = chunks_of(await server.stream_bytes("/v1/chat/completions", body))
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [prompt] + [None] * (len(chunks) - 1)
+    assert [token_id for chunk in chunks for token_id in chunk["choices"][0]["token_ids"]] == [*prompt, EOS]
+
+
+async def test_max_completion_tokens_wins_over_its_older_name(server: RunningServer) -> None:
+    body = {"messages": HELLO, "max_completion_tokens": 3, "max_tokens": 5}
+    _, answer = await server.post("/v1/chat/completions", body)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "use", "refusal": None}
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+async def test_a_template_that_refuses_is_a_clear_error(start_server: StartServer) -> None:
+    server = await start_server(text_model=FakeTextModel("{{ raise_exception('roles must alternate') }}"))
+    status, body = await server.post("/v1/chat/completions", {"messages": HELLO})
+    assert (status, body["error"]["param"]) == (400, "messages")
+    assert "roles must alternate" in body["error"]["message"]
+
+
+async def test_a_model_without_a_template_is_not_for_chat(start_server: StartServer) -> None:
+    server = await start_server(text_model=FakeTextModel(None))
+    status, body = await server.post("/v1/chat/completions", {"messages": HELLO})
+    assert (status, body["error"]["code"]) == (400, "no_chat_template")
+    assert (await server.post("/v1/completions", {"prompt": "a"}))[0] == 200
+
+
+async def test_a_long_prompt_is_tokenised_beside_the_loop(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(max_model_len=100_000))
+    text = "a" * 40_000
+    _, answer = await server.post(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    )
+    assert answer["usage"]["prompt_tokens"] == len(render({"role": "user", "content": text}))
+
+
+async def test_a_stream_is_valid_json_lines_for_any_text(server: RunningServer) -> None:
+    text = '"quotes" \\ \x07 \u2028 data: [DONE]\n\n'
+    data = await server.stream_bytes("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]})
+    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks_of(data))
+    assert said == render({"role": "user", "content": text})
+    assert json.loads(read_all(data)[1].text)["object"] == "chat.completion.chunk"

@@ -1,0 +1,116 @@
+"""The official client library against the application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionChunk
+
+from tests.fakes.text_model import render
+from tests.server.conftest import RunningServer
+
+
+@pytest.fixture
+async def client(server: RunningServer) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def test_completion(client: AsyncOpenAI) -> None:
+    completion = await client.completions.create(model="fake", prompt="tide", max_tokens=20, temperature=0)
+    assert completion.object == "text_completion"
+    assert completion.choices[0].text == "tide"
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.total_tokens == 9
+
+
+async def test_completion_streamed(client: AsyncOpenAI) -> None:
+    text = ""
+    usage = None
+    async for chunk in await client.completions.create(
+        model="fake", prompt="tide é", stream=True, stream_options={"include_usage": True}
+    ):
+        text += "".join(choice.text for choice in chunk.choices)
+        usage = chunk.usage or usage
+    assert text == "tide é"
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (7, 8)
+
+
+async def test_chat(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model="fake",
+        messages=[
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "text", "text": "you"}]},
+        ],
+        n=2,
+    )
+    prompt = render({"role": "system", "content": "be brief"}, {"role": "user", "content": "hello\nyou"})
+    assert answer.object == "chat.completion"
+    assert [choice.message.content for choice in answer.choices] == [prompt, prompt]
+    assert [choice.message.role for choice in answer.choices] == ["assistant", "assistant"]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(prompt)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+
+
+async def test_chat_streamed(client: AsyncOpenAI) -> None:
+    chunks: list[ChatCompletionChunk] = [
+        chunk
+        async for chunk in await client.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": "hello"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    ]
+    *spoken, last = chunks
+    assert [chunk.choices[0].delta.role for chunk in spoken] == ["assistant"] + [None] * (len(spoken) - 1)
+    assert spoken[0].choices[0].delta.content
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in spoken)
+    assert text == render({"role": "user", "content": "hello"})
+    assert spoken[-1].choices[0].finish_reason == "stop"
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.completion_tokens == len(text) + 1
+
+
+async def test_chat_may_use_the_rest_of_the_context(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": "x"}], extra_body={"ignore_eos": True}
+    )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 512
+
+
+async def test_leaving_a_stream_aborts(client: AsyncOpenAI, server: RunningServer) -> None:
+    server.engine.is_manual = True
+    stream = await client.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": "x"}], stream=True, extra_body={"ignore_eos": True}
+    )
+    async for _ in stream:
+        break
+    await stream.close()
+    await server.assert_all_streams_ended()
+
+
+async def test_models(client: AsyncOpenAI) -> None:
+    models = (await client.models.list()).data
+    assert [model.id for model in models] == ["fake"]
+    assert (await client.models.retrieve("fake")).to_dict()["max_model_len"] == 512
+
+
+async def test_errors_become_the_clients_exceptions(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="gpt-4") as not_found:
+        await client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "x"}])
+    assert not_found.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as bad:
+        await client.completions.create(model="fake", prompt="x", temperature=3)
+    assert bad.value.param == "temperature"

@@ -1,0 +1,51 @@
+"""The playground's files over HTTP."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from server.playground import load_playground
+from tests.server.conftest import RunningServer
+
+
+async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
+    async with server.http.get(server.url + "/") as response:
+        assert response.content_type == "text/html"
+        page = await response.text()
+    links = re.findall(r'(?:href|src)="(/[^"]+)"', page)
+    assert links
+    for link in links:
+        async with server.http.get(server.url + link) as response:
+            assert response.status == 200, link
+            if link.endswith(".js"):
+                assert response.content_type == "text/javascript"
+
+
+async def test_every_module_is_served(server: RunningServer) -> None:
+    for path, file in load_playground().items():
+        async with server.http.get(f"{server.url}/static/{path}") as response:
+            assert await response.read() == file.body
+
+
+async def test_a_known_etag_gets_a_304(server: RunningServer) -> None:
+    async with server.http.get(server.url + "/") as response:
+        etag = response.headers["ETag"]
+    async with server.http.get(server.url + "/", headers={"If-None-Match": etag}) as response:
+        assert response.status == 304
+        assert await response.read() == b""
+    async with server.http.get(server.url + "/", headers={"If-None-Match": '"old"'}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../pyproject.toml", "/static/%2e%2e/pyproject.toml", "/static/__init__.py", "/static/js", "/static/"],
+)
+async def test_nothing_else_is_served(server: RunningServer, path: str) -> None:
+    from yarl import URL
+
+    async with server.http.get(URL(server.url + path, encoded=True)) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "unknown_url"

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+import pytest
+
+from server.settings import ServerSettings, SettingsError
+
+
+def parse(*arguments: str, **environment: str) -> ServerSettings:
+    parser = argparse.ArgumentParser()
+    ServerSettings.add_flags(parser)
+    return ServerSettings.from_sources(vars(parser.parse_args(arguments)), environment)
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = parse()
+    assert settings == ServerSettings()
+    assert (settings.host, settings.port, settings.max_body_bytes) == ("127.0.0.1", 8000, 4 * 1024 * 1024)
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    assert parse("--port", "1", EAGRE_PORT="2").port == 1
+    assert parse(EAGRE_PORT="2").port == 2
+
+
+def test_every_field_has_a_flag_and_a_variable() -> None:
+    given = {
+        "host": "0.0.0.0",
+        "port": "9",
+        "model": "m.gguf",
+        "served_model_name": "s",
+        "dtype": "bfloat16",
+        "max_model_len": "64",
+        "max_num_seqs": "4",
+        "max_num_batched_tokens": "32",
+        "page_size": "8",
+        "num_pages": "20",
+        "memory_utilization": "0.5",
+        "no_prefix_caching": "1",
+        "synchronous": "true",
+        "seed": "5",
+        "max_num_queued_requests": "6",
+        "max_num_queued_tokens": "7",
+        "max_body_bytes": "2048",
+        "shutdown_timeout": "1.5",
+        "ping_interval": "2",
+        "write_timeout": "3",
+        "allowed_origins": "https://a.example, https://b.example",
+        "log_level": "debug",
+        "log_format": "json",
+    }
+    assert set(given) == {setting.name for setting in fields(ServerSettings)}
+    from_environment = parse(**{"EAGRE_" + name.upper(): value for name, value in given.items()})
+    flags = []
+    for name, value in given.items():
+        flags += ["--" + name.replace("_", "-")] + ([] if name in ("no_prefix_caching", "synchronous") else [value])
+    assert parse(*flags) == from_environment
+    assert from_environment.allowed_origins == ("https://a.example", "https://b.example")
+    config = from_environment.engine_config((2,))
+    assert (config.dtype, config.max_model_len, config.max_num_seqs, config.page_size) == ("bfloat16", 64, 4, 8)
+    assert (config.overlap, config.enable_prefix_caching, config.eos_token_ids) == (False, False, (2,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (("--port", "x"), {}, "--port is 'x'; it must be an integer"),
+        ((), {"EAGRE_PORT": "x"}, "EAGRE_PORT is 'x'; it must be an integer"),
+        (("--port", "70000"), {}, "port is 70000; it must be from 0 to 65535"),
+        (("--ping-interval", "0"), {}, "ping_interval is 0.0; it must be above 0"),
+        (("--memory-utilization", "2"), {}, "memory_utilization is 2.0"),
+        (("--dtype", "float16"), {}, "float32 or bfloat16"),
+        (("--log-level", "loud"), {}, "log_level is 'loud'"),
+        ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
+        (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),
+    ],
+)
+def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse(*arguments, **environment)
+    assert words in str(error.value)

@@ -1,0 +1,316 @@
+"""The playground in a real browser, against a server that answers from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.stub_server import MODEL, REFUSAL, STORY, StubServer
+
+CHROMIUM = find_chromium()
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+TRANSPORTS = ("sse", "websocket")
+CONTINUED = "Once upon a time" + "".join(STORY)
+STORY_FINISH = "document.querySelector('#story-page').dataset.finish"
+CHAT_FINISH = "[...document.querySelectorAll('.message.assistant')].at(-1)?.dataset.finish"
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    assert CHROMIUM is not None
+    browser = Browser(CHROMIUM)
+    await browser.start()
+    yield browser
+    await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server() -> AsyncIterator[StubServer]:
+    server = StubServer()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: Browser, server: StubServer) -> AsyncIterator[Page]:
+    """The playground with its server ready. After the test: nothing was asked of any other origin."""
+    page = await browser.open(server.origin + "/")
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    yield page
+    foreign = [url for url in page.urls() if url.partition("//")[2].partition("/")[0] != server.origin[7:]]
+    assert foreign == []
+    await page.close()
+
+
+async def choose(page: Page, transport: str) -> None:
+    await page.click(f"input[name=transport][value={transport}]")
+
+
+async def write_story(page: Page, prompt: str) -> None:
+    """Replaces the text and continues it, as a reader would from the keyboard."""
+    await page.evaluate("document.querySelector('#story-text').focus()")
+    await page.evaluate("document.querySelector('#story-text').select()")
+    await page.type(prompt)
+    await page.press("Enter")
+
+
+async def type_message(page: Page, text: str) -> None:
+    await page.evaluate("document.querySelector('#chat-input').focus()")
+    await page.type(text)
+
+
+async def ask(page: Page, question: str) -> None:
+    await type_message(page, question)
+    await page.press("Enter")
+
+
+async def story(page: Page) -> str:
+    text: str = await page.evaluate("document.querySelector('#story-text').value")
+    return text
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_one_click_continues_the_example(page: Page, server: StubServer, transport: str) -> None:
+    await choose(page, transport)
+    await page.click("#story-continue")
+    assert await page.wait_for(STORY_FINISH) == "stop"
+    assert await story(page) == CONTINUED
+    figures = await page.text("#story-figures")
+    assert "first token" in figures
+    assert figures.endswith(f"{len(STORY)} tokenscomplete")
+    request = server.requests[0]
+    assert request["prompt"] == "Once upon a time"
+    assert request["model"] == MODEL
+    assert ("type" in request) == (transport == "websocket")
+    assert page.complaints() == []
+
+
+async def test_the_story_grows_while_it_is_written(page: Page) -> None:
+    await write_story(page, "endless")
+    length = "document.querySelector('#story-text').value.length"
+    early = await page.wait_for(f"{length} > 20 && {length}")
+    await page.wait_for(f"{length} > {early}")
+    assert await page.evaluate(STORY_FINISH) == ""
+    await page.wait_for("document.querySelector('#story-figures').textContent.includes('tokens/s')")
+    await page.press("Escape")
+    await page.wait_for(STORY_FINISH)
+
+
+async def test_undo_and_try_again(page: Page, server: StubServer) -> None:
+    await page.click("#story-continue")
+    await page.wait_for(STORY_FINISH)
+    await page.click("#story-retry")
+    await page.wait_for(STORY_FINISH)
+    assert [request["prompt"] for request in server.requests] == ["Once upon a time"] * 2
+    assert await story(page) == CONTINUED
+    await page.click("#story-undo")
+    assert await story(page) == "Once upon a time"
+    await page.click("#story-clear")
+    assert await story(page) == ""
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("way", ["button", "key"])
+async def test_stop_ends_the_answer_here_and_on_the_server(
+    page: Page, server: StubServer, transport: str, way: str
+) -> None:
+    await choose(page, transport)
+    await write_story(page, "endless")
+    await page.wait_for("document.querySelector('#story-text').value.length > 30")
+    if way == "button":
+        await page.click("#story-stop")
+    else:
+        await page.press("Escape")
+    assert await page.wait_for(STORY_FINISH) == "abort"
+    stopped = await story(page)
+    assert stopped.startswith("endless more more")
+    assert (await page.text("#story-figures")).endswith("stopped")
+    async with asyncio.timeout(5):
+        await server.aborted.wait()
+    assert await story(page) == stopped
+    assert not await page.evaluate("document.querySelector('#story-continue').hidden")
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("refuse", REFUSAL["message"]), ("break", "the engine has failed"), ("drop", "The connection to the server")],
+)
+async def test_errors_are_told_in_words_and_the_next_answer_works(
+    page: Page, transport: str, script: str, words: str
+) -> None:
+    await choose(page, transport)
+    await write_story(page, script)
+    assert await page.wait_for(STORY_FINISH) == "error"
+    assert str(words) in await page.text("#story-error")
+    if script != "refuse":
+        assert await story(page) == f"{script} two tokens"
+    await write_story(page, "Once upon a time")
+    await page.wait_for(f"{STORY_FINISH} === 'stop'")
+    assert await story(page) == CONTINUED
+    assert await page.evaluate("document.querySelector('#story-error').hidden")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_conversation(page: Page, server: StubServer, transport: str) -> None:
+    await choose(page, transport)
+    await page.click("#tab-chat")
+    await page.evaluate("document.querySelector('.system').open = true; document.querySelector('#system').select()")
+    await page.type("Be brief.")
+    await ask(page, "Hello?")
+    assert await page.wait_for(CHAT_FINISH) == "stop"
+    await ask(page, "And?")
+    await page.wait_for("document.querySelectorAll('.message.assistant[data-finish=stop]').length === 2")
+    answer = "".join(STORY)
+    assert await page.text(".message.assistant .content") == answer
+    assert "first token" in await page.text(".message.assistant .figures")
+    assert server.requests[1]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": answer},
+        {"role": "user", "content": "And?"},
+    ]
+    assert page.complaints() == []
+
+
+async def test_code_is_set_as_code_and_markup_stays_text(page: Page) -> None:
+    await page.click("#tab-chat")
+    await ask(page, "code")
+    await page.wait_for(CHAT_FINISH)
+    assert await page.text(".content pre code") == "print('hi')\n"
+    assert await page.evaluate("document.querySelector('.content pre').dataset.language") == "python"
+    assert "<img src=x onerror=alert(1)>" in await page.text(".message.assistant .content")
+    assert await page.evaluate("document.querySelector('.content img')") is None
+
+
+async def test_a_refused_question_is_not_lost_nor_remembered(page: Page, server: StubServer) -> None:
+    await page.click("#tab-chat")
+    await ask(page, "refuse")
+    assert await page.wait_for(CHAT_FINISH) == "error"
+    assert await page.text(".message .error") == REFUSAL["message"]
+    assert await page.evaluate("document.querySelector('#chat-input').value") == "refuse"
+    await page.evaluate("document.querySelector('#chat-input').value = ''")
+    await ask(page, "Hello?")
+    await page.wait_for(f"{CHAT_FINISH} === 'stop'")
+    assert [message["content"] for message in server.requests[1]["messages"] if message["role"] == "user"] == ["Hello?"]
+
+
+async def test_shift_enter_starts_a_line(page: Page, server: StubServer) -> None:
+    await page.click("#tab-chat")
+    await type_message(page, "one")
+    await page.press("Enter", shift=True)
+    await page.type("two")
+    assert server.requests == []
+    await page.press("Enter")
+    await page.wait_for(CHAT_FINISH)
+    assert server.requests[0]["messages"][-1]["content"] == "one\ntwo"
+
+
+async def test_clear_stops_and_forgets(page: Page, server: StubServer) -> None:
+    await page.click("#tab-chat")
+    await ask(page, "endless")
+    await page.wait_for("document.querySelector('.message.assistant .content').textContent.length > 20")
+    await page.click("#chat-clear")
+    await page.wait_for("!document.querySelector('#chat-send').hidden")
+    assert await page.evaluate("document.querySelectorAll('.message').length") == 0
+    await ask(page, "Hello?")
+    await page.wait_for(CHAT_FINISH)
+    assert [message["role"] for message in server.requests[1]["messages"]] == ["system", "user"]
+
+
+async def test_settings_go_into_requests_and_survive_a_reload(page: Page, server: StubServer) -> None:
+    settings = {"temperature": 0.5, "top-p": 0.7, "max-tokens": 3, "seed": 42}
+    await choose(page, "websocket")
+    for id_, value in settings.items():
+        await page.evaluate(
+            f"(element => {{ element.value = {json.dumps(str(value))};"
+            f" element.dispatchEvent(new Event('input', {{bubbles: true}})); }})(document.getElementById('{id_}'))"
+        )
+    await page.evaluate("document.body.dataset.old = 'yes'")
+    await page.send("Page.reload")
+    await page.wait_for("!document.body?.dataset.old && document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.click("#story-continue")
+    assert await page.wait_for(STORY_FINISH) == "length"
+    assert await story(page) == "Once upon a time" + "".join(STORY[:3])
+    request = server.requests[0]
+    assert request["type"] == "generate"
+    assert (request["temperature"], request["top_p"], request["max_tokens"], request["seed"]) == (0.5, 0.7, 3, 42)
+
+
+async def test_a_reader_who_scrolled_back_is_left_in_peace(page: Page) -> None:
+    await page.click("#tab-chat")
+    await ask(page, "endless")
+    log = "document.querySelector('#chat-log')"
+    await page.wait_for(f"{log}.scrollHeight > {log}.clientHeight + 200")
+    gap = await page.evaluate(f"{log}.scrollHeight - {log}.scrollTop - {log}.clientHeight")
+    assert gap < 60, "it follows the end"
+    await page.evaluate(f"{log}.scrollTop = 0")
+    height = await page.evaluate(f"{log}.scrollHeight")
+    await page.wait_for(f"{log}.scrollHeight > {height}")
+    assert await page.evaluate(f"{log}.scrollTop") == 0
+    await page.press("Escape")
+    await page.wait_for(CHAT_FINISH)
+
+
+async def test_the_server_state_is_shown_and_recovers(browser: Browser) -> None:
+    server = StubServer()
+    server.is_ready = False
+    await server.start()
+    page = await browser.open(server.origin + "/")
+    await page.wait_for("document.querySelector('#server-state')?.textContent === 'loading the model…'")
+    assert await page.text("#server-stage") == "compile, 3 of 12"
+    assert await page.evaluate("document.querySelector('#story-continue').disabled")
+    server.is_ready = True
+    await page.wait_for("document.querySelector('#server').dataset.state === 'ready'")
+    assert await page.text("#server-model") == MODEL
+    assert not await page.evaluate("document.querySelector('#story-continue').disabled")
+
+    await server.stop()
+    await page.click("#story-continue")
+    await page.wait_for("document.querySelector('#server').dataset.state === 'lost'")
+    assert "cannot be reached" in await page.text("#story-error")
+
+    await server.start(server.port)
+    await page.wait_for("document.querySelector('#server').dataset.state === 'ready'")
+    await page.click("#story-continue")
+    await page.wait_for(f"{STORY_FINISH} === 'stop'")
+    assert await story(page) == CONTINUED
+    await page.close()
+    await server.stop()
+
+
+async def test_tabs_follow_the_arrow_keys(page: Page) -> None:
+    await page.evaluate("document.querySelector('#tab-story').focus()")
+    await page.press("ArrowRight")
+    assert await page.evaluate("document.activeElement.id") == "tab-chat"
+    assert not await page.evaluate("document.querySelector('#chat').hidden")
+    assert await page.evaluate("document.querySelector('#story').hidden")
+
+
+@pytest.mark.parametrize(("width", "height"), [(320, 560), (390, 780), (1200, 800)])
+async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
+    browser: Browser, server: StubServer, width: int, height: int
+) -> None:
+    page = await browser.open(server.origin + "/", width=width, height=height)
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    for tab in ("#tab-story", "#tab-chat"):
+        await page.click(tab)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        assert await page.evaluate("document.documentElement.scrollHeight") <= height
+    nameless = await page.evaluate(
+        """[...document.querySelectorAll('button, textarea, input')]
+             .filter(control => !control.textContent.trim() && !(control.labels?.length)).map(control => control.id)"""
+    )
+    assert nameless == []
+    await page.close()

@@ -1,0 +1,188 @@
+"""server -> engine -> {cache, sampling}: the direction of every dependency, read from the imports themselves.
+
+Imports inside functions and under TYPE_CHECKING count like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Which of our packages each package may import, itself aside.
+MAY_IMPORT = {
+    "server": {"engine", "cache", "sampling", "static"},
+    "engine": {"cache", "sampling"},
+    "cache": set(),
+    "sampling": set(),
+    "static": set(),
+}
+OURS = {*MAY_IMPORT, "benchmarks", "tests"}
+
+# What is on the border of the engine; the rest of it is its own affair.
+ENGINE_BORDER = ("engine.client", "engine.config", "engine.types")
+
+# A library and where in the four packages it may be imported: a folder ends in "/".
+ONLY_IN = {
+    "aiohttp": ("server/",),
+    "tokenizers": ("server/",),
+    "sentencepiece": ("server/",),
+    "jinja2": ("server/",),
+    "json": ("server/",),
+    "orjson": ("server/",),
+    "jax": ("engine/", "sampling/", "cache/storage.py"),
+    "jaxlib": ("engine/", "sampling/", "cache/storage.py"),
+}
+
+# Host logic, whose tests run in microseconds.
+HOST_FILES = (
+    "engine/scheduler.py",
+    "engine/request.py",
+    "engine/sequence_buffer.py",
+    "cache/pool.py",
+    "cache/page.py",
+    "cache/free_queue.py",
+    "cache/hashing.py",
+    "sampling/params.py",
+)
+NOT_ON_HOST = {"jax", "jaxlib", "asyncio"}
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def imported_modules(tree: ast.AST, path: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import in the file at `path` below the root.
+
+    `from a import b` gives `a.b`, because b may be a module of its own.
+    """
+    package = path.split("/")[:-1]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield node.lineno, alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                parent = ".".join([*base, *([module] if module else [])])
+                for alias in names:
+                    yield node.lineno, f"{parent}.{alias.name}"
+            case ast.Call(
+                func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"), args=[first, *_]
+            ):
+                # A name that is not written out could be anything, so it is reported as such.
+                yield node.lineno, str(first.value) if isinstance(first, ast.Constant) else "(a computed name)"
+            case _:
+                pass
+
+
+def broken_rule(path: str, module: str) -> str | None:
+    """Why the file at `path` may not import `module`, or None where it may."""
+    package, library = path.split("/", 1)[0], module.split(".", 1)[0]
+    if module == "(a computed name)":
+        return "imports are written out, so that they can be checked"
+    if library in OURS - {package} - MAY_IMPORT[package]:
+        return f"{package} may import of ours only {sorted(MAY_IMPORT[package]) or 'itself'}"
+    if package == "server" and library == "engine" and not any(is_within(module, border) for border in ENGINE_BORDER):
+        return f"of engine, server knows only {', '.join(ENGINE_BORDER)}"
+    if path in HOST_FILES and library in NOT_ON_HOST:
+        return "host logic imports neither JAX nor asyncio"
+    if library in ONLY_IN and not path.startswith(ONLY_IN[library]):
+        return f"{library} belongs in {', '.join(ONLY_IN[library])}"
+    return None
+
+
+def violations(path: str, source: str) -> list[str]:
+    """One sentence for each import in `source` that the file at `path` (below the root) must not have."""
+    found = []
+    for line, module in imported_modules(ast.parse(source, path), path):
+        rule = broken_rule(path, module)
+        if rule is not None:
+            found.append(f"{path}:{line} imports {module}: {rule}")
+    return found
+
+
+def source_files() -> list[str]:
+    return sorted(
+        path.relative_to(ROOT).as_posix() for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")
+    )
+
+
+@pytest.mark.parametrize("path", source_files())
+def test_imports_point_downwards(path: str) -> None:
+    assert violations(path, (ROOT / path).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("package", ["server", "engine", "cache", "sampling"])
+def test_every_package_is_looked_at(package: str) -> None:
+    assert [path for path in source_files() if path.startswith(package + "/")]
+
+
+@pytest.mark.parametrize("package", ["engine", "cache", "sampling"])
+def test_host_files_are_those_of_the_tree(package: str) -> None:
+    """A renamed host file must not slip out of the list unseen."""
+    listed = [path for path in HOST_FILES if path.startswith(package + "/")]
+    assert any((ROOT / path).is_file() for path in listed), f"none of {listed} exists"
+
+
+def test_every_package_is_packed() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = {path.rsplit("/", 1)[0].replace("/", ".") for path in source_files()} | set(MAY_IMPORT)
+    assert set(pyproject["tool"]["setuptools"]["packages"]) == folders
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "rule"),
+    [
+        ("cache/pool.py", "from engine.types import TokenEvent", "cache may import of ours only itself"),
+        ("cache/pool.py", "import sampling.params", "cache may import of ours only itself"),
+        ("sampling/draw.py", "from cache import pool", "sampling may import of ours only itself"),
+        ("engine/loop.py", "import server", "engine may import of ours only ['cache', 'sampling']"),
+        ("engine/loop.py", "def late():\n    from server.app import run", "engine may import of ours only"),
+        ("engine/loop.py", "import importlib\nimportlib.import_module('server.app')", "engine may import of ours only"),
+        ("engine/loop.py", "from importlib import import_module\nimport_module(name)", "imports are written out"),
+        ("engine/models/llama.py", "from ...server import app", "engine may import of ours only"),
+        ("engine/loop.py", "from tests.fakes.engine import Fake", "engine may import of ours only"),
+        ("server/app.py", "import benchmarks.load", "server may import of ours only"),
+        ("server/app.py", "from engine.scheduler import Scheduler", "of engine, server knows only engine.client"),
+        ("server/app.py", "from engine import loop", "of engine, server knows only engine.client"),
+        ("server/app.py", "import engine", "of engine, server knows only engine.client"),
+        ("server/app.py", "from engine import types, runner", "of engine, server knows only engine.client"),
+        ("engine/client.py", "import aiohttp.web", "aiohttp belongs in server/"),
+        ("engine/weights.py", "from tokenizers import Tokenizer", "tokenizers belongs in server/"),
+        ("engine/weights.py", "import sentencepiece", "sentencepiece belongs in server/"),
+        ("engine/weights.py", "import jinja2.sandbox", "jinja2 belongs in server/"),
+        ("engine/loop.py", "import orjson", "orjson belongs in server/"),
+        ("engine/config.py", "from json import loads", "json belongs in server/"),
+        ("server/app.py", "import jax", "jax belongs in engine/, sampling/, cache/storage.py"),
+        ("cache/table.py", "import jax.numpy as jnp", "jax belongs in engine/, sampling/, cache/storage.py"),
+        ("cache/pool.py", "import numpy, jaxlib", "host logic imports neither JAX nor asyncio"),
+        ("sampling/params.py", "import jax.numpy as jnp", "host logic imports neither JAX nor asyncio"),
+        ("engine/scheduler.py", "if TYPE_CHECKING:\n    import asyncio", "host logic imports neither JAX nor asyncio"),
+    ],
+)
+def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
+    found = violations(path, source)
+    assert len(found) == 1
+    assert rule in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("server/app.py", "import aiohttp, json, orjson\nfrom engine.client import EngineClient"),
+        ("server/app.py", "from engine import client, config, types\nfrom sampling.params import SamplingParams"),
+        ("engine/models/llama.py", "import jax\nfrom ..config import EngineConfig\nfrom cache.pool import PagePool"),
+        ("engine/client.py", "import asyncio"),
+        ("cache/storage.py", "import jax.numpy as jnp\nfrom cache.pool import PagePool"),
+        ("cache/pool.py", "from .page import CachePage\nfrom . import free_queue"),
+    ],
+)
+def test_a_right_import_is_allowed(path: str, source: str) -> None:
+    assert violations(path, source) == []
