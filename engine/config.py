@@ -20,7 +20,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 256  # token budget of one step
     page_size: int = 16  # tokens
     num_pages: int | None = None  # None: from memory_utilization
-    memory_utilization: float = 0.1  # share of the memory available at start-up that the KV pages may take
+    memory_utilization: float = 0.1  # share of the machine's memory that the KV pages take
     enable_prefix_caching: bool = True
     max_num_queued_requests: int = 1024
     max_num_queued_tokens: int = 1 << 20

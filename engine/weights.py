@@ -13,9 +13,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gguf import GGUFReader, ReaderTensor
+from gguf import ReaderTensor
 from gguf.quants import dequantize
 
+from engine.gguf_file import GGUFFile, GGUFFileError
 from engine.models import llama
 from engine.types import Progress
 
@@ -59,9 +60,9 @@ class GGUFModel:
         WeightsError: the file is no GGUF file, or of an architecture that is not served.
         """
         try:
-            self._reader = GGUFReader(path)
-        except (ValueError, OSError) as error:
-            raise WeightsError(f"{path} cannot be read as a GGUF file: {error}") from error
+            self._reader = GGUFFile(path)
+        except (GGUFFileError, OSError) as error:
+            raise WeightsError(str(error)) from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         self.architecture = str(self._field("general.architecture"))
         if self.architecture != "llama":
@@ -69,12 +70,11 @@ class GGUFModel:
         self.config = self._read_config()
 
     def _field(self, key: str, default: int | float | None = None) -> str | int | float:
-        field = self._reader.fields.get(key)
-        if field is not None:
-            value: str | int | float = field.contents()
+        value = self._reader.value(key)
+        if isinstance(value, str | int | float):
             return value
-        if default is None:
-            raise WeightsError(f"the file has no field {key!r}")
+        if value is not None or default is None:
+            raise WeightsError(f"the file has no field {key!r} of one value")
         return default
 
     def _read_config(self) -> llama.LlamaConfig:

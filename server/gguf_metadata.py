@@ -1,28 +1,14 @@
-"""What the text side needs to know from a GGUF file: names, limits, vocabulary, chat template.
-
-Only the header is read, and by this module rather than by `gguf.GGUFReader`: that makes a numpy
-view of each of the 100,000 strings of a vocabulary, which takes seconds where this takes a tenth
-of one. The format is specified at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
-"""
+"""What the text side needs to know from a GGUF file: names, limits, vocabulary, chat template."""
 
 from __future__ import annotations
 
-import mmap
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
-MAGIC: Final = b"GGUF"
-SUPPORTED_VERSIONS: Final = (2, 3)
-STRING: Final = 8
-ARRAY: Final = 9
-# Value type number -> struct code, little-endian.
-SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+from engine.gguf_file import GGUFFile, GGUFFileError
 
-Scalar = int | float | bool | str
-Value = Scalar | list[Scalar]
 T = TypeVar("T")
 
 
@@ -70,91 +56,30 @@ def read_gguf_metadata(path: Path) -> GgufMetadata:
         GgufError: not a GGUF file of a supported version, damaged, or a needed field is missing.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise GgufError(f"{path} is no GGUF file: it does not begin with {MAGIC!r}")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                fields = _HeaderReader(data).read()
-            except (struct.error, UnicodeDecodeError) as error:
-                raise GgufError(f"{path} is damaged or cut short: {error}") from error
-            except GgufError as error:
-                raise GgufError(f"{path}: {error}") from None
-    return _metadata_of(_Fields(path, fields))
-
-
-class _HeaderReader:
-    """A cursor over the key-value part of the header."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
-        self._offset = len(MAGIC)
-
-    def read(self) -> dict[str, Value]:
-        version = self._unpack("I")
-        if version not in SUPPORTED_VERSIONS:
-            raise GgufError(f"GGUF version {version} is not supported (versions {SUPPORTED_VERSIONS} are)")
-        self._unpack("Q")  # the number of tensors
-        num_fields = self._unpack("Q")
-        return {self._string(): self._value() for _ in range(num_fields)}
-
-    def _unpack(self, code: str) -> int:
-        (value,) = struct.unpack_from("<" + code, self._data, self._offset)
-        self._offset += struct.calcsize("<" + code)
-        return int(value)
-
-    def _string(self) -> str:
-        return self._strings(1)[0]
-
-    def _strings(self, count: int) -> list[str]:
-        # The hot loop of the header: local names, no call but the two that do the work.
-        data, offset, strings = self._data, self._offset, list[str]()
-        unpack_length = struct.Struct("<Q").unpack_from
-        for _ in range(count):
-            start = offset + 8
-            offset = start + unpack_length(data, offset)[0]
-            if offset > len(data):
-                raise struct.error("a string reaches beyond the end of the file")
-            strings.append(data[start:offset].decode("utf-8"))
-        self._offset = offset
-        return strings
-
-    def _value(self) -> Value:
-        kind = self._unpack("I")
-        if kind == ARRAY:
-            kind, count = self._unpack("I"), self._unpack("Q")
-            return [*self._strings(count)] if kind == STRING else self._scalars(kind, count)
-        return self._string() if kind == STRING else self._scalars(kind, 1)[0]
-
-    def _scalars(self, kind: int, count: int) -> list[Scalar]:
-        if kind not in SCALARS:
-            raise GgufError(f"value type {kind} is not supported")
-        size = struct.calcsize("<" + SCALARS[kind]) * count
-        if self._offset + size > len(self._data):
-            raise struct.error("an array reaches beyond the end of the file")
-        values = struct.unpack_from(f"<{count}{SCALARS[kind]}", self._data, self._offset)
-        self._offset += size
-        return list(values)
+    try:
+        return _metadata_of(_Fields(path, GGUFFile(path)))
+    except GGUFFileError as error:
+        raise GgufError(str(error)) from error
 
 
 class _Fields:
-    """The header's fields, with an error that names the field where one is missing or of the wrong type."""
+    """A file's fields, with an error that names the field where one is missing or of the wrong type."""
 
-    def __init__(self, path: Path, fields: dict[str, Value]) -> None:
-        self._path, self._fields = path, fields
+    def __init__(self, path: Path, file: GGUFFile) -> None:
+        self.path, self._file = path, file
 
     def optional(self, key: str, kind: type[T]) -> T | None:
-        value = self._fields.get(key)
+        value = self._file.value(key)
         if value is None:
             return None
         if not isinstance(value, kind):
-            raise GgufError(f"{self._path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
+            raise GgufError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
         return value
 
     def required(self, key: str, kind: type[T]) -> T:
         value = self.optional(key, kind)
         if value is None:
-            raise GgufError(f"{self._path} lacks the field {key}")
+            raise GgufError(f"{self.path} lacks the field {key}")
         return value
 
     def optional_tuple(self, key: str, kind: type[T]) -> tuple[T, ...]:
@@ -162,15 +87,15 @@ class _Fields:
         if values is None:
             return ()
         if not all(isinstance(value, kind) for value in values):
-            raise GgufError(f"{self._path}: the field {key} holds something that is not {kind.__name__}")
+            raise GgufError(f"{self.path}: the field {key} holds something that is not {kind.__name__}")
         return tuple(values)
 
     def required_tuple(self, key: str, kind: type[T], length: int | None = None) -> tuple[T, ...]:
         values = self.optional_tuple(key, kind)
         if not values:
-            raise GgufError(f"{self._path} lacks the field {key}")
+            raise GgufError(f"{self.path} lacks the field {key}")
         if length is not None and len(values) != length:
-            raise GgufError(f"{self._path}: the field {key} has {len(values)} entries for {length} tokens")
+            raise GgufError(f"{self.path}: the field {key} has {len(values)} entries for {length} tokens")
         return values
 
 
@@ -184,7 +109,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         key = f"tokenizer.ggml.{role}_token_id"
         value = fields.optional(key, int)
         if value is not None and not 0 <= value < len(tokens):
-            raise GgufError(f"the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens")
+            raise GgufError(f"{fields.path}: the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens")
         return value
 
     return GgufMetadata(

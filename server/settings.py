@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from server.logs import LOG_FORMATS, LOG_LEVELS
+from server.model_store import cache_folder
 
 ENVIRONMENT_PREFIX = "EAGRE_"
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -53,18 +54,28 @@ class ServerSettings:
     port: int = _setting(8000, int, "port to listen on; 0 picks a free one")
     model: str = _setting(DEFAULT_MODEL, str, "name of a built-in model, or path of a GGUF file")
     served_model_name: str | None = _setting(None, str, "name for clients; the model's own if not given", "NAME")
-    dtype: str = _setting("float32", str, "float32 (exact) or bfloat16")
+    dtype: str = _setting(EngineConfig.dtype, str, "float32 (exact) or bfloat16")
     max_model_len: int | None = _setting(None, int, "tokens, prompt and output together", "TOKENS")
-    max_num_seqs: int = _setting(64, int, "requests that run at once", "N")
-    max_num_batched_tokens: int = _setting(512, int, "tokens that one step computes at most", "TOKENS")
-    page_size: int = _setting(16, int, "tokens of a cache page", "TOKENS")
+    max_num_seqs: int = _setting(EngineConfig.max_num_seqs, int, "requests that run at once", "N")
+    max_num_batched_tokens: int = _setting(
+        EngineConfig.max_num_batched_tokens, int, "tokens that one step computes at most", "TOKENS"
+    )
+    page_size: int = _setting(EngineConfig.page_size, int, "tokens of a cache page", "TOKENS")
     num_pages: int | None = _setting(None, int, "cache pages; from --memory-utilization if not given", "N")
-    memory_utilization: float = _setting(0.3, float, "share of the available memory for the cache", "SHARE")
+    memory_utilization: float = _setting(
+        EngineConfig.memory_utilization, float, "share of the machine's memory for the cache", "SHARE"
+    )
     no_prefix_caching: bool = _setting(False, _switch, "compute every prompt anew")
     synchronous: bool = _setting(False, _switch, "wait for each step before the next one is planned")
-    seed: int = _setting(0, int, "seeds the requests that bring no seed of their own")
-    max_num_queued_requests: int = _setting(1024, int, "requests that may wait before 429", "N")
-    max_num_queued_tokens: int = _setting(1 << 20, int, "prompt tokens that may wait before 429", "TOKENS")
+    seed: int | None = _setting(
+        None, int, "seeds the requests that bring no seed of their own; else each start differs"
+    )
+    max_num_queued_requests: int = _setting(
+        EngineConfig.max_num_queued_requests, int, "requests that may wait before 429", "N"
+    )
+    max_num_queued_tokens: int = _setting(
+        EngineConfig.max_num_queued_tokens, int, "prompt tokens that may wait before 429", "TOKENS"
+    )
     max_body_bytes: int = _setting(4 << 20, int, "largest request body and WebSocket frame", "BYTES")
     shutdown_timeout: float = _setting(30.0, float, "time running streams have to end after SIGTERM", "SECONDS")
     ping_interval: float = _setting(15.0, float, "longest silence on an open stream", "SECONDS")
@@ -109,6 +120,7 @@ class ServerSettings:
                 max_num_queued_tokens=self.max_num_queued_tokens,
                 overlap=not self.synchronous,
                 seed=self.seed,
+                compilation_cache=str(cache_folder() / "compiled"),
                 eos_token_ids=eos_token_ids,
             )
         except ValueError as error:

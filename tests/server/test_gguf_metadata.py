@@ -79,12 +79,12 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     for length in range(len(whole)):
         cut.write_bytes(whole[:length])
-        with pytest.raises(GgufError, match=r"cut short|is no GGUF"):
+        with pytest.raises(GgufError, match="is no GGUF file, or it is damaged or cut short"):
             read_gguf_metadata(cut)
 
 
 def test_other_versions_and_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(GgufError, match="version 1 is not supported"):
+    with pytest.raises(GgufError, match="version 1 "):
         read_gguf_metadata(write_gguf(tmp_path / "old.gguf", byte_level_fields(), version=1))
     other = tmp_path / "other.gguf"
     other.write_bytes(b"PK\x03\x04 and more")

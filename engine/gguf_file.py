@@ -1,0 +1,117 @@
+"""A GGUF file, opened fast.
+
+The reader of the `gguf` package makes a numpy view of each of the 100,000 strings of a
+vocabulary, which takes two seconds; this one leaves arrays in the file until they are asked for.
+Both sides read model files, the engine for weights and the server for the vocabulary, so this
+module belongs to the border between them.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGUFReader, GGUFValueType, ReaderField
+
+_UINT64 = struct.Struct("<Q")
+_ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64
+
+FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
+
+
+class GGUFFileError(ValueError):
+    """The file is no GGUF file, or it is damaged."""
+
+
+class GGUFFile(GGUFReader):
+    """`gguf.GGUFReader` with arrays decoded on demand, and without patience for files cut short."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises:
+        GGUFFileError: the file is no GGUF file, or it is damaged.
+        OSError: the file cannot be read.
+        """
+        self._path = path
+        try:
+            with np.errstate(over="raise"):  # damaged sizes and offsets
+                super().__init__(path)
+        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError) as error:
+            # What the package raises for damage depends on where it falls.
+            raise GGUFFileError(f"{path} is no GGUF file, or it is damaged or cut short: {error}") from error
+
+    def value(self, key: str) -> FieldValue | None:
+        """The value of a field, or None where the file has no such field.
+
+        Raises:
+            GGUFFileError: a text in it is not UTF-8.
+        """
+        field = self.fields.get(key)
+        if field is None:
+            return None
+        try:
+            return self._decode(field)
+        except UnicodeDecodeError as error:
+            raise GGUFFileError(f"{self._path} is damaged: the field {key} is not UTF-8: {error}") from error
+
+    def _decode(self, field: ReaderField) -> FieldValue:
+        if field.types[0] is not GGUFValueType.ARRAY:
+            contents: FieldValue = field.contents()
+            return contents
+        count, data = int(field.parts[-2][0]), field.parts[-1]
+        if field.types[1] is not GGUFValueType.STRING:
+            items: list[Any] = data.view(self._item_type(field.types[1])).tolist()
+            return items
+        raw, offset, strings = data.tobytes(), 0, list[str]()
+        for _ in range(count):
+            start = offset + _UINT64.size
+            offset = start + _UINT64.unpack_from(raw, offset)[0]
+            strings.append(raw[start:offset].decode("utf-8"))
+        return strings
+
+    def _item_type(self, kind: GGUFValueType) -> np.dtype[Any]:
+        return np.dtype(self.gguf_scalar_to_np[kind]).newbyteorder("<")
+
+    def _get(
+        self,
+        offset: int,
+        dtype: npt.DTypeLike,
+        count: int = 1,
+        override_order: Literal["I", "S", "<"] | None = None,
+    ) -> npt.NDArray[Any]:
+        """As in the package, which hands out less than was asked for where the file ends early."""
+        self._check_end(offset + np.dtype(dtype).itemsize * int(count))
+        return super()._get(offset, dtype, count, override_order)
+
+    def _get_field_parts(
+        self, orig_offs: int, raw_type: int
+    ) -> tuple[int, list[npt.NDArray[Any]], list[int], list[GGUFValueType]]:
+        """As in the package, but an array is one part: its bytes."""
+        if self.byte_order != "I":
+            raise ValueError("its byte order is not this machine's, which is not supported")
+        if raw_type != GGUFValueType.ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        item_type, count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+        kind, start = GGUFValueType(item_type[0]), orig_offs + _ARRAY_HEADER_BYTES
+        if kind is GGUFValueType.STRING:
+            end = self._end_of_strings(start, int(count[0]))
+        elif kind is GGUFValueType.ARRAY:
+            raise ValueError("arrays of arrays are not supported")
+        else:
+            end = start + int(count[0]) * self._item_type(kind).itemsize
+        self._check_end(end)
+        return end - orig_offs, [item_type, count, self.data[start:end]], [], [GGUFValueType.ARRAY, kind]
+
+    def _end_of_strings(self, offset: int, count: int) -> int:
+        raw, end_of_file, unpack = self.data.data, len(self.data), _UINT64.unpack_from
+        for _ in range(count):
+            if offset + _UINT64.size > end_of_file:
+                raise ValueError("an array of strings reaches beyond the end of the file")
+            offset += _UINT64.size + unpack(raw, offset)[0]
+        return offset
+
+    def _check_end(self, end: int) -> None:
+        if end > len(self.data):
+            raise ValueError(f"a value ends at byte {end} of {len(self.data)}")
