@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVLayout
-from engine.batch import StepBatch, build_step
+from engine.batch import HostStep, StepBatch, build_step
 from engine.compiled import CompiledPrograms
 from engine.models import llama
 from engine.plan import StepPlan
@@ -83,8 +83,15 @@ class DeviceRunner:
         return program.lower(logits, _abstract(self._slots), _abstract(rows))
 
     def dispatch(self, plan: StepPlan) -> PendingStep:
-        """Enqueues `forward` and `sample` and starts the copy of the tokens to the host."""
-        step = build_step(plan, self._buffer, self._table)
+        """Builds the step's arrays and enqueues it."""
+        return self.enqueue(plan, self.build(plan))
+
+    def build(self, plan: StepPlan) -> HostStep:
+        """The step's input arrays; plans are built in the order in which they are enqueued."""
+        return build_step(plan, self._buffer, self._table)
+
+    def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
+        """Enqueues `forward` and `sample` of a built step and starts the copy of its tokens to the host."""
         logits, self._kv = self._programs["forward", step.shape](self._params, self._kv, self._slots, step.batch)
         program = self._programs["sample", len(step.batch.sampled), step.all_greedy]
         self._slots, out = program(logits, self._slots, step.sampling)

@@ -109,7 +109,9 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         key = f"tokenizer.ggml.{role}_token_id"
         value = fields.optional(key, int)
         if value is not None and not 0 <= value < len(tokens):
-            raise GgufError(f"{fields.path}: the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens")
+            raise GgufError(
+                f"{fields.path}: the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens"
+            )
         return value
 
     return GgufMetadata(

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from server.model_store import ensure_model
+from engine.config import EngineConfig
+from engine.engine import Engine
+from server.model_store import cache_folder, ensure_model
 from server.progress import ProgressReporter
 from server.text_model import TextModel
 
@@ -29,3 +31,23 @@ def model_path() -> Path:
 def text_model(model_path: Path) -> TextModel:
     """The default model's tokenizer and chat template."""
     return TextModel.load(model_path, DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="session")
+def real_engine_config(text_model: TextModel) -> EngineConfig:
+    """A small engine, so that few shapes compile; kept where `eagre serve` keeps its programs."""
+    return EngineConfig(
+        max_num_seqs=8,
+        max_num_batched_tokens=128,
+        max_model_len=1024,
+        num_pages=600,
+        seed=0,
+        eos_token_ids=tuple(text_model.tokenizer.eos_token_ids),
+        compilation_cache=str(cache_folder() / "compiled"),
+    )
+
+
+@pytest.fixture(scope="session")
+def real_engine(model_path: Path, real_engine_config: EngineConfig) -> Engine:
+    """The default model, loaded once for all tests; make an `EngineClient(real_engine)` and shut it down."""
+    return Engine(model_path, real_engine_config, lambda stage, done, total: None)

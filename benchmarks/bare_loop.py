@@ -1,0 +1,87 @@
+"""The bare step loop: an engine's own steps with nothing between them, the most that the device can give.
+
+The steps are those that the engine's loops compute for the same requests: its scheduler plans them
+and their arrays are built before the clock starts. No plan depends on the tokens, where nothing but
+a length ends a request, and the device reads each input token from its own memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.batch import HostStep
+from engine.engine import Engine
+from engine.plan import StepPlan
+from engine.request import Request
+from engine.runner import PendingStep
+from sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What came of prompts that were decoded side by side."""
+
+    tokens_per_s: float  # while all of them decoded
+    token_ids: list[list[int]]  # of each prompt's output
+
+
+class BuiltStep(NamedTuple):
+    plan: StepPlan
+    arrays: HostStep
+
+    def is_decode_of(self, num_requests: int) -> bool:
+        """Whether it computes one token of each request and nothing else."""
+        return self.plan.num_tokens == [1] * num_requests and all(self.plan.samples)
+
+
+def greedy(num_output_tokens: int) -> SamplingParams:
+    """Exactly so many tokens, each the best one."""
+    return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True)
+
+
+def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
+    """Decodes the prompts greedily without the engine's loop, which must be idle or not running.
+
+    Raises:
+        ValueError: the engine has not the slots or pages to decode all prompts at once.
+    """
+    params = greedy(num_output_tokens)
+    requests = [
+        Request(f"bare-{index}", list(prompt), params, seed=0, max_length=len(prompt) + num_output_tokens)
+        for index, prompt in enumerate(prompts)
+    ]
+    steps = _build_all(engine, requests)
+    full = [index for index, step in enumerate(steps) if step.is_decode_of(len(requests))]
+    if not full or sum(step.arrays.num_sampled for step in steps) < len(requests) * num_output_tokens:
+        raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
+
+    runner = engine.runner
+    pending = [runner.enqueue(*step) for step in steps[: full[0]]]
+    runner.result(pending[-1])
+    start = time.perf_counter()
+    pending += [runner.enqueue(*step) for step in steps[full[0] : full[-1] + 1]]
+    runner.result(pending[-1])
+    seconds = time.perf_counter() - start
+    pending += [runner.enqueue(*step) for step in steps[full[-1] + 1 :]]
+    _commit_all(engine, pending)
+    outputs = [request.token_ids[request.num_prompt_tokens :] for request in requests]
+    return Decoded(len(requests) * len(full) / seconds, outputs)
+
+
+def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
+    """Every step up to the last token of the last request."""
+    for request in requests:
+        engine.scheduler.add(request)
+    steps = []
+    while (plan := engine.scheduler.schedule()) is not None:
+        steps.append(BuiltStep(plan, engine.runner.build(plan)))
+    return steps
+
+
+def _commit_all(engine: Engine, pending: Sequence[PendingStep]) -> None:
+    """Leaves the engine as it was: nothing in flight, all pages given back."""
+    for step in pending:
+        engine.scheduler.commit(step.plan, engine.runner.result(step))

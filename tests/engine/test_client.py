@@ -1,0 +1,223 @@
+"""The asyncio side of the engine, on the fake device and a real thread."""
+
+import asyncio
+import threading
+
+import pytest
+
+from engine.client import EngineClient
+from engine.config import EngineConfig, ModelInfo
+from engine.loop import EngineLoop
+from engine.types import EngineError, EngineStats, FinishReason, QueueFull
+from sampling.params import InvalidParameter, SamplingParams
+from tests.fakes.runner import VOCAB_SIZE, expected_output
+from tests.fakes.script import World
+
+
+class FakeEngine:
+    """What the client needs of an Engine, over the fake device; `gate` holds every result back."""
+
+    def __init__(self, **config):
+        self.world = World(num_slots=2, num_pages=100, max_model_len=60)
+        self.scheduler = self.world.scheduler
+        self.config = EngineConfig(**config)
+        self.model_info = ModelInfo("fake", VOCAB_SIZE, self.world.max_model_len, "float32", 0)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error = None
+        result = self.world.runner.result
+
+        def gated(pending):
+            assert self.gate.wait(10)
+            if self.error is not None:
+                raise self.error
+            return result(pending)
+
+        self.world.runner.result = gated
+
+    def make_loop(self, publish, on_failure):
+        return EngineLoop(self.scheduler, self.world.runner, publish, on_failure, overlap=self.config.overlap)
+
+    def stats(self):
+        return EngineStats(num_running=self.scheduler.num_running, num_waiting=self.scheduler.num_waiting)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+async def make_client():
+    clients = []
+
+    def make(**config):
+        engine = FakeEngine(**config)
+        client = EngineClient(engine)
+        client.start(asyncio.get_running_loop())
+        clients.append((client, engine))
+        return client, engine
+
+    yield make
+    for client, engine in clients:
+        engine.gate.set()
+        client.shutdown()
+        engine.world.pool.check()
+        if engine.error is None:
+            assert engine.world.pool.num_active == 0
+
+
+def greedy(max_tokens, **params):
+    return SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, **params)
+
+
+async def read(stream):
+    token_ids, events = [], 0
+    async for event in stream:
+        token_ids += event.token_ids
+        events += 1
+        last = event
+    return token_ids, last.finish_reason, events
+
+
+async def test_streams_deliver_what_the_model_says(make_client):
+    client, _ = make_client()
+    prompts = [[i + 1, 5] for i in range(9)]
+    answers = await asyncio.gather(*(read(client.submit(prompt, greedy(8))) for prompt in prompts))
+    for prompt, (token_ids, reason, _) in zip(prompts, answers, strict=True):
+        assert token_ids == expected_output(prompt, 0, 10, ignore_eos=True)
+        assert reason is FinishReason.LENGTH
+    assert client.is_alive
+
+
+async def test_a_slow_reader_gets_merged_events_and_loses_nothing(make_client):
+    client, engine = make_client()
+    slow = client.submit([3], greedy(20))
+    token_ids, _, _ = await read(client.submit([4], greedy(20)))
+    assert token_ids == expected_output([4], 0, 21, ignore_eos=True)
+    while engine.scheduler.has_work:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    token_ids, reason, events = await read(slow)
+    assert (token_ids, reason) == (expected_output([3], 0, 21, ignore_eos=True), FinishReason.LENGTH)
+    assert events <= 2
+
+
+async def test_one_wake_up_of_the_loop_for_each_step(make_client, monkeypatch):
+    client, engine = make_client()
+    loop, wake_ups = asyncio.get_running_loop(), []
+    call_soon_threadsafe = loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (wake_ups.append(1), call_soon_threadsafe(*args)))
+    await asyncio.gather(*(read(client.submit([i + 1], greedy(6))) for i in range(2)))
+    assert len(wake_ups) <= engine.world.runner.num_steps
+
+
+async def test_abort_ends_the_stream_with_one_event(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    running, waiting = [client.submit([i + 1], greedy(50)) for i in range(2)], client.submit([7], greedy(50))
+    for stream in (*running, waiting, waiting):
+        stream.abort()
+    engine.gate.set()
+    for stream in (*running, waiting):
+        _, reason, _ = await read(stream)
+        assert reason is FinishReason.ABORT
+        stream.abort()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "param", "words"),
+    [
+        ([], greedy(1), "prompt", "the prompt is empty"),
+        ([VOCAB_SIZE], greedy(1), "prompt", f"token id {VOCAB_SIZE}; token ids must be from 0 to {VOCAB_SIZE - 1}"),
+        ([-1], greedy(1), "prompt", "token id -1"),
+        ([1] * 60, greedy(1), "prompt", "the prompt has 60 tokens; the model's context is 60 tokens"),
+        ([1] * 50, greedy(11), "max_tokens", "max_tokens is 11 and the prompt has 50 tokens"),
+        ([1], greedy(1, stop_token_ids=(VOCAB_SIZE,)), "stop_token_ids", f"stop_token_ids has {VOCAB_SIZE}"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_at_submit(make_client, prompt, params, param, words):
+    client, _ = make_client()
+    with pytest.raises(InvalidParameter, match=words) as caught:
+        client.submit(prompt, params)
+    assert caught.value.param == param
+
+
+async def test_the_longest_request_fits(make_client):
+    client, _ = make_client()
+    token_ids, reason, _ = await read(client.submit([1] * 50, greedy(10)))
+    assert (len(token_ids), reason) == (10, FinishReason.LENGTH)
+
+
+async def test_an_id_is_in_use_until_its_request_has_ended(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    stream = client.submit([1], greedy(3), request_id="mine")
+    with pytest.raises(InvalidParameter, match="'mine' is in use"):
+        client.submit([2], greedy(3), request_id="mine")
+    engine.gate.set()
+    await read(stream)
+    assert (await read(client.submit([2], greedy(3), request_id="mine")))[1] is FinishReason.LENGTH
+
+
+async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client):
+    client, engine = make_client(max_num_queued_requests=3, max_num_queued_tokens=20)
+    engine.gate.clear()
+    streams = [client.submit([1], greedy(2)) for _ in range(2)]
+    while engine.scheduler.num_running < 2:
+        await asyncio.sleep(0.001)
+    streams += [client.submit([1] * 9, greedy(2)) for _ in range(2)]
+    with pytest.raises(QueueFull, match="18 prompt tokens are queued and this prompt has 3; the limit is 20"):
+        client.submit([1] * 3, greedy(2))
+    streams.append(client.submit([1], greedy(2)))
+    with pytest.raises(QueueFull, match="3 requests are queued; the limit is 3"):
+        client.submit([1], greedy(2))
+    streams[-1].abort()
+    engine.gate.set()
+    reasons = [(await read(stream))[1] for stream in streams]
+    assert reasons == [FinishReason.LENGTH] * 4 + [FinishReason.ABORT]
+    await read(client.submit([1], greedy(2)))
+
+
+async def test_a_failure_ends_every_stream_with_one_error_and_the_client_with_them(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    streams = [client.submit([i + 1], greedy(9)) for i in range(4)]
+    engine.error = RuntimeError("the device is gone")
+    engine.gate.set()
+    for stream in streams:
+        event = await anext(stream)
+        assert (event.finish_reason, event.token_ids) == (FinishReason.ERROR, [])
+        assert event.error == "the engine failed: RuntimeError: the device is gone"
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        await client.failure
+    assert not client.is_alive
+    with pytest.raises(EngineError, match="not running"):
+        client.submit([1], greedy(1))
+
+
+async def test_shutdown_ends_what_runs_and_can_be_repeated(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    stream = client.submit([1], greedy(50))
+    engine.gate.set()
+    client.shutdown()
+    client.shutdown()
+    assert (await read(stream))[1] is FinishReason.ABORT
+    with pytest.raises(EngineError, match="not running"):
+        client.submit([1], greedy(1))
+
+
+async def test_unseeded_requests_differ_and_a_configured_seed_repeats_them(make_client):
+    wish = SamplingParams(max_tokens=20, temperature=1.0, ignore_eos=True)
+
+    async def answers(**config):
+        client, _ = make_client(**config)
+        return [(await read(client.submit([1, 2], wish)))[0] for _ in range(2)]
+
+    first, second = await answers(seed=7), await answers(seed=7)
+    assert first == second
+    assert first[0] != first[1]
+    assert await answers() != first
