@@ -185,7 +185,7 @@ class EngineClient:
     def is_alive(self) -> bool:
         """Whether the engine thread turns."""
         turned = time.monotonic() - self._engine_loop.heartbeat
-        return self._engine_loop.is_running and turned < _STALLED_SECONDS
+        return not self._is_closed and self._engine_loop.is_running and turned < _STALLED_SECONDS
 
     @property
     def failure(self) -> asyncio.Future[None]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.plan import StepPlan
 from engine.request import Request
 from engine.runner import PendingStep, Runner
 from engine.scheduler import Scheduler, StepEvent
@@ -28,11 +30,18 @@ class Abort:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Inbox message: run this in the engine thread while nothing is in flight."""
+
+    function: Callable[[], None]  # takes care of its own exceptions
+
+
 class Shutdown:
     """Inbox message: end every request and the thread."""
 
 
-Message = Request | Abort | Shutdown
+Message = Request | Abort | Call | Shutdown
 
 
 class EngineLoop:
@@ -58,7 +67,9 @@ class EngineLoop:
         self._on_failure = on_failure
         self._overlap = overlap
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._calls: deque[Call] = deque()
         self._is_stopping = False
+        self.is_paused = False  # set by a Call: no step is planned, requests only queue up
         self._thread = threading.Thread(target=self.run, name="eagre-engine", daemon=True)
 
     def start(self) -> None:
@@ -95,12 +106,14 @@ class EngineLoop:
         in_flight: PendingStep | None = None
         did_work = False
         while self._receive(may_wait=not did_work):
-            plan = self.scheduler.schedule()
+            plan = self._plan()
             dispatched = self._runner.dispatch(plan) if plan is not None else None
             if in_flight is not None:
                 self._commit(in_flight)
             did_work = dispatched is not None or in_flight is not None
             in_flight = dispatched
+            if in_flight is None:
+                did_work |= self._run_calls()
         if in_flight is not None:
             self._commit(in_flight)
 
@@ -108,10 +121,22 @@ class EngineLoop:
         """The same steps, one after the other."""
         did_work = False
         while self._receive(may_wait=not did_work):
-            plan = self.scheduler.schedule()
+            plan = self._plan()
             did_work = plan is not None
             if plan is not None:
                 self._commit(self._runner.dispatch(plan))
+            did_work |= self._run_calls()
+
+    def _plan(self) -> StepPlan | None:
+        """The next step; none while paused, nor while calls wait for the pipeline to drain."""
+        return None if self._calls or self.is_paused else self.scheduler.schedule()
+
+    def _run_calls(self) -> bool:
+        """Runs what waited for the pipeline to drain; whether there was anything."""
+        had_calls = bool(self._calls)
+        while self._calls:
+            self._calls.popleft().function()
+        return had_calls
 
     def _commit(self, pending: PendingStep) -> None:
         tokens = self._runner.result(pending)
@@ -125,7 +150,6 @@ class EngineLoop:
         Returns:
             False once a Shutdown has come.
         """
-        self.heartbeat = time.monotonic()
         events: list[StepEvent] = []
         while True:
             try:
@@ -140,9 +164,13 @@ class EngineLoop:
                     event = self.scheduler.abort(message.request_id)
                     if event is not None:
                         events.append(event)
+                case Call():
+                    self._calls.append(message)
                 case Shutdown():
                     self._is_stopping = True
                     events += self.scheduler.abort_all(FinishReason.ABORT)
+        self.heartbeat = time.monotonic()
+        events += self.scheduler.expire(self.heartbeat)
         if events:
             self._publish(events)
         return not self._is_stopping

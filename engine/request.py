@@ -39,10 +39,13 @@ class Request:
     arrival: int = 0  # order of submission
     mailbox: Any = None  # where its events go; the engine only carries it
     cache_salt: str | None = None
+    deadline: float | None = None  # on the monotonic clock; ends with TIMEOUT when it has passed
+    queue_deadline: float | None = None  # likewise, but only while it was never admitted
 
     num_prompt_tokens: int = 0
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
+    was_admitted: bool = False  # has left the queue at least once
     slot: int = NO_SLOT
     pages: list[CachePage] = field(default_factory=list)
     page_hashes: list[PageHash] = field(default_factory=list)  # of full pages of committed tokens

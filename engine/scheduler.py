@@ -7,17 +7,21 @@ that a burst of long prompts cannot stall streams. (The idea is that of vLLM's V
 
 from __future__ import annotations
 
+import heapq
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from operator import attrgetter
 
-from cache.hashing import PageHash, hash_request_tokens, sha256_hash
 from cache.pool import PagePool
 from engine.plan import StepPlan
+from engine.prefix_cache import PrefixCache
 from engine.request import Request, RequestStatus
 from engine.sequence_buffer import SequenceBuffer
 from engine.types import FinishReason
+
+MAX_PREEMPTIONS = 3  # of one request; from then on it holds all the pages it may ever need
 
 
 @dataclass(slots=True)
@@ -76,12 +80,14 @@ class Scheduler:
         self._chunk_alignment = chunk_alignment
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
-        self._enable_prefix_caching = enable_prefix_caching
+        self._prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching)
         self._requests: dict[str, Request] = {}  # all that have not finished
         self._waiting: list[Request] = []  # sorted by Request.order
         self._running: list[Request] = []  # in order of admission
         self._num_in_flight_steps = 0
-        self._computing: dict[int, Request] = {}  # page hash -> the running request that will commit it
+        self.is_admitting = True  # False: running requests go on, waiting ones wait
+        self._ties = count()  # orders equal deadlines
+        self._deadlines: list[tuple[float, int, Request]] = []  # a heap; those of ended requests are skipped
 
     @property
     def num_running(self) -> int:
@@ -108,6 +114,9 @@ class Scheduler:
         if request.request_id in self._requests:
             raise ValueError(f"request {request.request_id!r} is known already")
         self._requests[request.request_id] = request
+        for deadline in (request.deadline, request.queue_deadline):
+            if deadline is not None:
+                heapq.heappush(self._deadlines, (deadline, next(self._ties), request))
         insort(self._waiting, request, key=attrgetter("order"))
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> StepEvent | None:
@@ -118,6 +127,18 @@ class Scheduler:
         """
         request = self._requests.get(request_id)
         return None if request is None else self._finish(request, (), reason)
+
+    def expire(self, now: float) -> list[StepEvent]:
+        """Ends the requests whose time is over; `now` is on the clock of the deadlines."""
+        events = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, request = heapq.heappop(self._deadlines)
+            if request.status is RequestStatus.FINISHED:
+                continue
+            is_over = request.deadline is not None and request.deadline <= now
+            if is_over or not request.was_admitted:
+                events.append(self._finish(request, (), FinishReason.TIMEOUT))
+        return events
 
     def abort_all(self, reason: FinishReason, error: str | None = None) -> list[StepEvent]:
         """Ends every request."""
@@ -183,7 +204,8 @@ class Scheduler:
         while self.pool.num_allocatable < num_missing:
             if self._num_in_flight_steps:
                 return False
-            victim = max(self._running, key=attrgetter("order"))
+            # A sheltered request has all its pages, so the one in need is never sheltered itself.
+            victim = max((r for r in self._running if not _is_sheltered(r)), key=attrgetter("order"))
             for plan in plans:
                 _drop(plan, victim)
             self._preempt(victim)
@@ -196,27 +218,45 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Takes slot and pages from a running request; it is computed again later from its tokens."""
+        request.num_preemptions += 1
+        self.counters.num_preemptions += 1
+        self._send_back(request)
+
+    def _send_back(self, request: Request) -> None:
         self._leave(request)
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = 0
-        request.num_preemptions += 1
-        self.counters.num_preemptions += 1
         insort(self._waiting, request, key=attrgetter("order"))
+
+    def send_all_back(self) -> None:
+        """Sends every running request back to the queue, because the pages' content is about to be lost.
+
+        Raises:
+            RuntimeError: steps are in flight.
+        """
+        if self._num_in_flight_steps:
+            raise RuntimeError(f"{self._num_in_flight_steps} steps are in flight")
+        for request in tuple(self._running):
+            self._send_back(request)
+        self.pool.reset_prefix_cache()
 
     def _admit(self, budget: int, singles: StepPlan, chunks: StepPlan) -> None:
         """Starts waiting requests, best first, while slots, pages and budget last."""
         position = 0
+        if not self.is_admitting:
+            return
         while position < len(self._waiting) and self.buffer.num_free_slots and budget > 0:
             request = self._waiting[position]
-            if self._enable_prefix_caching and self._is_being_computed(request):
+            if self._prefixes.must_wait(request):
                 position += 1  # another request computes this prefix right now: wait for its pages
                 continue
-            cached = self.pool.match_prefix(self._reusable(request))
+            cached = self._prefixes.match(request)
             start = len(cached) * self._page_size
             num_tokens, charge = self._fit(request.num_tokens - start, budget)
             if num_tokens == 0:
                 break
-            num_needed = -(-request.num_tokens // self._page_size) - len(cached)
+            num_wanted = request.max_length if _is_sheltered(request) else request.num_tokens
+            num_needed = -(-num_wanted // self._page_size) - len(cached)
             num_reclaimed = sum(page.ref_cnt == 0 for page in cached)
             # One page in reserve for each running request, or the next step would preempt.
             if self.pool.num_allocatable - num_reclaimed < num_needed + len(self._running):
@@ -232,18 +272,17 @@ class Scheduler:
     def _enter(self, request: Request, num_cached_tokens: int) -> None:
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_cached_tokens
-        request.num_hashed_pages = num_cached_tokens // self._page_size
         self.buffer.add_request(request)
         self.buffer.append_pages(request.slot, 0, request.pages)
         self._running.append(request)
-        if request.num_preemptions == 0:
+        if not request.was_admitted:
+            request.was_admitted = True
             self._count_dequeued(request)
             request.num_cached_tokens = num_cached_tokens
             self.counters.num_prompt_tokens += request.num_prompt_tokens
             self.counters.prefix_cache_queries += request.num_prompt_tokens
             self.counters.prefix_cache_hits += num_cached_tokens
-        for page_hash in request.page_hashes[request.num_hashed_pages :]:
-            self._computing.setdefault(page_hash.hash_value, request)
+        self._prefixes.enter(request, num_cached_tokens // self._page_size)
 
     def _count_dequeued(self, request: Request) -> None:
         self.counters.num_dequeued += 1
@@ -255,51 +294,7 @@ class Scheduler:
         self.pool.release(request.pages)
         request.pages = []
         self._running.remove(request)
-        self._stop_computing(request)
-
-    # ---------------------------------------------------------------- prefix cache
-
-    def _reusable(self, request: Request) -> list[PageHash]:
-        """Names of the pages that may come from the cache: a full hit still leaves one token to compute."""
-        if not self._enable_prefix_caching:
-            return []
-        self._name_pages(request)
-        return request.page_hashes[: (len(request.token_ids) - 1) // self._page_size]
-
-    def _name_pages(self, request: Request) -> None:
-        """Hashes the pages that have become full of committed tokens since the last call."""
-        if (len(request.page_hashes) + 1) * self._page_size <= len(request.token_ids):
-            request.page_hashes = hash_request_tokens(
-                sha256_hash, self._page_size, request.token_ids, request.extra_keys, known=request.page_hashes
-            )
-
-    def _is_being_computed(self, request: Request) -> bool:
-        """Whether a running request is about to commit the next page that this one would need."""
-        if request.awaited_hash is not None and request.awaited_hash in self._computing:
-            return True
-        request.awaited_hash = None
-        for page_hash in reversed(self._reusable(request)):
-            if page_hash.hash_value in self._computing:
-                request.awaited_hash = page_hash.hash_value
-                return True
-        return False
-
-    def _stop_computing(self, request: Request) -> None:
-        for page_hash in request.page_hashes:
-            if self._computing.get(page_hash.hash_value) is request:
-                del self._computing[page_hash.hash_value]
-
-    def _cache_pages(self, request: Request, num_committed_tokens: int) -> None:
-        """Tells the pool the names of pages that the commit has filled."""
-        num_full = num_committed_tokens // self._page_size
-        self._name_pages(request)
-        for index in range(request.num_hashed_pages, num_full):
-            page, page_hash = request.pages[index], request.page_hashes[index]
-            if self._computing.get(page_hash.hash_value) is request:
-                del self._computing[page_hash.hash_value]
-            if page.page_hash is None:
-                self.pool.cache_page(page, page_hash)
-        request.num_hashed_pages = num_full
+        self._prefixes.leave(request)
 
     # ---------------------------------------------------------------- commit
 
@@ -315,7 +310,7 @@ class Scheduler:
         self._num_in_flight_steps -= 1
         events: list[StepEvent] = []
         sampled = iter(tokens)
-        running, page_size, caching = RequestStatus.RUNNING, self._page_size, self._enable_prefix_caching
+        running = RequestStatus.RUNNING
         for request, start, num_tokens, samples in zip(
             plan.requests, plan.starts, plan.num_tokens, plan.samples, strict=True
         ):
@@ -327,9 +322,7 @@ class Scheduler:
                 if not request.num_in_flight_steps:
                     self._leave(request)
                 continue
-            num_committed = start + num_tokens
-            if caching and num_committed // page_size > request.num_hashed_pages:
-                self._cache_pages(request, num_committed)
+            self._prefixes.commit(request, start + num_tokens)
             if token is not None:
                 events.append(self._append_token(request, token))
         return events
@@ -354,16 +347,21 @@ class Scheduler:
         del self._requests[request.request_id]
         if request.status is RequestStatus.WAITING:
             self._waiting.remove(request)
-            if request.num_preemptions == 0:
+            if not request.was_admitted:
                 self._count_dequeued(request)
         request.finish_reason = reason
         was_running = request.status is RequestStatus.RUNNING
         request.status = RequestStatus.FINISHED
         if was_running:
-            self._stop_computing(request)
+            self._prefixes.leave(request)
             if not request.num_in_flight_steps:
                 self._leave(request)
         return StepEvent(request, token_ids, reason, error)
+
+
+def _is_sheltered(request: Request) -> bool:
+    """Whether the request was preempted so often that it shall not be again."""
+    return request.num_preemptions >= MAX_PREEMPTIONS
 
 
 def _drop(plan: StepPlan, request: Request) -> None:
