@@ -1,14 +1,70 @@
-"""The device arrays behind the pages, and how many fit."""
+"""The device arrays behind the pages: their layout, what is written and read, and how many fit."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec, Sharding
 
 _LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for the weights' arithmetic and for everyone else
+_INT8_MAX = 127.0
+
+# Tokens of a page. Small pages waste less at a sequence's end and share shorter prefixes; large
+# ones cost the host fewer names and the device fewer gathers.
+PAGE_SIZE_BY_BACKEND = {"cpu": 32, "gpu": 16, "tpu": 128}
+
+AXES = ("layer", "page", "token", "key_or_value", "head", "feature")
+
+
+class KVPages(NamedTuple):
+    """Keys and values of all layers and pages."""
+
+    data: jax.Array  # [layer, page, token, 2, head, feature]; 2: keys, values
+    scales: jax.Array | None  # float32[layer, page, token, 2, head] where data is int8, else None
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self.data.shape[2]
+
+    def write(
+        self, layer: jax.Array, pages: jax.Array, offsets: jax.Array, keys: jax.Array, values: jax.Array
+    ) -> KVPages:
+        """Puts each token's keys and values into its place; in place inside a program that donates them.
+
+        Args:
+            layer: int32 scalar.
+            pages, offsets: int32[num_tokens], page and position within it.
+            keys, values: [num_tokens, head, feature].
+        """
+        both = jnp.stack([keys, values], axis=1)
+        if self.scales is None:
+            return KVPages(self.data.at[layer, pages, offsets].set(both.astype(self.data.dtype)), None)
+        # Symmetric, one scale for each token and head: a page may be filled by several steps.
+        wide = both.astype(jnp.float32)
+        scales = jnp.max(jnp.abs(wide), axis=-1) / _INT8_MAX
+        quantised = jnp.round(wide / jnp.where(scales == 0.0, 1.0, scales)[..., None]).astype(jnp.int8)
+        return KVPages(
+            self.data.at[layer, pages, offsets].set(quantised), self.scales.at[layer, pages, offsets].set(scales)
+        )
+
+    def read(self, layer: jax.Array, pages: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of some pages, each [num_rows, num_pages * page_size, head, feature] of `dtype`.
+
+        Args:
+            layer: int32 scalar.
+            pages: int32[num_rows, num_pages].
+        """
+        num_rows, num_pages = pages.shape
+        block = self.data[layer, pages]
+        if self.scales is not None:
+            block = block.astype(jnp.float32) * self.scales[layer, pages][..., None]
+        block = block.astype(dtype).reshape(num_rows, num_pages * self.page_size, *block.shape[3:])
+        return block[:, :, 0], block[:, :, 1]
 
 
 @dataclass(frozen=True)
@@ -20,21 +76,27 @@ class KVLayout:
     page_size: int  # tokens
     num_kv_heads: int
     head_dim: int
-    dtype: str
+    dtype: str  # float32, bfloat16 or int8
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[layer, page, token in the page, key or value, head, feature]."""
+        """Sizes in the order of AXES."""
         return (self.num_layers, self.num_pages, self.page_size, 2, self.num_kv_heads, self.head_dim)
 
     @property
     def bytes_per_page(self) -> int:
-        per_token = self.num_layers * 2 * self.num_kv_heads * self.head_dim
-        return self.page_size * per_token * jnp.dtype(self.dtype).itemsize
+        vectors = self.num_layers * self.page_size * 2 * self.num_kv_heads
+        scale_bytes = 4 if self.dtype == "int8" else 0
+        return vectors * (self.head_dim * jnp.dtype(self.dtype).itemsize + scale_bytes)
 
-    def allocate(self) -> jax.Array:
-        """The arrays, zeroed: a masked position may be multiplied by 0, and 0 times garbage is not always 0."""
-        return jnp.zeros(self.shape, self.dtype)
+    def partition_spec(self, head: str | None = None) -> PartitionSpec:
+        """How `data` is split over a mesh: the head axis over the mesh axis `head`, all others whole."""
+        return PartitionSpec(*(head if axis == "head" else None for axis in AXES))
+
+    def allocate(self, sharding: Sharding | None = None) -> KVPages:
+        """The arrays, zeroed: a masked position is multiplied by 0, and 0 times garbage is not always 0."""
+        data = jnp.zeros(self.shape, self.dtype, device=sharding)
+        return KVPages(data, jnp.zeros(self.shape[:-1], jnp.float32) if self.dtype == "int8" else None)
 
 
 def machine_memory() -> tuple[int, int]:
@@ -50,25 +112,31 @@ def machine_memory() -> tuple[int, int]:
     return total, total
 
 
-def pages_that_fit(bytes_per_page: int, memory_utilization: float, num_useful: int) -> int:
-    """How many pages to make.
+def pages_that_fit(
+    bytes_per_page: int, num_useful: int, *, memory_utilization: float, kv_cache_bytes: int | None = None
+) -> int:
+    """How many pages to make, the null page included.
 
     The share is one of all memory, not of what is available: the count is part of the compiled
     programs' shapes, and must be the same at the next start for them to be found again.
 
     Args:
-        memory_utilization: share of the machine's memory, 0 to 1; never more than is available.
         num_useful: pages that could ever be in use at once; more would lie idle.
+        memory_utilization: share of the machine's memory, 0 to 1.
+        kv_cache_bytes: where given, this instead of a share.
 
     Raises:
-        ValueError: not even two pages fit.
+        ValueError: not even two pages fit, or the bytes asked for are not there.
     """
     total, available = machine_memory()
-    wanted = int(total * memory_utilization)
-    fitting = min(wanted, int(available * _LARGEST_SHARE_OF_AVAILABLE)) // bytes_per_page
+    limit = int(available * _LARGEST_SHARE_OF_AVAILABLE)
+    if kv_cache_bytes is not None and kv_cache_bytes > limit:
+        raise ValueError(f"kv_cache_bytes is {kv_cache_bytes}; at most {limit} of the memory available now can be had")
+    wanted = int(total * memory_utilization) if kv_cache_bytes is None else kv_cache_bytes
+    fitting = min(wanted, limit) // bytes_per_page
     if fitting < 2:
         raise ValueError(
-            f"a page takes {bytes_per_page} bytes, {memory_utilization:.0%} of the machine's memory is {wanted} "
-            f"bytes and {available} are available: fewer than two pages fit"
+            f"the KV cache may take {min(wanted, limit)} bytes and a page takes {bytes_per_page}: "
+            "fewer than two pages fit"
         )
     return min(fitting, num_useful)

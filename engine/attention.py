@@ -17,9 +17,15 @@ import numpy as np
 from jax import lax
 
 from cache.page import NULL_PAGE_ID
+from cache.storage import KVPages
 from engine.batch import NUM_TOKENS, START, StepBatch
 
-PAGES_PER_BLOCK = 8  # page tables are padded to a multiple of this
+BLOCK_SIZE = 128  # tokens of context that are gathered at a time
+
+
+def pages_per_block(page_size: int) -> int:
+    """Pages gathered at a time; page tables are padded to a multiple of this."""
+    return max(1, BLOCK_SIZE // page_size)
 
 
 class TokenLayout(NamedTuple):
@@ -53,21 +59,21 @@ def token_layout(batch: StepBatch, page_size: int) -> TokenLayout:
 
 
 def paged_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, kv: jax.Array, layer: jax.Array, layout: TokenLayout
-) -> tuple[jax.Array, jax.Array]:
+    q: jax.Array, k: jax.Array, v: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout
+) -> tuple[jax.Array, KVPages]:
     """Writes the step's keys and values into their pages, then attends causally through page tables.
 
     Args:
         q: [num_tokens, num_heads, head_dim].
         k, v: [num_tokens, num_kv_heads, head_dim].
-        kv: [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim], updated in place.
+        kv: the pages of all layers, updated in place.
         layer: int32 scalar, the index into kv.
 
     Returns:
         [num_tokens, num_heads * head_dim], and kv.
     """
     num_decode, num_tiles = layout.decode_table.shape[0], layout.tile_table.shape[0]
-    kv = kv.at[layer, layout.write_page, layout.write_offset].set(jnp.stack([k, v], axis=1).astype(kv.dtype))
+    kv = kv.write(layer, layout.write_page, layout.write_offset, k, v)
     outputs = []
     if num_decode:
         positions = layout.positions[:num_decode, None]
@@ -79,7 +85,7 @@ def paged_attention(
     return jnp.concatenate(outputs), kv
 
 
-def _attend(q: jax.Array, positions: jax.Array, kv: jax.Array, layer: jax.Array, table: jax.Array) -> jax.Array:
+def _attend(q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, table: jax.Array) -> jax.Array:
     """Attention of rows of equal width.
 
     Args:
@@ -91,9 +97,10 @@ def _attend(q: jax.Array, positions: jax.Array, kv: jax.Array, layer: jax.Array,
         [num_rows * width, num_heads * head_dim].
     """
     num_rows, width, num_heads, head_dim = q.shape
-    page_size, num_kv_heads = kv.shape[2], kv.shape[4]
+    num_kv_heads = kv.data.shape[4]
     group = num_heads // num_kv_heads  # query heads that share a key head
-    block_size = PAGES_PER_BLOCK * page_size
+    num_pages = pages_per_block(kv.page_size)
+    block_size = num_pages * kv.page_size
 
     # [num_rows, num_kv_heads, group * width, head_dim]: a key head's queries side by side.
     queries = q.reshape(num_rows, width, num_kv_heads, group, head_dim).transpose(0, 2, 3, 1, 4)
@@ -102,16 +109,15 @@ def _attend(q: jax.Array, positions: jax.Array, kv: jax.Array, layer: jax.Array,
 
     def block(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         best, total, acc = carry
-        pages = lax.dynamic_slice_in_dim(table, index * PAGES_PER_BLOCK, PAGES_PER_BLOCK, axis=1)
-        keys_values = kv[layer, pages].reshape(num_rows, block_size, 2, num_kv_heads, head_dim)
-        keys, values = keys_values[:, :, 0], keys_values[:, :, 1]
+        pages = lax.dynamic_slice_in_dim(table, index * num_pages, num_pages, axis=1)
+        keys, values = kv.read(layer, pages, q.dtype)
         scores = jnp.einsum("rhqd,rkhd->rhqk", queries, keys, preferred_element_type=jnp.float32)
         key_positions = index * block_size + jnp.arange(block_size)
         scores = jnp.where(key_positions <= query_positions, scores, -jnp.inf)
         new_best = jnp.maximum(best, jnp.max(scores, axis=-1, keepdims=True))
         weights = jnp.exp(scores - new_best)
         shrink = jnp.exp(best - new_best)
-        mixed = jnp.einsum("rhqk,rkhd->rhqd", weights.astype(kv.dtype), values, preferred_element_type=jnp.float32)
+        mixed = jnp.einsum("rhqk,rkhd->rhqd", weights.astype(q.dtype), values, preferred_element_type=jnp.float32)
         return new_best, total * shrink + jnp.sum(weights, axis=-1, keepdims=True), acc * shrink + mixed
 
     shape = (num_rows, num_kv_heads, group * width)

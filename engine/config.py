@@ -18,9 +18,11 @@ class EngineConfig:
     max_model_len: int | None = None  # prompt and output together; None: what the model was trained for
     max_num_seqs: int = 64  # requests that run at once; the number of slots
     max_num_batched_tokens: int = 256  # token budget of one step
-    page_size: int = 16  # tokens
-    num_pages: int | None = None  # None: from memory_utilization
+    page_size: int | None = None  # tokens; None: what suits the backend
+    num_pages: int | None = None  # the null page included; None: from kv_cache_bytes or memory_utilization
+    kv_cache_bytes: int | None = None  # None: from memory_utilization
     memory_utilization: float = 0.1  # share of the machine's memory that the KV pages take
+    kv_cache_dtype: str = "auto"  # auto (as dtype), float32, bfloat16 or int8
     enable_prefix_caching: bool = True
     max_num_queued_requests: int = 1024
     max_num_queued_tokens: int = 1 << 20
@@ -33,8 +35,13 @@ class EngineConfig:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype is {self.dtype!r}; it must be float32 or bfloat16")
         for name in ("max_num_seqs", "max_num_batched_tokens", "page_size", "max_num_queued_requests"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.kv_cache_dtype not in ("auto", "float32", "bfloat16", "int8"):
+            raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be auto, float32, bfloat16 or int8")
+        if self.kv_cache_bytes is not None and self.kv_cache_bytes < 1:
+            raise ValueError(f"kv_cache_bytes is {self.kv_cache_bytes}; it must be at least 1")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ValueError(f"max_model_len is {self.max_model_len}; it must be at least 2")
         if self.num_pages is not None and self.num_pages < 2:

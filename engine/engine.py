@@ -8,8 +8,8 @@ from pathlib import Path
 import jax
 
 from cache.pool import PagePool
-from cache.storage import KVLayout, pages_that_fit
-from engine.attention import PAGES_PER_BLOCK
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
+from engine.attention import pages_per_block
 from engine.compiled import CompileCounter, use_persistent_cache
 from engine.config import EngineConfig, ModelInfo
 from engine.loop import EngineLoop
@@ -41,7 +41,8 @@ class Engine:
         max_model_len = min(config.max_model_len or model.config.context_length, model.config.context_length)
         layout = _kv_layout(model, config, max_model_len)
         # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
-        self.max_model_len = min(max_model_len, (layout.num_pages - 1) * config.page_size)
+        page_size = layout.page_size
+        self.max_model_len = min(max_model_len, (layout.num_pages - 1) * page_size)
         self.model_info = ModelInfo(
             architecture=model.architecture,
             vocab_size=model.config.vocab_size,
@@ -50,13 +51,13 @@ class Engine:
             num_parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
         )
         self.pool = PagePool(layout.num_pages)
-        pages_per_request = -(-self.max_model_len // config.page_size)
-        pages_per_request = -(-pages_per_request // PAGES_PER_BLOCK) * PAGES_PER_BLOCK
+        block = pages_per_block(page_size)
+        pages_per_request = -(-self.max_model_len // (page_size * block)) * block
         buffer = SequenceBuffer(config.max_num_seqs, self.max_model_len, pages_per_request)
         self.scheduler = Scheduler(
             self.pool,
             buffer,
-            page_size=config.page_size,
+            page_size=page_size,
             max_num_batched_tokens=config.max_num_batched_tokens,
             chunk_alignment=TILE_SIZE,
             vocab_size=model.config.vocab_size,
@@ -99,17 +100,25 @@ class Engine:
 
 
 def _kv_layout(model: GGUFModel, config: EngineConfig, max_model_len: int) -> KVLayout:
+    page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
+
     def layout(num_pages: int) -> KVLayout:
         return KVLayout(
             num_layers=model.config.num_layers,
             num_pages=num_pages,
-            page_size=config.page_size,
+            page_size=page_size,
             num_kv_heads=model.config.num_kv_heads,
             head_dim=model.config.head_dim,
-            dtype=config.dtype,
+            dtype=config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         )
 
     if config.num_pages is not None:
         return layout(config.num_pages)
-    num_useful = config.max_num_seqs * -(-max_model_len // config.page_size) + 1
-    return layout(pages_that_fit(layout(1).bytes_per_page, config.memory_utilization, num_useful))
+    num_useful = config.max_num_seqs * -(-max_model_len // page_size) + 1
+    num_pages = pages_that_fit(
+        layout(1).bytes_per_page,
+        num_useful,
+        memory_utilization=config.memory_utilization,
+        kv_cache_bytes=config.kv_cache_bytes,
+    )
+    return layout(num_pages)

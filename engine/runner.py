@@ -43,6 +43,9 @@ class Runner(Protocol):
     def result(self, pending: PendingStep) -> list[int]:
         """Waits for the step; one token for each of its sampled rows, in the plan's order."""
 
+    def is_done(self, pending: PendingStep) -> bool:
+        """Whether the device has finished the step; does not wait."""
+
 
 class DeviceRunner:
     """The runner of a real model."""
@@ -102,6 +105,10 @@ class DeviceRunner:
         """Waits for the step's tokens, outside the interpreter lock."""
         tokens: list[int] = np.asarray(pending.out)[: pending.num_sampled].tolist()
         return tokens
+
+    def is_done(self, pending: PendingStep) -> bool:
+        """Whether the step's tokens are computed."""
+        return pending.out.is_ready()
 
 
 def _abstract(tree: Tree) -> Tree:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from cache.storage import KVPages
 from engine.attention import token_layout
 from engine.batch import FROM_DEVICE, SLOT, TOKEN, StepBatch
 from engine.models import llama
@@ -12,12 +13,12 @@ from sampling.slots import Slots
 
 
 def forward(
-    params: llama.LlamaParams, kv: jax.Array, slots: Slots, batch: StepBatch, *, config: llama.LlamaConfig
-) -> tuple[jax.Array, jax.Array]:
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *, config: llama.LlamaConfig
+) -> tuple[jax.Array, KVPages]:
     """Computes logits of the rows that sample, and writes the keys and values of all tokens.
 
     Args:
-        kv: donated; [num_layers, num_pages, page_size, 2, num_kv_heads, head_dim].
+        kv: donated.
         slots: read only; a decode row's input token comes from here and never from the host.
 
     Returns:
@@ -27,5 +28,5 @@ def forward(
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
     tokens = jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)])
-    hidden, kv = llama.forward(params, config, tokens, kv, token_layout(batch, kv.shape[2]))
+    hidden, kv = llama.forward(params, config, tokens, kv, token_layout(batch, kv.page_size))
     return llama.logits(params, config, hidden[batch.sampled]), kv

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -29,6 +29,9 @@ class TokenEvent(NamedTuple):
 
 # Called with a stage ("load weights", "compile"), what is done and what there is to do.
 Progress = Callable[[str, int, int], None]
+
+# One event of the Trace Event Format (Perfetto, chrome://tracing), as plain data for a JSON encoder.
+TraceEvent = dict[str, Any]
 
 
 class EngineError(RuntimeError):
@@ -56,6 +59,9 @@ class EngineStats:
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
     compiles_after_ready: int = 0
+    device_busy_seconds: float = 0.0
+    device_idle_seconds: float = 0.0  # between steps while work waited; an upper bound
+    device_idle_fraction: float = 0.0  # idle / (idle + busy) over the last steps, 0 to 1
 
     @property
     def kv_cache_usage(self) -> float:

@@ -173,3 +173,7 @@ def _end_line() -> int:
 def _fail(message: str, status: int) -> int:
     print(f"eagre: {message}", file=sys.stderr)
     return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -52,7 +52,8 @@ async def write_local(model: str | None, body: dict[str, Any], write: Callable[[
 
     set_up_logs("warning", "console")
     try:
-        settings = ServerSettings.from_sources({"model": model}, os.environ)
+        # One answer needs one slot, and few shapes to compile.
+        settings = ServerSettings.from_sources({"model": model, "max_num_seqs": 1}, os.environ)
         request = (ChatCompletionRequest if "messages" in body else CompletionRequest).parse(body)
         with ProgressReporter() as progress:
             engine, text_model = await asyncio.to_thread(load_model, settings, progress)

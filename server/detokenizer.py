@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -27,11 +27,11 @@ class IncrementalDetokenizer:
     Each token costs one look-up in the table.
     """
 
-    __slots__ = ("_decoder", "_token_bytes")
+    __slots__ = ("_rest", "_token_bytes")
 
     def __init__(self, tokenizer: HasTokenBytes) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = b""  # of a character that is not yet whole
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens complete; "" while a character is incomplete or for control tokens.
@@ -40,8 +40,12 @@ class IncrementalDetokenizer:
             IndexError: a token id is outside the vocabulary.
         """
         table = self._token_bytes
-        return self._decoder.decode(b"".join([table[token_id] for token_id in token_ids]))
+        data = self._rest + b"".join([table[token_id] for token_id in token_ids])
+        text, num_decoded = utf_8_decode(data, "replace", False)
+        self._rest = data[num_decoded:]
+        return text
 
     def flush(self) -> str:
         """U+FFFD if the output ended within a character, else ""; call it once, at the end."""
-        return self._decoder.decode(b"", final=True)
+        rest, self._rest = self._rest, b""
+        return rest.decode("utf-8", errors="replace")

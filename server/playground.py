@@ -12,6 +12,13 @@ from typing import NamedTuple
 from aiohttp import ETag, web
 
 _SERVED_SUFFIXES = (".html", ".css", ".svg", ".js")
+_HEADERS = {
+    "Cache-Control": "no-cache",  # asks each time, and mostly gets a 304
+    "Content-Security-Policy": (
+        "default-src 'self'; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+}
 _TYPES = {".js": "text/javascript"}  # modules are refused under any other, whatever the machine's table says
 
 
@@ -63,11 +70,9 @@ def _respond(request: web.Request, file: StaticFile | None) -> web.StreamRespons
         raise web.HTTPNotFound
     is_known = any(etag.value in (file.etag, "*") for etag in request.if_none_match or ())
     response = (
-        web.Response(status=304)
+        web.Response(status=304, headers=_HEADERS)
         if is_known
-        else web.Response(body=file.body, content_type=file.content_type, charset="utf-8")
+        else web.Response(body=file.body, headers=_HEADERS, content_type=file.content_type, charset="utf-8")
     )
     response.etag = ETag(file.etag)
-    response.headers["Cache-Control"] = "no-cache"  # asks each time, and mostly gets a 304
-    response.headers["X-Content-Type-Options"] = "nosniff"
     return response

@@ -24,6 +24,7 @@ EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
+SAME_SIGNAL_S = 1.0  # a signal for the whole process group comes twice where make, say, forwards its own
 LAST_WORDS_S = 5.0  # for aborted or failed streams to write their terminal event
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
@@ -108,14 +109,21 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 def _watch_signals() -> asyncio.Future[str]:
-    """Resolves to the name of the first SIGTERM or SIGINT; a second one ends the process at once."""
+    """Resolves to the name of the first SIGTERM or SIGINT; a further one ends the process at once.
+
+    The first one's repetition within SAME_SIGNAL_S is not a further one.
+    """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
+    stopped_at = 0.0
 
     def on_signal(number: signal.Signals) -> None:
-        if stopped.done():
+        nonlocal stopped_at
+        if not stopped.done():
+            stopped_at = loop.time()
+            stopped.set_result(number.name)
+        elif number.name != stopped.result() or loop.time() - stopped_at > SAME_SIGNAL_S:
             os._exit(128 + number)
-        stopped.set_result(number.name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)

@@ -60,11 +60,13 @@ class ServerSettings:
     max_num_batched_tokens: int = _setting(
         EngineConfig.max_num_batched_tokens, int, "tokens that one step computes at most", "TOKENS"
     )
-    page_size: int = _setting(EngineConfig.page_size, int, "tokens of a cache page", "TOKENS")
+    page_size: int | None = _setting(None, int, "tokens of a cache page; what suits the device if not given", "TOKENS")
     num_pages: int | None = _setting(None, int, "cache pages; from --memory-utilization if not given", "N")
     memory_utilization: float = _setting(
         EngineConfig.memory_utilization, float, "share of the machine's memory for the cache", "SHARE"
     )
+    kv_cache_bytes: int | None = _setting(None, int, "bytes for the cache, instead of a share", "BYTES")
+    kv_cache_dtype: str = _setting(EngineConfig.kv_cache_dtype, str, "auto (as --dtype), float32, bfloat16 or int8")
     no_prefix_caching: bool = _setting(False, _switch, "compute every prompt anew")
     synchronous: bool = _setting(False, _switch, "wait for each step before the next one is planned")
     seed: int | None = _setting(
@@ -115,6 +117,8 @@ class ServerSettings:
                 page_size=self.page_size,
                 num_pages=self.num_pages,
                 memory_utilization=self.memory_utilization,
+                kv_cache_bytes=self.kv_cache_bytes,
+                kv_cache_dtype=self.kv_cache_dtype,
                 enable_prefix_caching=not self.no_prefix_caching,
                 max_num_queued_requests=self.max_num_queued_requests,
                 max_num_queued_tokens=self.max_num_queued_tokens,

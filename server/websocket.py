@@ -39,6 +39,13 @@ async def stream(request: web.Request) -> web.WebSocketResponse:
         writer_limit=WRITER_LIMIT,
         compress=False,  # a delta is too short to gain by it
     )
+    if not socket.can_prepare(request):
+        raise ApiError(
+            "/v1/stream is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
+            status=426,
+            code="upgrade_required",
+            headers={"Upgrade": "websocket", "Connection": "Upgrade"},
+        )
     await socket.prepare(request)
     service.sockets.add(socket)
 

@@ -10,7 +10,7 @@ from typing import Self
 class WriteWatch:
     """Wraps a connection's write function; used as `async with`.
 
-    One sleeping task watches the clock, so that a write costs two clock readings and no timer.
+    One sleeping task watches the clock, so that a write costs one clock reading and no timer.
 
     Args:
         write: sends bytes and returns once the client's backlog is short again.
@@ -34,8 +34,8 @@ class WriteWatch:
         self._ping_interval = ping_interval
         self._write_timeout = write_timeout
         self._clock = asyncio.get_running_loop().time
-        self._last_write_at = self._clock()
-        self._pending_since: float | None = None
+        self._last_write_at = self._clock()  # when it began
+        self._is_writing = False
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -49,18 +49,18 @@ class WriteWatch:
 
     async def write(self, data: bytes) -> None:
         """One write at a time; a ping may come between two, never inside one."""
-        self._pending_since = self._clock()
+        self._last_write_at = self._clock()
+        self._is_writing = True
         try:
             await self._write(data)
         finally:
-            self._pending_since = None
-            self._last_write_at = self._clock()
+            self._is_writing = False
 
     async def _watch(self) -> None:
         while True:
             now = self._clock()
-            if self._pending_since is not None:
-                due = self._pending_since + self._write_timeout
+            if self._is_writing:
+                due = self._last_write_at + self._write_timeout
                 if due <= now:
                     self._cut()
                     return

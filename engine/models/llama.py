@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from cache.storage import KVPages
 from engine.attention import TokenLayout, paged_attention
 
 
@@ -58,8 +59,8 @@ class LlamaParams(NamedTuple):
 
 
 def forward(
-    params: LlamaParams, config: LlamaConfig, tokens: jax.Array, kv: jax.Array, layout: TokenLayout
-) -> tuple[jax.Array, jax.Array]:
+    params: LlamaParams, config: LlamaConfig, tokens: jax.Array, kv: KVPages, layout: TokenLayout
+) -> tuple[jax.Array, KVPages]:
     """Runs a step's tokens through all layers.
 
     Args:
@@ -73,8 +74,8 @@ def forward(
     cos, sin = _rotations(layout.positions, config)
 
     def layer(
-        carry: tuple[jax.Array, jax.Array], scanned: tuple[jax.Array, LlamaLayers]
-    ) -> tuple[tuple[jax.Array, jax.Array], None]:
+        carry: tuple[jax.Array, KVPages], scanned: tuple[jax.Array, LlamaLayers]
+    ) -> tuple[tuple[jax.Array, KVPages], None]:
         x, kv = carry
         index, weights = scanned
         qkv = _rms_norm(x, weights.attention_norm, config.rms_norm_eps) @ weights.qkv

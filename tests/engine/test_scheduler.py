@@ -107,9 +107,7 @@ def test_stop_token_ids_end_a_request_and_are_its_last_token():
     whole = expected_output(prompt, 0, 20, ignore_eos=True)
     stop = whole[4]
     world = World()
-    outcomes = world.run(
-        {0: [world.request("a", prompt, max_tokens=17, ignore_eos=True, stop_token_ids=(stop,))]}
-    )
+    outcomes = world.run({0: [world.request("a", prompt, max_tokens=17, ignore_eos=True, stop_token_ids=(stop,))]})
     assert outcomes["a"].token_ids == whole[: whole.index(stop) + 1]
     assert outcomes["a"].finish_reason is FinishReason.STOP
 

@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
+from engine.types import Progress
 from server import cli, complete, loading
 from server.complete import CompleteError, NoServer, write_remote
 from server.loading import LoadedModel
+from server.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -36,6 +38,15 @@ def test_help_imports_nothing_heavy() -> None:
         "assert not {'jax', 'numpy', 'aiohttp', 'pydantic', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30)
+
+
+@pytest.mark.parametrize("module", ["server", "server.cli"])
+def test_it_runs_as_a_module(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "pull", "no-such-model"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("eagre: unknown model 'no-such-model'")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +123,8 @@ async def test_without_a_server_the_model_is_loaded_here(
 ) -> None:
     engine = FakeEngineClient()
 
-    def load(*_: object) -> LoadedModel:
+    def load(settings: ServerSettings, _progress: Progress) -> LoadedModel:
+        assert settings.max_num_seqs == 1
         return LoadedModel(engine.client, FakeTextModel().model)
 
     monkeypatch.setattr(loading, "load_model", load)

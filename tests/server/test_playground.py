@@ -29,6 +29,29 @@ async def test_every_module_is_served(server: RunningServer) -> None:
             assert await response.read() == file.body
 
 
+@pytest.mark.parametrize("path", ["/", "/static/index.html", "/static/js/app.js"])
+async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path: str) -> None:
+    async with server.http.get(server.url + path) as response:
+        directives = response.headers["Content-Security-Policy"].split("; ")
+        etag = response.headers["ETag"]
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert directives == [
+        "default-src 'self'",
+        "connect-src 'self' ws: wss:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+    async with server.http.get(server.url + path, headers={"If-None-Match": etag}) as response:
+        assert response.headers["Content-Security-Policy"].split("; ") == directives
+
+
+def test_the_page_has_nothing_inline() -> None:
+    """The policy would keep it from working."""
+    page = load_playground()["index.html"].body.decode()
+    assert not re.search(r"<style|\bstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:|data:", page)
+
+
 async def test_a_known_etag_gets_a_304(server: RunningServer) -> None:
     async with server.http.get(server.url + "/") as response:
         etag = response.headers["ETag"]

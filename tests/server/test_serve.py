@@ -200,31 +200,48 @@ async def test_a_port_in_use_is_one_line() -> None:
     assert "in use" in life.lines[0]
 
 
-SECOND_SIGNAL = """
+SEVERAL_SIGNALS = """
 import asyncio, os, signal, sys
+from server import serve
 from server.loading import LoadedModel
-from server.serve import serve
 from server.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 import aiohttp
 
+serve.SAME_SIGNAL_S = float(sys.argv[1])
 engine = FakeEngineClient(is_manual=True)
 async def main():
     ready = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(ServerSettings(port=0), lambda line: ready.set_result(line),
+    serving = asyncio.create_task(serve.serve(ServerSettings(port=0), lambda line: ready.set_result(line),
         lambda *_: None, lambda *_: LoadedModel(engine.client, FakeTextModel().model)))
     url = (await ready).split("open ")[1].split(" ")[0]
     async with aiohttp.ClientSession() as http:
-        async with http.post(url + "v1/completions", json={"prompt": "x", "stream": True}):
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(20)
-asyncio.run(main())
+        async with http.post(url + "v1/completions", json={"prompt": "x", "stream": True}) as response:
+            for name in sys.argv[2:]:
+                os.kill(os.getpid(), getattr(signal, name))
+                await asyncio.sleep(0.05)
+            engine.step(2)
+            print((await response.read()).decode(), flush=True)
+    return await serving
+os._exit(asyncio.run(main()))
 """
 
 
-def test_a_second_signal_ends_the_process_at_once() -> None:
-    ended = subprocess.run([sys.executable, "-c", SECOND_SIGNAL], timeout=20, capture_output=True, check=False)
+def send_signals(same_signal_s: float, *names: str) -> subprocess.CompletedProcess[bytes]:
+    """The end of a server that gets these signals, 50 ms apart, while a stream runs."""
+    command = [sys.executable, "-c", SEVERAL_SIGNALS, str(same_signal_s), *names]
+    return subprocess.run(command, timeout=20, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize(("same_signal_s", "names"), [(0.0, ["SIGTERM", "SIGTERM"]), (30.0, ["SIGINT", "SIGTERM"])])
+def test_a_second_signal_ends_the_process_at_once(same_signal_s: float, names: list[str]) -> None:
+    ended = send_signals(same_signal_s, *names)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+
+
+def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+    """As from `kill` to the process group of a `make serve`: once itself, once forwarded by make."""
+    ended = send_signals(30.0, "SIGTERM", "SIGTERM")
+    assert ended.returncode == EXIT_OK, ended.stderr
+    assert [chunk["choices"][0]["text"] for chunk in chunks_of(ended.stdout.strip() + b"\n\n")] == ["x"]

@@ -290,7 +290,10 @@ async def test_while_loading_each_id_gets_an_error(start_server: StartServer) ->
     assert (error["type"], error["id"], error["error"]["code"]) == ("error", "a", "loading")
 
 
-async def test_a_plain_get_is_refused_in_json(server: RunningServer) -> None:
-    status, body = await server.get("/v1/stream")
-    assert status == 400
-    assert "error" in body
+async def test_a_plain_get_is_told_that_it_is_a_websocket(server: RunningServer) -> None:
+    async with server.http.get(server.url + "/v1/stream") as response:
+        assert (response.status, response.headers["Upgrade"]) == (426, "websocket")
+        error = (await response.json())["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, "upgrade_required")
+    assert "is a WebSocket" in error["message"]
+    assert (await server.get("/version"))[0] == 200  # on the same connection

@@ -1,0 +1,7 @@
+"""`python -m server`: the command `eagre`, where it is not installed."""
+
+import sys
+
+from server.cli import main
+
+sys.exit(main())
