@@ -12,33 +12,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
-import platform
 import random
 import shlex
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from benchmarks.command import run, write_figures
 from benchmarks.load import CHOICES, Workload, measure_apart
+from benchmarks.server_process import served_model, started_server
 from benchmarks.trace import Report, Spread
 
-ROOT = Path(__file__).parent.parent
-EAGRE = "import sys; from server.cli import main; sys.exit(main())"  # the console script, installed or not
-READY_TIMEOUT = 900.0  # seconds; the first start fetches the model and compiles every shape
-STOP_TIMEOUT = 30.0
-POLL_INTERVAL = 0.2
-
+PROGRAM = "benchmarks.serve"
 COLUMNS = (
     "clients",
     "requests",
@@ -56,68 +41,6 @@ LEGEND = (
     "times in ms; tok/s with prefill, full tok/s while every client was receiving; "
     "ITL between chunks, TPOT the mean per output token"
 )
-
-
-class ServerFailed(RuntimeError):
-    """The server did not become ready."""
-
-
-def get(url: str, timeout: float = 5.0) -> bytes:
-    """The body of a 200 answer.
-
-    Raises:
-        OSError: there was no such answer; urllib's errors are of this kind.
-    """
-    with urllib.request.urlopen(url, timeout=timeout) as response:
-        body: bytes = response.read()
-        return body
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-@contextlib.contextmanager
-def running_server(command: Sequence[str], url: str) -> Iterator[None]:
-    """Runs `command` until the block ends; enters the block when the server at `url` says that it is ready.
-
-    Raises:
-        ServerFailed: it exited first, or took longer than READY_TIMEOUT.
-    """
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr)
-    try:
-        deadline = time.monotonic() + READY_TIMEOUT
-        while not is_ready(url):
-            if process.poll() is not None:
-                raise ServerFailed(f"{shlex.join(command)} exited with {process.returncode} before it was ready")
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{shlex.join(command)} was not ready after {READY_TIMEOUT:g} s")
-            time.sleep(POLL_INTERVAL)
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        get(url + "/readiness")
-    except OSError:
-        return False
-    return True
-
-
-def served_model(url: str) -> str:
-    """The name of the first model that the server lists."""
-    name: str = orjson.loads(get(url + "/v1/models"))["data"][0]["id"]
-    return name
 
 
 def row(concurrency: int, report: Report) -> list[str]:
@@ -179,7 +102,7 @@ def run_all(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--url", help="of a running server; without it one is started on a free port")
     parser.add_argument("--model", help="for the started server: a name or a path to a GGUF file")
@@ -205,32 +128,13 @@ def main(arguments: Sequence[str]) -> int:
         if options.url:
             url = options.url.rstrip("/")
         else:
-            port = free_port()
-            url = f"http://127.0.0.1:{port}"
-            command = [sys.executable, "-c", EAGRE, "serve", "--host", "127.0.0.1", "--port", str(port)]
-            command += ["--log-level", "warning"]  # keeps the table readable
-            command += ["--model", options.model] if options.model else []
-            stack.enter_context(running_server([*command, *shlex.split(options.server_args)], url))
+            model = ["--model", options.model] if options.model else []
+            url = stack.enter_context(started_server([*model, *shlex.split(options.server_args)]))
         records = run_all(url, options)
     if options.json:
-        result = {
-            "command": shlex.join(["python", "-m", "benchmarks.serve", *arguments]),
-            "time": datetime.now(UTC),
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "num_cores": os.cpu_count(),
-            "loads": records,
-        }
-        options.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        write_figures(options.json, PROGRAM, arguments, loads=records)
     return 1 if any(record["report"].num_failed for record in records) else 0
 
 
 if __name__ == "__main__":
-    # As SIGINT does: the server that was started is stopped too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (ServerFailed, urllib.error.URLError) as error:
-        sys.exit(f"benchmarks.serve: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(PROGRAM, main)

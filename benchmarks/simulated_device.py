@@ -1,6 +1,6 @@
 """A device whose steps take a given time and no processor, so that the host's own work can be measured.
 
-The host pays what a real step costs it: the same code builds the same arrays and calls two compiled
+The host pays what a real step costs it: the engine's own code builds the arrays and calls two compiled
 programs with as many arguments as a real model's. Only the programs compute next to nothing.
 
 The device's time is reckoned, not played by a thread: a Python thread needs the interpreter lock to
@@ -11,17 +11,14 @@ ends, whichever is later; `result` sleeps, without the lock, until the step has 
 from __future__ import annotations
 
 import time
-from collections import deque
-from functools import partial
-from typing import cast
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from cache.pool import PagePool
-from cache.storage import KVLayout
-from engine.attention import PAGES_PER_BLOCK
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
+from engine.attention import pages_per_block
 from engine.batch import HostStep, StepBatch
 from engine.compiled import CompileCounter
 from engine.config import EngineConfig, ModelInfo
@@ -32,16 +29,17 @@ from engine.runner import DeviceRunner, PendingStep
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable, StepShape
+from engine.timeline import Timeline
 from sampling.rows import POSITION, SEED_LOW, SamplingRows
 from sampling.slots import Slots
 
 VOCAB_SIZE = 49152
 STEP_SECONDS = 0.005
-MAX_MODEL_LEN = 2048
+MAX_MODEL_LEN = 8192
 
 
 class DeviceClock:
-    """When a device that computes steps in order is busy, and when it stands idle."""
+    """When a device that computes its steps in order is busy, and when it stands idle."""
 
     def __init__(self, step_seconds: float) -> None:
         self.step_seconds = step_seconds
@@ -50,15 +48,15 @@ class DeviceClock:
         self._end: float | None = None  # of the last step
 
     def enqueue(self, now: float) -> float:
-        """A step is enqueued at `now`, in seconds.
+        """Takes in a step at `now`, in seconds.
 
         Returns:
             When it will have ended.
         """
-        if self._end is None:
-            self._end = now
-        self.idle_seconds += max(0.0, now - self._end)
-        self._end = max(now, self._end) + self.step_seconds
+        start = now if self._end is None else max(now, self._end)
+        if self._end is not None:
+            self.idle_seconds += start - self._end
+        self._end = start + self.step_seconds
         self.num_steps += 1
         return self._end
 
@@ -66,8 +64,8 @@ class DeviceClock:
 class SimulatedRunner(DeviceRunner):
     """The runner of a model that takes its time and computes nothing.
 
-    Its tokens are a cheap function of a row's seed and position, so a request's output depends on
-    nothing else, as a real one's must not.
+    Its tokens are a cheap function of a row's seed and position, so that a request gets the same
+    ones whatever else runs.
     """
 
     def __init__(self, buffer: SequenceBuffer, table: ShapeTable, step_seconds: float) -> None:
@@ -76,52 +74,96 @@ class SimulatedRunner(DeviceRunner):
             head_dim=1, context_length=MAX_MODEL_LEN, rope_theta=1.0, rms_norm_eps=1.0,
         )  # fmt: skip
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
-        super().__init__(_small_params(), config, layout, buffer, table)
+        super().__init__(_params(), config, layout, buffer, table)
         self.clock = DeviceClock(step_seconds)
-        self._ends: deque[float] = deque()  # of the steps whose result is not asked for yet
-
-    def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
-        num_sampled = self._table.num_sampled_rows(shape)
-        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-
-        def forward(
-            params: LlamaParams, kv: jax.Array, slots: Slots, batch: StepBatch
-        ) -> tuple[jax.Array, jax.Array]:
-            return jnp.zeros((num_sampled, 1)), kv
-
-        # Arguments that nothing reads are passed to the program nevertheless: passing them is what costs.
-        program = jax.jit(forward, donate_argnums=1, keep_unused=True)
-        return program.lower(self._params, self._kv, self._slots, batch)
-
-    def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
-        def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
-            mixed = rows.ints[:, SEED_LOW].astype(jnp.uint32) * 2654435761 + rows.ints[:, POSITION].astype(jnp.uint32)
-            return slots, ((mixed * 2246822519 >> 8) % VOCAB_SIZE).astype(jnp.int32)
-
-        logits = jax.ShapeDtypeStruct((num_rows, 1), jnp.float32)
-        program = jax.jit(sample, donate_argnums=1, keep_unused=True)
-        return program.lower(logits, self._slots, SamplingRows.padding(num_rows, self._buffer.num_slots))
+        self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
 
     def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
         pending = super().enqueue(plan, step)
-        self._ends.append(self.clock.enqueue(time.perf_counter()))
+        self._ends[id(plan)] = self.clock.enqueue(time.perf_counter())
         return pending
 
     def result(self, pending: PendingStep) -> list[int]:
-        remaining = self._ends.popleft() - time.perf_counter()
+        remaining = self._ends.pop(id(pending.plan)) - time.perf_counter()
         if remaining > 0:
             time.sleep(remaining)
         return super().result(pending)
 
+    def is_done(self, pending: PendingStep) -> bool:
+        return self._ends[id(pending.plan)] <= time.perf_counter()
+
+    # Arguments that a program does not read are passed to it nevertheless: passing them is what costs.
+
+    def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
+        num_sampled = self._table.num_sampled_rows(shape)
+
+        def forward(params: LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch) -> tuple[jax.Array, KVPages]:
+            return jnp.zeros((num_sampled, 1)), kv
+
+        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
+        return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(self._params, self._kv, self._slots, batch)
+
+    def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
+        def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
+            seed, position = rows.ints[:, SEED_LOW], rows.ints[:, POSITION]
+            return slots, (seed ^ position * 1_103_515_245) >> 8 & 0x7FFF  # below VOCAB_SIZE
+
+        logits = jnp.zeros((num_rows, 1))
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        return jax.jit(sample, donate_argnums=1, keep_unused=True).lower(logits, self._slots, rows)
+
 
 class SimulatedEngine(Engine):
-    """An engine without a model: everything of it is real but the device."""
+    """An engine on the simulated device; all else of it is real."""
 
     def __init__(
-        self, config: EngineConfig, *, step_seconds: float = STEP_SECONDS, runner: type[SimulatedRunner] = SimulatedRunner
+        self,
+        config: EngineConfig,
+        step_seconds: float = STEP_SECONDS,
+        *,
+        runner: Callable[[SequenceBuffer, ShapeTable, float], SimulatedRunner] = SimulatedRunner,
+        scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Args:
-        config: with `num_pages`, as there is no memory to measure.
+        """Compiles the programs; takes a second or two.
+
+        Args:
+            config: with num_pages, as no memory is there to be measured.
+            runner, scheduler: the classes, or what takes their arguments: they may measure themselves.
         """
         if config.num_pages is None:
-            raise ValueError("num_pages is None; the pages of a simulated device must be counted out")
+            raise ValueError("num_pages is None; a simulated device has no memory that would tell")
+        page_size = config.page_size or PAGE_SIZE_BY_BACKEND["cpu"]
+        block = pages_per_block(page_size)
+        self.config = config
+        self.max_model_len = min(config.max_model_len or MAX_MODEL_LEN, (config.num_pages - 1) * page_size)
+        self.model_info = ModelInfo("simulated", VOCAB_SIZE, self.max_model_len, config.dtype, num_parameters=0)
+        self.pool = PagePool(config.num_pages)
+        pages_per_request = -(-self.max_model_len // (page_size * block)) * block
+        buffer = SequenceBuffer(config.max_num_seqs, self.max_model_len, pages_per_request)
+        self.scheduler = scheduler(
+            self.pool,
+            buffer,
+            page_size=page_size,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            chunk_alignment=TILE_SIZE,
+            vocab_size=VOCAB_SIZE,
+            eos_token_ids=frozenset(config.eos_token_ids),
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        table = ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
+        self.timeline = Timeline()
+        self.simulated = runner(buffer, table, step_seconds)
+        self.runner = self.simulated
+        self._compile_counter = CompileCounter()
+        self.runner.compile(lambda stage, done, total: None)
+        self._compile_counter.start()
+
+    @property
+    def clock(self) -> DeviceClock:
+        return self.simulated.clock
+
+
+def _params() -> LlamaParams:
+    """As many leaves as a real model's, and no weight in them."""
+    layers = LlamaLayers(*(jnp.zeros(1) for _ in LlamaLayers._fields))
+    return LlamaParams(embedding=jnp.zeros(1), layers=layers, output_norm=jnp.zeros(1), output=None)

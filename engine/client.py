@@ -11,10 +11,11 @@ from pathlib import Path
 
 from engine.config import EngineConfig, ModelInfo
 from engine.engine import Engine
+from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.request import Request
 from engine.scheduler import StepEvent
-from engine.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TokenEvent
+from engine.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TokenEvent, TraceEvent
 from sampling.params import InvalidParameter, SamplingParams
 
 _STALLED_SECONDS = 30.0  # a loop that has not turned for so long is dead; a long step is far shorter
@@ -88,6 +89,7 @@ class EngineClient:
         self._failure: asyncio.Future[None] | None = None
         self._is_closed = False
         self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
+        self.lifecycle = Lifecycle(engine, self._engine_loop)
 
     @classmethod
     def load(cls, model_path: Path, config: EngineConfig, progress: Progress) -> EngineClient:
@@ -112,11 +114,16 @@ class EngineClient:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        cache_salt: str | None = None,
+        timeout: float | None = None,
     ) -> TokenStream:
         """Queues one request and returns at once.
 
         Args:
             priority: lower runs first; equal ones in order of arrival.
+            cache_salt: prefixes are shared among requests of the same salt alone.
+            timeout: seconds from now after which it ends with TIMEOUT, finished or not; at most the
+                configured request_timeout, which also holds where none is given.
 
         Raises:
             InvalidParameter: what `check_prompt` refuses, or a request_id that is in use.
@@ -135,6 +142,8 @@ class EngineClient:
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
         max_length = min(len(prompt_token_ids) + params.max_tokens, self.model_info.max_model_len)
         request = Request(request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival)
+        request.cache_salt = cache_salt
+        self._set_deadlines(request, timeout)
         stream = TokenStream(request, self._abort)
         request.mailbox = stream
         self._streams[request_id] = stream
@@ -142,6 +151,14 @@ class EngineClient:
         self._num_submitted_tokens += len(prompt_token_ids)
         self._engine_loop.post(request)
         return stream
+
+    def abort(self, request_id: str) -> bool:
+        """Ends the request of this id; whether there is one that has not ended."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return False
+        stream.abort()
+        return True
 
     def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         """The checks of `submit` alone.
@@ -181,6 +198,10 @@ class EngineClient:
         """Counters and gauges of this moment."""
         return self._engine.stats()
 
+    def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
+        """What device and host did in the last steps (at most `num_steps`), as events for Perfetto."""
+        return self._engine_loop.timeline.export_trace(num_steps)
+
     @property
     def is_alive(self) -> bool:
         """Whether the engine thread turns."""
@@ -206,9 +227,18 @@ class EngineClient:
         self._engine_loop.post(Shutdown())
         self._engine_loop.join(_JOIN_SECONDS)
         self._engine.close()
+        self.lifecycle.close("the engine is shut down")
         self._end_streams(FinishReason.ABORT, None)
         if self._failure is not None and not self._failure.done():
             self._failure.cancel()
+
+    def _set_deadlines(self, request: Request, timeout: float | None) -> None:
+        now, config = time.monotonic(), self._config
+        timeouts = [seconds for seconds in (timeout, config.request_timeout) if seconds is not None]
+        if timeouts:
+            request.deadline = now + min(timeouts)
+        if config.queue_timeout is not None:
+            request.queue_deadline = now + config.queue_timeout
 
     def _check_queue(self, num_tokens: int) -> None:
         """Counts what was submitted and has not left the queue, the messages on their way included."""
@@ -254,6 +284,7 @@ class EngineClient:
     def _fail(self, error: BaseException) -> None:
         self._is_closed = True
         self._engine.close()
+        self.lifecycle.close("the engine has failed")
         self._end_streams(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)

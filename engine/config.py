@@ -26,6 +26,8 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     max_num_queued_requests: int = 1024
     max_num_queued_tokens: int = 1 << 20
+    request_timeout: float | None = None  # seconds from submit to the last token; None: unlimited
+    queue_timeout: float | None = None  # seconds from submit until it first runs; None: unlimited
     overlap: bool = True  # False: the synchronous loop, the oracle of the overlapped one
     seed: int | None = None  # seeds the seeds of requests that bring none; None: different at every start
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
@@ -38,6 +40,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        for name in ("request_timeout", "queue_timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise ValueError(f"{name} is {seconds}; it must be above 0 seconds")
         if self.kv_cache_dtype not in ("auto", "float32", "bfloat16", "int8"):
             raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be auto, float32, bfloat16 or int8")
         if self.kv_cache_bytes is not None and self.kv_cache_bytes < 1:

@@ -13,10 +13,12 @@ from engine.attention import pages_per_block
 from engine.compiled import CompileCounter, use_persistent_cache
 from engine.config import EngineConfig, ModelInfo
 from engine.loop import EngineLoop
+from engine.models.llama import LlamaParams
 from engine.runner import DeviceRunner
 from engine.scheduler import Scheduler, StepEvent
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable
+from engine.timeline import Timeline
 from engine.types import EngineStats, Progress
 from engine.weights import GGUFModel
 
@@ -38,6 +40,7 @@ class Engine:
         model = GGUFModel(path)
         params = model.load(config.dtype, progress)
 
+        self.model_config = model.config
         max_model_len = min(config.max_model_len or model.config.context_length, model.config.context_length)
         layout = _kv_layout(model, config, max_model_len)
         # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
@@ -65,6 +68,7 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching,
         )
         table = ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
+        self.timeline = Timeline()
         self.runner = DeviceRunner(params, model.config, layout, buffer, table)
         self.runner.compile(progress)
         self._compile_counter.start()
@@ -73,7 +77,28 @@ class Engine:
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
         """The loop that drives this engine; there is one at a time."""
-        return EngineLoop(self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap)
+        return EngineLoop(
+            self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
+        )
+
+    def sleep(self, *, drop_weights: bool) -> None:
+        """Sends running requests back to the queue and gives memory back; nothing may be in flight."""
+        self.scheduler.send_all_back()
+        self.runner.sleep(drop_weights=drop_weights)
+
+    def wake(self) -> None:
+        """Undoes `sleep`."""
+        self.runner.wake()
+
+    def replace_params(self, params: LlamaParams) -> None:
+        """Takes other weights; what was computed with the old ones is forgotten. No request may hold a page.
+
+        Raises:
+            RuntimeError: requests hold pages.
+        """
+        if not self.pool.reset_prefix_cache():
+            raise RuntimeError(f"{self.pool.num_active} pages are in use")
+        self.runner.replace_params(params)
 
     def stats(self) -> EngineStats:
         """Read from any thread, without a lock: each figure is whole, together they may be a step apart."""
@@ -92,6 +117,9 @@ class Engine:
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
             compiles_after_ready=self._compile_counter.count,
+            device_busy_seconds=self.timeline.device_busy_seconds,
+            device_idle_seconds=self.timeline.device_idle_seconds,
+            device_idle_fraction=self.timeline.recent_idle_fraction,
         )
 
     def close(self) -> None:

@@ -13,11 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.plan import StepPlan
 from engine.request import Request
 from engine.runner import PendingStep, Runner
 from engine.scheduler import Scheduler, StepEvent
+from engine.timeline import Timeline
 from engine.types import FinishReason
 
 IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that a heartbeat proves it alive
@@ -55,12 +57,15 @@ class EngineLoop:
         on_failure: Callable[[BaseException], None],
         *,
         overlap: bool,
+        timeline: Timeline,
     ) -> None:
         """Args:
         publish: called in the engine thread, once a commit, with all its events; must not block.
         on_failure: called in the engine thread with the exception that ends it.
+        timeline: told of every step.
         """
         self.scheduler = scheduler
+        self.timeline = timeline
         self.heartbeat = time.monotonic()
         self._runner = runner
         self._publish = publish
@@ -106,8 +111,7 @@ class EngineLoop:
         in_flight: PendingStep | None = None
         did_work = False
         while self._receive(may_wait=not did_work):
-            plan = self._plan()
-            dispatched = self._runner.dispatch(plan) if plan is not None else None
+            dispatched = self._dispatch()
             if in_flight is not None:
                 self._commit(in_flight)
             did_work = dispatched is not None or in_flight is not None
@@ -121,11 +125,22 @@ class EngineLoop:
         """The same steps, one after the other."""
         did_work = False
         while self._receive(may_wait=not did_work):
-            plan = self._plan()
-            did_work = plan is not None
-            if plan is not None:
-                self._commit(self._runner.dispatch(plan))
+            dispatched = self._dispatch()
+            did_work = dispatched is not None
+            if dispatched is not None:
+                self._commit(dispatched)
             did_work |= self._run_calls()
+
+    def _dispatch(self) -> PendingStep | None:
+        """Hands the next step to the device, or returns None where there is none to plan now."""
+        self.timeline.schedule_began(has_work=self._has_work)
+        plan = self._plan()
+        if plan is None:
+            return None
+        self.timeline.dispatch_began()
+        pending = self._runner.dispatch(plan)
+        self.timeline.dispatched(partial(self._runner.is_done, pending), plan.num_rows, plan.num_scheduled_tokens)
+        return pending
 
     def _plan(self) -> StepPlan | None:
         """The next step; none while paused, nor while calls wait for the pipeline to drain."""
@@ -139,10 +154,19 @@ class EngineLoop:
         return had_calls
 
     def _commit(self, pending: PendingStep) -> None:
+        """Waits for the oldest step and makes it true on the host."""
+        self.timeline.wait_began()
         tokens = self._runner.result(pending)
+        self.timeline.commit_began()
         events = self.scheduler.commit(pending.plan, tokens)
         if events:
             self._publish(events)
+        self.timeline.commit_ended(has_work=self._has_work)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether a request waits for the device; while paused none does, by somebody's will."""
+        return self.scheduler.has_work and not self.is_paused
 
     def _receive(self, *, may_wait: bool) -> bool:
         """Drains the inbox, once a turn; waits for a message where the last turn found nothing to do.

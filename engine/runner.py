@@ -85,6 +85,26 @@ class DeviceRunner:
         program = jax.jit(partial(sample, all_greedy=all_greedy), donate_argnums=1)
         return program.lower(logits, _abstract(self._slots), _abstract(rows))
 
+    def sleep(self, *, drop_weights: bool) -> None:
+        """Gives the pages' memory back, and with `drop_weights` keeps the weights in host memory alone."""
+        for leaf in jax.tree.leaves(self._kv):
+            leaf.delete()
+        if drop_weights:
+            # Copies: on CPU a host view would keep the device's memory, or read it after it is freed.
+            host = jax.tree.map(lambda leaf: np.array(leaf, copy=True), self._params)
+            for leaf in jax.tree.leaves(self._params):
+                leaf.delete()
+            self._params = host
+
+    def wake(self) -> None:
+        """Undoes `sleep`; the pages are empty."""
+        self._kv = self._layout.allocate()
+        self._params = jax.tree.map(jnp.asarray, self._params)
+
+    def replace_params(self, params: llama.LlamaParams) -> None:
+        """Takes other weights of the same shapes."""
+        self._params = params
+
     def dispatch(self, plan: StepPlan) -> PendingStep:
         """Builds the step's arrays and enqueues it."""
         return self.enqueue(plan, self.build(plan))
@@ -108,7 +128,8 @@ class DeviceRunner:
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the step's tokens are computed."""
-        return pending.out.is_ready()
+        is_done: bool = pending.out.is_ready()  # type: ignore[attr-defined]  # jax's stub of Array leaves it out
+        return is_done
 
 
 def _abstract(tree: Tree) -> Tree:

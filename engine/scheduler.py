@@ -85,7 +85,7 @@ class Scheduler:
         self._waiting: list[Request] = []  # sorted by Request.order
         self._running: list[Request] = []  # in order of admission
         self._num_in_flight_steps = 0
-        self.is_admitting = True  # False: running requests go on, waiting ones wait
+        self.is_admitting = True  # False: requests that have begun go on, new ones wait
         self._ties = count()  # orders equal deadlines
         self._deadlines: list[tuple[float, int, Request]] = []  # a heap; those of ended requests are skipped
 
@@ -96,6 +96,11 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def num_begun(self) -> int:
+        """Requests that have left the queue at least once and have not ended, those in flight included."""
+        return len(self._running) + sum(request.was_admitted for request in self._waiting)
 
     @property
     def has_work(self) -> bool:
@@ -243,12 +248,11 @@ class Scheduler:
     def _admit(self, budget: int, singles: StepPlan, chunks: StepPlan) -> None:
         """Starts waiting requests, best first, while slots, pages and budget last."""
         position = 0
-        if not self.is_admitting:
-            return
         while position < len(self._waiting) and self.buffer.num_free_slots and budget > 0:
             request = self._waiting[position]
-            if self._prefixes.must_wait(request):
-                position += 1  # another request computes this prefix right now: wait for its pages
+            # It waits for new weights, or for pages of its prefix that another request computes right now.
+            if not (self.is_admitting or request.was_admitted) or self._prefixes.must_wait(request):
+                position += 1
                 continue
             cached = self._prefixes.match(request)
             start = len(cached) * self._page_size

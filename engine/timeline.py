@@ -12,11 +12,11 @@ The device does not tell its own times; they follow from what the host sees:
   as the marks allow.
 
 So idle time is an upper bound, with one exception: the time in which a waiting host wakes up is
-taken for the step's. It is smaller than the overlapped loop needs it to be, since there the next
-step is on the device before the wait begins.
+counted as the step's. That can hide idle time of the synchronous loop alone; in the overlapped one
+the next step is with the device before the wait begins.
 
-The device is idle between two steps, or before the first one, while work waits: while a request is
-with the scheduler that has not sent its last event. Where there is no request, no time counts.
+The device is idle before a step while work waits: while a request is there that has not sent its
+last event. Where there is no request, no time counts.
 """
 
 from __future__ import annotations
@@ -28,28 +28,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from engine.types import TraceEvent
-
-_ROW = np.dtype(
-    [
-        ("num_rows", np.int32),
-        ("num_tokens", np.int32),
-        # seconds of the clock
-        ("schedule_began", np.float64),
-        ("dispatch_began", np.float64),
-        ("dispatched", np.float64),
-        ("device_began", np.float64),
-        ("device_ended", np.float64),  # at the earliest
-        ("seen_done", np.float64),  # device_ended, at the latest
-        ("wait_began", np.float64),
-        ("commit_began", np.float64),
-        ("commit_ended", np.float64),
-        # seconds
-        ("idle_before", np.float64),
-    ]
-)
 
 _PROCESS_ID = 1
 _DEVICE_LANE = 1
@@ -57,27 +36,32 @@ _HOST_LANE = 2
 
 
 @dataclass(slots=True)
-class _OpenStep:
-    """A step between its dispatch and the end of its commit."""
+class StepTimes:
+    """The marks of one step, in seconds of the timeline's clock; those below `seen_unfinished` come as it ages."""
 
-    is_done: Callable[[], bool]
+    step: int  # counted from 0 in the order of dispatch
     num_rows: int
     num_tokens: int
     schedule_began: float
     dispatch_began: float
     dispatched: float
-    work_since: float
+    work_since: float  # work has waited without a break since then
     seen_unfinished: float  # the last mark at which it was
-    seen_done: float = inf
-    wait_began: float = 0.0
-    commit_began: float = 0.0
+    seen_done: float = inf  # the first mark at which it was
+    wait_began: float = inf
+    commit_began: float = inf
+    commit_ended: float = inf
+    device_began: float = inf
+    device_ended: float = inf  # at the earliest; at the latest `seen_done`
+    busy_total: float = inf  # the timeline's device_busy_seconds, this step counted
+    idle_total: float = inf  # its device_idle_seconds, the time before this step counted
 
 
 class Timeline:
     """Fed by the loop in the engine thread, by one call at each mark; read from any thread without a lock.
 
     A turn of the loop calls `schedule_began`, `dispatch_began` and `dispatched` for a new step;
-    `wait_began`, `commit_began` and `commit_ended` for the oldest one.
+    `wait_began`, `commit_began` and `commit_ended` for the oldest one in flight.
     """
 
     def __init__(self, num_steps: int = 4096, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -87,12 +71,12 @@ class Timeline:
         """
         self.device_busy_seconds = 0.0  # since the start; never reset
         self.device_idle_seconds = 0.0  # since the start, while work waited; never reset
-        # One row more than is read: the oldest may be in the middle of being overwritten.
-        self._ring = np.zeros(num_steps + 1, _ROW)
-        self._num_committed = 0
         self._clock = clock
         self._origin = clock()
-        self._open_steps: deque[_OpenStep] = deque()
+        self._num_dispatched = 0
+        # What asks the device is kept apart from the times, or a remembered step would keep its arrays alive.
+        self._in_flight: deque[tuple[StepTimes, Callable[[], bool]]] = deque()
+        self._committed: deque[StepTimes] = deque(maxlen=num_steps)
         self._schedule_began = 0.0
         self._dispatch_began = 0.0
         self._work_since: float | None = None
@@ -119,22 +103,23 @@ class Timeline:
         """
         now = self._mark()
         work_since = now if self._work_since is None else self._work_since
-        self._open_steps.append(
-            _OpenStep(
-                is_done, num_rows, num_tokens, self._schedule_began, self._dispatch_began, now, work_since, now
-            )
-        )  # fmt: skip
+        times = StepTimes(
+            self._num_dispatched, num_rows, num_tokens, self._schedule_began, self._dispatch_began, now, work_since, now
+        )
+        self._in_flight.append((times, is_done))
+        self._num_dispatched += 1
 
     def wait_began(self) -> None:
         """The host asks for the result of the oldest step."""
-        self._open_steps[0].wait_began = self._mark()
+        now = self._mark()
+        self._in_flight[0][0].wait_began = now
 
     def commit_began(self) -> None:
         """The result is there."""
-        step = self._open_steps[0]
-        step.commit_began = self._clock()
-        if step.seen_done == inf:
-            step.seen_done = step.seen_unfinished = step.commit_began
+        times, _ = self._in_flight[0]
+        times.commit_began = now = self._clock()
+        if times.seen_done == inf:
+            times.seen_unfinished = times.seen_done = now
 
     def commit_ended(self, *, has_work: bool) -> None:
         """The oldest step is true on the host, and its events are on their way.
@@ -143,30 +128,27 @@ class Timeline:
             has_work: as in `schedule_began`.
         """
         now = self._clock()
-        step = self._open_steps.popleft()
-        began = max(step.dispatched, self._device_ended)
-        idle = max(began - max(self._device_ended, step.work_since), 0.0)
-        ended = max(began, step.seen_unfinished)
-        self._ring[self._num_committed % len(self._ring)] = (
-            step.num_rows, step.num_tokens, step.schedule_began, step.dispatch_began, step.dispatched, began, ended,
-            step.seen_done, step.wait_began, step.commit_began, now, idle,
-        )  # fmt: skip
-        self._num_committed += 1
-        self._device_ended = ended
+        times, _ = self._in_flight.popleft()
+        times.commit_ended = now
+        times.device_began = began = max(times.dispatched, self._device_ended)
+        times.device_ended = ended = max(times.seen_unfinished, began)
+        self.device_idle_seconds += max(began - max(self._device_ended, times.work_since), 0.0)
         self.device_busy_seconds += ended - began
-        self.device_idle_seconds += idle
+        times.idle_total, times.busy_total = self.device_idle_seconds, self.device_busy_seconds
+        self._device_ended = ended
+        self._committed.append(times)
         self._note_work(has_work, now)
 
     def _mark(self) -> float:
-        """The time, noted in the oldest step for what is seen of it now."""
+        """The time; and what can be seen of the oldest step now."""
         now = self._clock()
-        if self._open_steps:
-            step = self._open_steps[0]
-            if step.seen_done == inf:
-                if step.is_done():
-                    step.seen_done = now
+        if self._in_flight:
+            times, is_done = self._in_flight[0]
+            if times.seen_done == inf:
+                if is_done():
+                    times.seen_done = now
                 else:
-                    step.seen_unfinished = now
+                    times.seen_unfinished = now
         return now
 
     def _note_work(self, has_work: bool, now: float) -> None:
@@ -184,63 +166,57 @@ class Timeline:
 
     @property
     def recent_idle_fraction(self) -> float:
-        """The same over the steps that are remembered."""
-        _, rows = self._committed_rows()
-        return _share(float(rows["idle_before"].sum()), float((rows["device_ended"] - rows["device_began"]).sum()))
+        """The same over the remembered steps, but for the first one and the time before it."""
+        if not self._committed:
+            return 0.0
+        first, last = self._committed[0], self._committed[-1]
+        return _share(last.idle_total - first.idle_total, last.busy_total - first.busy_total)
 
     def export_trace(self, num_steps: int | None = None) -> list[TraceEvent]:
-        """The last steps in the Trace Event Format, as Perfetto and chrome://tracing read it.
+        """The last committed steps in the Trace Event Format, as Perfetto and chrome://tracing read it.
 
-        Times are microseconds since this timeline was made. A step's `end_unknown_us` tells how much
-        later than drawn it may have ended on the device.
+        Times are microseconds since the timeline was made. A device slice's `end_unknown_us` tells
+        by how much the step may have ended later than drawn.
 
         Args:
             num_steps: at most so many; all that are remembered where it is None.
 
         Returns:
-            The events, metadata first, then by time; `{"traceEvents": events}` is a trace file's JSON.
+            The events, metadata first, then by time; `{"traceEvents": events}` as JSON is a trace file.
         """
-        first, rows = self._committed_rows()
+        steps = list(self._committed)
         if num_steps is not None:
-            first += max(len(rows) - num_steps, 0)
-            rows = rows[max(len(rows) - num_steps, 0) :]
-        slices = [event for step, row in enumerate(rows, first) for event in self._slices(step, row)]
+            steps = steps[max(len(steps) - num_steps, 0) :]
+        slices = [event for times in steps for event in self._slices(times)]
         slices.sort(key=lambda event: event["ts"])
         return [
-            _metadata("process_name", None, name="eagre engine"),
-            _metadata("thread_name", _DEVICE_LANE, name="device"),
-            _metadata("thread_sort_index", _DEVICE_LANE, sort_index=_DEVICE_LANE),
-            _metadata("thread_name", _HOST_LANE, name="host"),
-            _metadata("thread_sort_index", _HOST_LANE, sort_index=_HOST_LANE),
+            _metadata("process_name", None, {"name": "eagre engine"}),
+            _metadata("thread_name", _DEVICE_LANE, {"name": "device"}),
+            _metadata("thread_sort_index", _DEVICE_LANE, {"sort_index": _DEVICE_LANE}),
+            _metadata("thread_name", _HOST_LANE, {"name": "host"}),
+            _metadata("thread_sort_index", _HOST_LANE, {"sort_index": _HOST_LANE}),
             *slices,
         ]
 
-    def _committed_rows(self) -> tuple[int, np.ndarray[Any, np.dtype[np.void]]]:
-        """The number of the oldest remembered step, and a copy of the rows from it on."""
-        end = self._num_committed
-        ring = self._ring.copy()
-        # What the engine thread has written, or was writing, since then is not to be read.
-        first = max(self._num_committed - len(ring) + 1, 0)
-        return first, ring[np.arange(first, end) % len(ring)]
-
-    def _slices(self, step: int, row: np.void) -> list[TraceEvent]:
+    def _slices(self, times: StepTimes) -> list[TraceEvent]:
         """The five slices of one step."""
-        args = {"step": step, "rows": int(row["num_rows"]), "tokens": int(row["num_tokens"])}
-        end_unknown = round(1e6 * max(float(row["seen_done"] - row["device_ended"]), 0.0), 3)
+        args = {"step": times.step, "rows": times.num_rows, "tokens": times.num_tokens}
+        end_unknown = max(times.seen_done - times.device_ended, 0.0)
+        device_args = {**args, "end_unknown_us": round(1e6 * end_unknown, 3)}
 
-        def event(name: str, lane: int, began: str, ended: str, args: dict[str, int | float]) -> TraceEvent:
-            begin, end = (round(1e6 * (float(row[column]) - self._origin), 3) for column in (began, ended))
+        def event(name: str, lane: int, began: float, ended: float, args: dict[str, Any]) -> TraceEvent:
+            begin, end = (round(1e6 * (moment - self._origin), 3) for moment in (began, ended))
             return {
                 "name": name, "ph": "X", "ts": begin, "dur": round(end - begin, 3),
                 "pid": _PROCESS_ID, "tid": lane, "args": args,
             }  # fmt: skip
 
         return [
-            event("schedule", _HOST_LANE, "schedule_began", "dispatch_began", args),
-            event("dispatch", _HOST_LANE, "dispatch_began", "dispatched", args),
-            event("wait", _HOST_LANE, "wait_began", "commit_began", args),
-            event("commit", _HOST_LANE, "commit_began", "commit_ended", args),
-            event("step", _DEVICE_LANE, "device_began", "device_ended", {**args, "end_unknown_us": end_unknown}),
+            event("schedule", _HOST_LANE, times.schedule_began, times.dispatch_began, args),
+            event("dispatch", _HOST_LANE, times.dispatch_began, times.dispatched, args),
+            event("wait", _HOST_LANE, times.wait_began, times.commit_began, args),
+            event("commit", _HOST_LANE, times.commit_began, times.commit_ended, args),
+            event("step", _DEVICE_LANE, times.device_began, times.device_ended, device_args),
         ]
 
 
@@ -248,7 +224,7 @@ def _share(idle: float, busy: float) -> float:
     return idle / (idle + busy) if idle + busy else 0.0
 
 
-def _metadata(name: str, lane: int | None, **args: str | int) -> TraceEvent:
+def _metadata(name: str, lane: int | None, args: dict[str, Any]) -> TraceEvent:
     event: TraceEvent = {"name": name, "ph": "M", "pid": _PROCESS_ID, "args": args}
     if lane is not None:
         event["tid"] = lane

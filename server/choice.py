@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from engine.types import FinishReason, TokenEvent
-from server.detokenizer import IncrementalDetokenizer
+from sampling.params import SamplingParams
+from server.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.metrics import Metrics
 from server.requests import GenerationRequest
 from server.stop_strings import StopStrings
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
-    from engine.client import TokenStream
+    from engine.client import EngineClient, TokenStream
 
 
 @dataclass(slots=True)
@@ -62,6 +64,26 @@ class Choice:
         self._metrics = metrics
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._last_token_at = 0.0  # 0 before the first token
+
+    @classmethod
+    def submit(
+        cls,
+        request: GenerationRequest,
+        index: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        engine: EngineClient,
+        tokenizer: HasTokenBytes,
+        metrics: Metrics,
+    ) -> Self:
+        """Queues one answer to one prompt of `request`.
+
+        Raises:
+            InvalidParameter, QueueFull, EngineError: from the engine.
+        """
+        stream = engine.submit(prompt_token_ids, params, priority=request.priority or 0)
+        return cls(index, stream, IncrementalDetokenizer(tokenizer), _make_stops(request), metrics)
 
     def advance(self, event: TokenEvent) -> Delta | None:
         """Takes in one event; None where no text has become certain."""
@@ -139,7 +161,7 @@ class Choice:
         self.num_tokens += len(token_ids)
 
 
-def make_stops(request: GenerationRequest) -> StopStrings | None:
+def _make_stops(request: GenerationRequest) -> StopStrings | None:
     """One choice's stop strings; None where there are none, which saves the look at each token."""
     if not request.stop:
         return None

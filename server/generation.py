@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from engine.types import EngineError, FinishReason, TokenEvent
-from server.choice import Choice, Delta, make_stops
-from server.detokenizer import IncrementalDetokenizer
+from server.choice import Choice, Delta
 from server.metrics import Metrics
 from server.prompts import PreparedPrompt
 from server.requests import GenerationRequest
@@ -43,9 +42,9 @@ class Usage(NamedTuple):
         }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole choice, for a JSON body."""
+    """A whole choice."""
 
     index: int
     text: str
@@ -92,16 +91,16 @@ class Generation:
         try:
             for prompt in prompts:
                 for params in prompt.params:
-                    stream = engine.submit(prompt.token_ids, params, priority=request.priority or 0)
-                    choices.append(
-                        Choice(
-                            len(choices),
-                            stream,
-                            IncrementalDetokenizer(text_model.tokenizer),
-                            make_stops(request),
-                            metrics,
-                        )
+                    choice = Choice.submit(
+                        request,
+                        len(choices),
+                        prompt.token_ids,
+                        params,
+                        engine=engine,
+                        tokenizer=text_model.tokenizer,
+                        metrics=metrics,
                     )
+                    choices.append(choice)
         except BaseException:
             for choice in choices:
                 choice.stream.abort()
@@ -177,11 +176,13 @@ class Generation:
         pumps, self._pumps = self._pumps, []
         await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def collect(self) -> list[Answer]:
-        """Reads to the end and joins the deltas of each choice."""
+    async def collect(self, watch: Callable[[list[Delta]], None] | None = None) -> list[Answer]:
+        """Reads to the end and joins the deltas of each choice; `watch` sees them as they come."""
         texts: list[list[str]] = [[] for _ in self._choices]
         token_ids: list[list[int]] = [[] for _ in self._choices]
         async for deltas in self:
+            if watch is not None:
+                watch(deltas)
             for delta in deltas:
                 texts[delta.index].append(delta.text)
                 token_ids[delta.index] += delta.token_ids

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from engine.config import EngineConfig
 from engine.types import Progress
 from server.model_store import ensure_model
 from server.settings import ServerSettings
@@ -29,12 +30,24 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     Raises:
         ModelStoreError, ValueError, OSError: the model cannot be had or served, as the message says.
     """
-    path = ensure_model(settings.model, progress)
+    return load_with(settings.model, settings.engine_config, progress)
+
+
+def load_with(
+    model: str, configure: Callable[[tuple[int, ...]], EngineConfig], progress: Progress
+) -> LoadedModel:
+    """`load_model` with another source of configuration. Raises what that raises.
+
+    Args:
+        model: name of a built-in model, or path of a GGUF file.
+        configure: from the model's end tokens to the engine's configuration.
+    """
+    path = ensure_model(model, progress)
     text_model = TextModel.load(path)
     # Here and not above: it brings JAX, and the server listens before that is loaded.
     from engine.client import EngineClient
 
-    config = settings.engine_config(tuple(text_model.tokenizer.eos_token_ids))
+    config = configure(tuple(text_model.tokenizer.eos_token_ids))
     return LoadedModel(EngineClient.load(path, config, progress), text_model)
 
 

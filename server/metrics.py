@@ -77,3 +77,14 @@ def _engine_families(stats: EngineStats) -> Iterator[Metric]:
         "eagre_compiles_after_ready", "Compilations after readiness; a defect unless 0", stats.compiles_after_ready
     )
     yield CounterMetricFamily("eagre_steps", "Steps of the engine", stats.num_steps)
+    yield CounterMetricFamily(
+        "eagre_device_busy_seconds", "Time in which the device computed steps", stats.device_busy_seconds
+    )
+    yield CounterMetricFamily(
+        "eagre_device_idle_seconds", "Time in which the device stood idle while work waited", stats.device_idle_seconds
+    )
+    yield GaugeMetricFamily(
+        "eagre_device_idle_fraction",
+        "Idle share of the last steps' time in which there was work, 0 to 1",
+        stats.device_idle_fraction,
+    )

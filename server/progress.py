@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 # Stages that count bytes, by their first word; every other stage counts things.
-BYTE_STAGES = frozenset({"download", "unpack"})
+BYTE_STAGES = frozenset({"download", "unpack", "verify"})
 
 
 def format_count(stage: str, count: int) -> str:
@@ -24,7 +24,8 @@ class ProgressReporter:
     """A `Progress` callback that shows one stage at a time; call it from any thread.
 
     A stage begins with the first call that names it and ends when `done` reaches a known `total`,
-    or when another stage begins. A total of 0 means that it is not known (yet).
+    or when another stage begins. A total of 0 means that it is not known (yet). A note is shown
+    behind the figures.
 
         with ProgressReporter() as progress:
             pull("smollm2-135m-instruct", progress)
@@ -37,12 +38,12 @@ class ProgressReporter:
         self._stage: str | None = None
         self._display: _Bar | _Lines | None = None
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
+    def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
         with self._lock:
             if self._display is None or stage != self._stage:
                 self._end()
                 self._stage, self._display = stage, self._show(stage, self._stream)
-            self._display.update(done, total)
+            self._display.update(done, total, note)
             if done >= total > 0:
                 self._end()
 
@@ -76,7 +77,9 @@ class _Bar:
         size = shutil.get_terminal_size()
         self._bar = tqdm(desc=stage, file=stream, ncols=size.columns, nrows=size.lines, **units)
 
-    def update(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int, note: str) -> None:
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
         if total > 0 and self._bar.total != total:
             self._bar.total = total
             self._bar.refresh()
@@ -91,19 +94,20 @@ class _Lines:
 
     def __init__(self, stage: str, stream: TextIO) -> None:
         self._stage, self._stream = stage, stream
-        self._done, self._total, self._start = 0, 0, time.monotonic()
+        self._done, self._total, self._note, self._start = 0, 0, "", time.monotonic()
         self._write(f"{stage} ...")
 
-    def update(self, done: int, total: int) -> None:
-        self._done, self._total = done, total
+    def update(self, done: int, total: int, note: str) -> None:
+        self._done, self._total, self._note = done, total, note
 
     def close(self) -> None:
         seconds = time.monotonic() - self._start
+        note = f", {self._note}" if self._note else ""
         if self._done >= self._total:
-            self._write(f"{self._stage}: done, {format_count(self._stage, self._done)} in {seconds:.1f} s")
+            self._write(f"{self._stage}: done, {format_count(self._stage, self._done)} in {seconds:.1f} s{note}")
         else:
             done, total = (format_count(self._stage, count) for count in (self._done, self._total))
-            self._write(f"{self._stage}: ended at {done} of {total} after {seconds:.1f} s")
+            self._write(f"{self._stage}: ended at {done} of {total} after {seconds:.1f} s{note}")
 
     def _write(self, line: str) -> None:
         self._stream.write(line + "\n")

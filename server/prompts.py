@@ -29,7 +29,14 @@ class PreparedPrompt:
 
 
 async def prepare(request: GenerationRequest, text_model: TextModel, engine: EngineClient) -> list[PreparedPrompt]:
-    """Tokenises and checks every prompt of `request` before any of them is submitted.
+    """`prepare_here`, with long texts in a worker thread. Raises what that raises."""
+    if _num_chars(request) > MAX_INLINE_CHARS:
+        return await asyncio.to_thread(prepare_here, request, text_model, engine)
+    return prepare_here(request, text_model, engine)
+
+
+def prepare_here(request: GenerationRequest, text_model: TextModel, engine: EngineClient) -> list[PreparedPrompt]:
+    """Tokenises and checks every prompt of `request` before any of them is submitted. In any thread.
 
     Raises:
         ApiError: the chat template refuses the messages, or a limit is passed.
@@ -37,30 +44,26 @@ async def prepare(request: GenerationRequest, text_model: TextModel, engine: Eng
     """
     _check_stop_token_ids(request, engine.model_info.vocab_size)
     request.sampling_params(request.limit_tokens(0, engine.model_info.max_model_len), choice=0)  # before the hard work
-    if isinstance(request, ChatCompletionRequest):
-        field = "messages"
-        size = sum(len(message.content) for message in request.messages)
-    elif isinstance(request, CompletionRequest):
-        field = "prompt"
-        size = sum(len(prompt) for prompt in request.prompt if isinstance(prompt, str))
-    else:
-        raise TypeError(f"no prompt in a {type(request).__name__}")
-    if size > MAX_INLINE_CHARS:
-        token_lists = await asyncio.to_thread(_tokenize, request, text_model)
-    else:
-        token_lists = _tokenize(request, text_model)
+    token_lists = tokenize(request, text_model)
     try:
         return [_check(token_ids, request, engine) for token_ids in token_lists]
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
-        if error.param == "prompt":
-            raise InvalidParameter(field, str(error)) from error
+        if error.param == "prompt" and isinstance(request, ChatCompletionRequest):
+            raise InvalidParameter("messages", str(error)) from error
         raise
 
 
-def _tokenize(request: ChatCompletionRequest | CompletionRequest, text_model: TextModel) -> list[list[int]]:
+def tokenize(request: GenerationRequest, text_model: TextModel) -> list[list[int]]:
+    """The token ids of every prompt of `request`, unchecked.
+
+    Raises:
+        ApiError: the model has no chat template, or it refuses the messages.
+    """
     if isinstance(request, CompletionRequest):
         return [_encode_prompt(prompt, text_model) for prompt in request.prompt]
+    if not isinstance(request, ChatCompletionRequest):
+        raise TypeError(f"no prompt in a {type(request).__name__}")
     if text_model.chat_template is None:
         raise ApiError(
             f"the model {text_model.name} has no chat template; use /v1/completions",
@@ -73,6 +76,14 @@ def _tokenize(request: ChatCompletionRequest | CompletionRequest, text_model: Te
         raise ApiError(str(error), param="messages", code="invalid_messages") from error
     # The template writes the control tokens itself, the first one included.
     return [text_model.tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _num_chars(request: GenerationRequest) -> int:
+    if isinstance(request, ChatCompletionRequest):
+        return sum(len(message.content) for message in request.messages)
+    if isinstance(request, CompletionRequest):
+        return sum(len(prompt) for prompt in request.prompt if isinstance(prompt, str))
+    raise TypeError(f"no prompt in a {type(request).__name__}")
 
 
 def _encode_prompt(prompt: Prompt, text_model: TextModel) -> list[int]:

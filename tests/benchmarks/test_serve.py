@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
 
-from benchmarks.serve import COLUMNS, ServerFailed, free_port, main, running_server
+from benchmarks.serve import COLUMNS, main
 from tests.benchmarks.conftest import StubServer
 
 
@@ -24,11 +23,3 @@ async def test_table_and_figures_of_a_running_server(
     (load,) = orjson.loads(file.read_bytes())["loads"]
     assert load["workload"]["model"] == "stub"
     assert load["report"]["num_output_tokens"] == 36
-
-
-def test_a_server_that_does_not_start() -> None:
-    with (
-        pytest.raises(ServerFailed, match="exited with 3 before it was ready"),
-        running_server([sys.executable, "-c", "raise SystemExit(3)"], f"http://127.0.0.1:{free_port()}"),
-    ):
-        pytest.fail("entered without a server")

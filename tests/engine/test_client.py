@@ -36,7 +36,8 @@ class FakeEngine:
         self.world.runner.result = gated
 
     def make_loop(self, publish, on_failure):
-        return EngineLoop(self.scheduler, self.world.runner, publish, on_failure, overlap=self.config.overlap)
+        runner, timeline = self.world.runner, self.world.timeline
+        return EngineLoop(self.scheduler, runner, publish, on_failure, overlap=self.config.overlap, timeline=timeline)
 
     def stats(self):
         return EngineStats(num_running=self.scheduler.num_running, num_waiting=self.scheduler.num_waiting)

@@ -76,6 +76,9 @@ class FakeRunner:
             first.tokens = self._execute(first.step)
         return pending.tokens
 
+    def is_done(self, pending: FakePending) -> bool:
+        return pending.tokens is not None
+
     def _execute(self, step: HostStep) -> list[int]:
         batch, shape = step.batch, step.shape
         input_tokens = np.zeros(shape.num_tokens, np.int64)

@@ -12,6 +12,7 @@ from engine.request import Request
 from engine.scheduler import Scheduler, StepEvent
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable
+from engine.timeline import Timeline
 from engine.types import FinishReason
 from sampling.params import SamplingParams
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner
@@ -79,6 +80,7 @@ class World:
         )
         table = ShapeTable(self.num_slots, (self.num_slots + self.num_tiles * TILE_SIZE) // TILE_SIZE)
         self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)
+        self.timeline = Timeline()
         self.outcomes: dict[str, Outcome] = {}
         self.failure: BaseException | None = None
 
@@ -89,7 +91,9 @@ class World:
 
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
         """Plays the script to its end and returns what each request's reader saw."""
-        loop = EngineLoop(self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap)
+        loop = EngineLoop(
+            self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline
+        )
         loop._inbox = ScriptedInbox(turns, self.scheduler)
         loop.run()
         if self.failure is not None:

@@ -22,10 +22,10 @@ from tests.fakes.text_model import FakeTextModel
 
 
 @dataclass
-class RunningServer:
+class Address:
+    """A server, and how to ask it."""
+
     url: str
-    engine: FakeEngineClient
-    service: Service
     http: aiohttp.ClientSession
 
     async def post(self, path: str, body: Any) -> tuple[int, Any]:
@@ -44,6 +44,12 @@ class RunningServer:
         async with self.http.post(self.url + path, json={**body, "stream": True}) as response:
             assert response.status == 200, await response.text()
             return await response.read()
+
+
+@dataclass
+class RunningServer(Address):
+    engine: FakeEngineClient
+    service: Service
 
     async def assert_all_streams_ended(self) -> None:
         """The engine runs nothing any more, and the service knows of no generation."""
@@ -90,7 +96,7 @@ async def start_server() -> AsyncIterator[StartServer]:
         if is_open:
             engine.start(asyncio.get_running_loop())
             service.open(engine.client, (text_model or FakeTextModel()).model)
-        server = RunningServer(f"http://127.0.0.1:{runner.addresses[0][1]}", engine, service, aiohttp.ClientSession())
+        server = RunningServer(f"http://127.0.0.1:{runner.addresses[0][1]}", aiohttp.ClientSession(), engine, service)
         servers.append((server, runner))
         return server
 

@@ -1,0 +1,185 @@
+"""Pause, sleep, new weights: what an operator asks of a running engine.
+
+Each request to the engine runs in its thread, between steps, while nothing is in flight. Client
+requests may be submitted in any state; they queue up while the engine does not compute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from engine.engine import Engine
+from engine.loop import Call, EngineLoop
+from engine.models.llama import LlamaParams
+from engine.types import EngineError
+from engine.weights import GGUFModel, WeightsError
+
+T = TypeVar("T")
+
+_DRAIN_POLL_SECONDS = 0.01
+
+
+class EngineState(StrEnum):
+    """What the engine does with requests."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # requests queue up; everything is kept
+    ASLEEP = "asleep"  # requests queue up; the pages are given back to the machine
+
+
+class EngineBusy(RuntimeError):
+    """Refused, because requests are running."""
+
+
+class Lifecycle:
+    """Operator's calls, from the asyncio loop of the engine's client."""
+
+    def __init__(self, engine: Engine, engine_loop: EngineLoop) -> None:
+        self.state = EngineState.RUNNING
+        self._engine = engine
+        self._engine_loop = engine_loop
+        self._pending: set[asyncio.Future[None]] = set()
+        self._lock = asyncio.Lock()  # one change of state at a time
+
+    async def pause(self) -> None:
+        """Stops computing; returns once nothing is in flight. Running requests keep all they have."""
+        async with self._lock:
+            if self.state is EngineState.RUNNING:
+                await self._run(self._stop_planning)
+                self.state = EngineState.PAUSED
+
+    async def resume(self) -> None:
+        """Goes on after a pause.
+
+        Raises:
+            EngineBusy: the engine sleeps; `wake` it.
+        """
+        async with self._lock:
+            if self.state is EngineState.ASLEEP:
+                raise EngineBusy("the engine is asleep; it must be woken, not resumed")
+            await self._run(self._start_planning)
+            self.state = EngineState.RUNNING
+
+    async def sleep(self, *, drop_weights: bool = False) -> None:
+        """Gives the memory of the pages back; with `drop_weights` the device's memory of the weights too.
+
+        Running requests go back to the queue with the tokens they have, and are computed again
+        after `wake`. Cached prefixes are lost.
+        """
+        async with self._lock:
+            if self.state is not EngineState.ASLEEP:
+                await self._run(self._stop_planning)
+                self.state = EngineState.PAUSED
+                await self._run(lambda: self._engine.sleep(drop_weights=drop_weights))
+                self.state = EngineState.ASLEEP
+
+    async def wake(self) -> None:
+        """Takes the memory again and goes on; does nothing where the engine does not sleep."""
+        async with self._lock:
+            if self.state is EngineState.ASLEEP:
+                await self._run(self._engine.wake)
+                self.state = EngineState.PAUSED
+                await self._run(self._start_planning)
+                self.state = EngineState.RUNNING
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forgets every cached prefix; refused (False) while any request holds a page."""
+        return await self._run(self._engine.pool.reset_prefix_cache)
+
+    async def update_weights(self, path: Path, *, drain: bool = False) -> None:
+        """Replaces the weights by those of another file of the same architecture and sizes.
+
+        Args:
+            drain: lets the requests that have begun end first, while new ones wait.
+
+        Raises:
+            EngineBusy: requests have begun and `drain` is not set, or the engine sleeps.
+            WeightsError: the file cannot be served in the place of the first.
+        """
+        async with self._lock:
+            if self.state is EngineState.ASLEEP:
+                raise EngineBusy("the engine is asleep; wake it before its weights are replaced")
+            if not drain:
+                self._refuse_while_busy()
+            params = await asyncio.to_thread(self._read_weights, path)
+            scheduler = self._engine.scheduler
+            scheduler.is_admitting = False
+            try:
+                while drain and scheduler.num_begun:
+                    if not self._engine_loop.is_running:
+                        raise EngineError("the engine is not running")
+                    if self.state is EngineState.PAUSED:
+                        raise EngineBusy("the engine is paused, so its requests cannot end; resume it first")
+                    await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+                def replace() -> None:
+                    self._refuse_while_busy()
+                    self._engine.replace_params(params)
+
+                await self._run(replace)
+            finally:
+                scheduler.is_admitting = True
+
+    def close(self, error: str) -> None:
+        """Fails what is still waiting for the engine thread, which has ended."""
+        for future in self._pending:
+            if not future.done():
+                future.set_exception(EngineError(error))
+
+    def _refuse_while_busy(self) -> None:
+        num_begun = self._engine.scheduler.num_begun
+        if num_begun:
+            raise EngineBusy(f"{num_begun} requests have begun; wait for them, or let the update drain them")
+
+    def _read_weights(self, path: Path) -> LlamaParams:
+        model = GGUFModel(path)
+        if model.config != self._engine.model_config:
+            raise WeightsError(
+                f"{path} is of another shape: {model.config} in the place of {self._engine.model_config}"
+            )
+        return model.load(self._engine.config.dtype, lambda stage, done, total: None)
+
+    def _stop_planning(self) -> None:
+        self._engine_loop.is_paused = True
+
+    def _start_planning(self) -> None:
+        self._engine_loop.is_paused = False
+
+    async def _run(self, function: Callable[[], T]) -> T:
+        """Runs `function` in the engine thread while nothing is in flight.
+
+        Raises:
+            EngineError: the engine is not running, or ends before it comes to this.
+        """
+        if not self._engine_loop.is_running:
+            raise EngineError("the engine is not running")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        results: list[T] = []
+        errors: list[Exception] = []
+
+        def call() -> None:
+            try:
+                results.append(function())
+            except (RuntimeError, ValueError, OSError) as error:
+                errors.append(error)
+            loop.call_soon_threadsafe(_set_done, done)
+
+        self._pending.add(done)
+        try:
+            self._engine_loop.post(Call(call))
+            await done
+        finally:
+            self._pending.discard(done)
+        if errors:
+            raise errors[0]
+        return results[0]
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,166 @@
+"""Requests before, during and after whatever an operator asks of the engine, on the real model."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from engine.client import EngineClient
+from engine.lifecycle import EngineBusy, EngineState
+from engine.types import EngineError, FinishReason
+from engine.weights import WeightsError
+from sampling.params import SamplingParams
+
+GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]
+STORY = next(golden for golden in GOLDENS if golden["name"] == "story")
+FACT = next(golden for golden in GOLDENS if golden["name"] == "fact")
+NUM_TOKENS = 24
+
+
+@pytest.fixture
+async def client(real_engine):
+    real_engine.pool.reset_prefix_cache()
+    client = EngineClient(real_engine)
+    client.start(asyncio.get_running_loop())
+    yield client
+    client.shutdown()
+    real_engine.pool.check()
+    assert real_engine.pool.num_active == 0
+    assert real_engine.stats().compiles_after_ready == 0
+
+
+def submit(client, golden, num_tokens=NUM_TOKENS, **options):
+    params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
+    return client.submit(golden["prompt_token_ids"], params, **options)
+
+
+async def read(stream):
+    token_ids = []
+    async for event in stream:
+        token_ids += event.token_ids
+    return token_ids, event.finish_reason
+
+
+async def begin(client, golden):
+    """A request that has its first tokens, and those."""
+    stream = submit(client, golden)
+    event = await anext(stream)
+    return stream, event.token_ids
+
+
+def expected(golden, num_tokens=NUM_TOKENS):
+    return golden["output_token_ids"][:num_tokens]
+
+
+async def test_a_paused_engine_keeps_everything_and_goes_on(client):
+    stream, first = await begin(client, STORY)
+    await client.lifecycle.pause()
+    await client.lifecycle.pause()
+    assert client.lifecycle.state is EngineState.PAUSED
+    steps = client.stats().num_steps
+    waiting = submit(client, FACT)
+    await asyncio.sleep(0.05)
+    assert client.stats().num_steps == steps
+    assert client.is_alive
+    await client.lifecycle.resume()
+    assert first + (await read(stream))[0] == expected(STORY)
+    assert (await read(waiting))[0] == expected(FACT)
+
+
+async def test_an_abort_during_a_pause_is_heard(client):
+    stream, first = await begin(client, STORY)
+    await client.lifecycle.pause()
+    assert client.abort(stream.request_id)
+    token_ids, reason = await asyncio.wait_for(read(stream), 5)
+    assert reason is FinishReason.ABORT
+    assert first + token_ids == expected(STORY)[: len(first + token_ids)]
+    assert not client.abort(stream.request_id)
+    await client.lifecycle.resume()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
+@pytest.mark.parametrize("drop_weights", [False, True])
+async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights):
+    def device_bytes():
+        return sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted())
+
+    weights, pages = 4 * client.model_info.num_parameters, 600 * 32 * 30 * 2 * 3 * 64 * 4
+    awake = device_bytes()
+    assert awake >= weights + pages
+    stream, first = await begin(client, STORY)
+    await client.lifecycle.sleep(drop_weights=drop_weights)
+    assert device_bytes() <= awake - pages - drop_weights * weights
+    assert client.stats().num_active_pages == 0
+    waiting = submit(client, FACT)
+    with pytest.raises(EngineBusy, match="asleep"):
+        await client.lifecycle.resume()
+    with pytest.raises(EngineBusy, match="asleep"):
+        await client.lifecycle.update_weights(Path("any"))
+    await client.lifecycle.sleep()
+    await client.lifecycle.wake()
+    assert client.lifecycle.state is EngineState.RUNNING
+    assert first + (await read(stream))[0] == expected(STORY)
+    assert (await read(waiting))[0] == expected(FACT)
+    await client.lifecycle.wake()
+    assert device_bytes() >= weights + pages
+
+
+async def test_the_prefix_cache_is_reset_only_while_nobody_holds_a_page(client):
+    long = next(golden for golden in GOLDENS if golden["name"] == "long")
+    assert (await read(submit(client, long, 2)))[0] == expected(long, 2)
+    stream, _ = await begin(client, STORY)
+    assert not await client.lifecycle.reset_prefix_cache()
+    await read(stream)
+    assert client.stats().num_cached_pages > 0
+    assert await client.lifecycle.reset_prefix_cache()
+    assert client.stats().num_cached_pages == 0
+    event = await anext(submit(client, long, 1))
+    assert (event.num_cached_tokens, event.token_ids) == (0, expected(long, 1))
+
+
+async def test_weights_are_replaced_between_requests(client, model_path, tmp_path):
+    stream, first = await begin(client, STORY)
+    with pytest.raises(EngineBusy, match="1 requests have begun"):
+        await client.lifecycle.update_weights(model_path)
+    update = asyncio.create_task(client.lifecycle.update_weights(model_path, drain=True))
+    await asyncio.sleep(0)
+    assert first + (await read(stream))[0] == expected(STORY)
+    await update
+    assert client.stats().num_cached_pages == 0
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(WeightsError):
+        await client.lifecycle.update_weights(broken)
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
+async def test_new_weights_are_what_answers_afterwards(client, real_engine, model_path):
+    params = real_engine.runner._params
+    silent = params._replace(output_norm=params.output_norm * 0)  # every logit is 0: token 0 is the first of the best
+    client.lifecycle._read_weights = lambda path: silent
+    await client.lifecycle.update_weights(model_path)
+    assert (await read(submit(client, FACT)))[0] == [0] * NUM_TOKENS
+    client.lifecycle._read_weights = lambda path: params
+    await client.lifecycle.update_weights(model_path)
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
+async def test_a_timeout_ends_a_request_wherever_it_is(client):
+    running = submit(client, STORY, 500, timeout=0.4)
+    token_ids, reason = await read(running)
+    assert reason is FinishReason.TIMEOUT
+    assert token_ids[:64] == STORY["output_token_ids"][: len(token_ids)]
+    await client.lifecycle.pause()
+    waiting = submit(client, FACT, timeout=0.05)
+    assert await asyncio.wait_for(read(waiting), 5) == ([], FinishReason.TIMEOUT)
+    await client.lifecycle.resume()
+    assert (await read(submit(client, FACT, timeout=60)))[0] == expected(FACT)
+
+
+async def test_what_is_asked_of_an_ended_engine_fails_at_once(client):
+    client.shutdown()
+    with pytest.raises(EngineError, match="not running"):
+        await client.lifecycle.pause()
