@@ -19,6 +19,8 @@ from engine.request import Request
 from engine.runner import PendingStep
 from sampling.params import SamplingParams
 
+SEED = 0  # greedy tokens depend on none; a simulated device's do
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -39,7 +41,7 @@ class BuiltStep(NamedTuple):
 
 def greedy(num_output_tokens: int) -> SamplingParams:
     """Exactly so many tokens, each the best one."""
-    return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True)
+    return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True, seed=SEED)
 
 
 def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
@@ -50,7 +52,7 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
     """
     params = greedy(num_output_tokens)
     requests = [
-        Request(f"bare-{index}", list(prompt), params, seed=0, max_length=len(prompt) + num_output_tokens)
+        Request(f"bare-{index}", list(prompt), params, SEED, max_length=len(prompt) + num_output_tokens)
         for index, prompt in enumerate(prompts)
     ]
     steps = _build_all(engine, requests)

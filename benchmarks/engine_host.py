@@ -31,7 +31,8 @@ from engine.client import EngineClient, TokenStream
 from engine.config import EngineConfig
 from engine.plan import StepPlan
 from engine.runner import PendingStep
-from engine.scheduler import Scheduler, StepEvent
+from engine.scheduler import Scheduler
+from engine.step_event import StepEvent
 from engine.shapes import TILE_SIZE
 from sampling.params import SamplingParams
 

@@ -58,15 +58,21 @@ class Workload:
     seed: int = 0
     timeout: float = 600.0  # seconds for one request
 
+    def token_prompts(self) -> list[list[int]]:
+        """One for each request, as token ids."""
+        rng = random.Random(self.seed)
+        return [
+            [rng.randrange(*self.token_ids) for _ in range(self.num_prompt_tokens)] for _ in range(self.num_requests)
+        ]
+
+    def text_prompts(self) -> list[str]:
+        """One for each request, as words."""
+        rng = random.Random(self.seed)
+        return [" ".join(rng.choices(WORDS, k=self.num_prompt_tokens)) for _ in range(self.num_requests)]
+
     def bodies(self) -> Iterator[dict[str, Any]]:
         """The requests' parameters, as both transports take them."""
-        rng = random.Random(self.seed)
-        for _ in range(self.num_requests):
-            prompt: str | list[int]
-            if self.prompt_kind == "ids":
-                prompt = [rng.randrange(*self.token_ids) for _ in range(self.num_prompt_tokens)]
-            else:
-                prompt = " ".join(rng.choices(WORDS, k=self.num_prompt_tokens))
+        for prompt in self.token_prompts() if self.prompt_kind == "ids" else self.text_prompts():
             yield {
                 "model": self.model,
                 "prompt": prompt,

@@ -29,21 +29,35 @@ class FreeCachePageQueue:
             self.append(page)
 
     def append(self, page: CachePage) -> None:
-        """Puts a page at the back: it is evicted last."""
+        """Puts a page at the back: it is evicted last.
+
+        Raises:
+            ValueError: the page is in the queue already.
+        """
         before = self._tail.prev_free_page
         assert before is not None
-        self._link(before, page, self._tail)
+        if page.prev_free_page is not None:
+            raise _already_queued(page)
+        page.prev_free_page = before
+        page.next_free_page = self._tail
+        before.next_free_page = self._tail.prev_free_page = page
+        self.num_free_pages += 1
 
     def append_n(self, pages: Iterable[CachePage]) -> None:
         """Puts pages at the back, in their order."""
-        for page in pages:
-            self.append(page)
+        before = self._tail.prev_free_page
+        assert before is not None
+        self._link(before, pages, self._tail)
 
     def appendleft(self, page: CachePage) -> None:
         """Puts a page at the front: it is handed out next."""
+        self.appendleft_n((page,))
+
+    def appendleft_n(self, pages: Iterable[CachePage]) -> None:
+        """Puts pages at the front, in their order: the first of them is handed out next."""
         after = self._head.next_free_page
         assert after is not None
-        self._link(self._head, page, after)
+        self._link(self._head, pages, after)
 
     def popleft(self) -> CachePage:
         """Takes the first page.
@@ -66,7 +80,18 @@ class FreeCachePageQueue:
         """
         if n > self.num_free_pages:
             raise IndexError(f"{n} free pages are asked for, {self.num_free_pages} are left")
-        return [self.popleft() for _ in range(n)]
+        pages = []
+        page = self._head.next_free_page
+        for _ in range(n):
+            assert page is not None
+            pages.append(page)
+            page.prev_free_page = None
+            page.next_free_page, page = None, page.next_free_page
+        assert page is not None
+        self._head.next_free_page = page
+        page.prev_free_page = self._head
+        self.num_free_pages -= n
+        return pages
 
     def remove(self, page: CachePage) -> None:
         """Takes a page out of wherever it stands.
@@ -91,11 +116,21 @@ class FreeCachePageQueue:
             page = page.next_free_page
         return pages
 
-    def _link(self, before: CachePage, page: CachePage, after: CachePage) -> None:
-        if page.next_free_page is not None:
-            raise ValueError(f"page {page.page_id} is in the free queue already")
-        page.prev_free_page = before
-        page.next_free_page = after
-        before.next_free_page = page
-        after.prev_free_page = page
-        self.num_free_pages += 1
+    def _link(self, before: CachePage, pages: Iterable[CachePage], after: CachePage) -> None:
+        """Puts pages between two neighbours; where one is in the queue already, those before it have been put."""
+        num_linked = 0
+        try:
+            for page in pages:
+                if page.prev_free_page is not None:
+                    raise _already_queued(page)
+                page.prev_free_page = before
+                before.next_free_page = before = page
+                num_linked += 1
+        finally:
+            before.next_free_page = after
+            after.prev_free_page = before
+            self.num_free_pages += num_linked
+
+
+def _already_queued(page: CachePage) -> ValueError:
+    return ValueError(f"page {page.page_id} is in the free queue already")

@@ -6,9 +6,10 @@ the extra keys travel with the hash and are compared on a hit, so a collision is
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import sha256
+from struct import Struct
 from typing import NamedTuple
 
 # (parent hash, token ids, extra keys) -> 256-bit hash
@@ -28,13 +29,19 @@ class PageHash(NamedTuple):
     extra_keys: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=16)  # an engine has one page size
+def _layout(num_tokens: int) -> Struct:
+    """Parent hash, number of tokens, tokens."""
+    return Struct(f"<{_HASH_BYTES}sQ{num_tokens}I")
+
+
 def sha256_hash(parent_hash: int, token_ids: Sequence[int], extra_keys: tuple[str, ...]) -> int:
     """SHA-256 of the parent's hash, the token ids as 32-bit integers and the extra keys.
 
     Every part carries its length, so that no two different inputs make the same message.
     """
-    message = parent_hash.to_bytes(_HASH_BYTES, "little") + len(token_ids).to_bytes(8, "little")
-    message += array("I", token_ids).tobytes()
+    num_tokens = len(token_ids)
+    message = _layout(num_tokens).pack(parent_hash.to_bytes(_HASH_BYTES, "little"), num_tokens, *token_ids)
     for key in extra_keys:
         encoded = key.encode()
         message += len(encoded).to_bytes(8, "little") + encoded
@@ -70,8 +77,10 @@ def hash_request_tokens(
     """
     hashes = list(known)
     parent = hashes[-1].hash_value if hashes else None
-    for start in range(len(hashes) * page_size, len(token_ids) - page_size + 1, page_size):
-        page_hash = hash_page_tokens(hash_function, parent, token_ids[start : start + page_size], extra_keys)
+    num_known = len(hashes) * page_size
+    new_token_ids = tuple(token_ids[num_known:])
+    for end in range(page_size, len(new_token_ids) + 1, page_size):
+        page_hash = hash_page_tokens(hash_function, parent, new_token_ids[end - page_size : end], extra_keys)
         hashes.append(page_hash)
         parent = page_hash.hash_value
     return hashes

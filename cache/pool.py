@@ -81,15 +81,14 @@ class PagePool:
         A page without references is free, or cached where it has a hash. The tail goes into the
         queue first and so is evicted first.
         """
+        free, cached = [], []
         for page in reversed(pages):
             page.decr_ref()
-            if page.ref_cnt:
-                continue
-            if page.page_hash is None:
-                self._queue.appendleft(page)
-            else:
-                self._queue.append(page)
-                self._num_cached += 1
+            if page.ref_cnt == 0:
+                (free if page.page_hash is None else cached).append(page)
+        self._queue.appendleft_n(reversed(free))
+        self._queue.append_n(cached)
+        self._num_cached += len(cached)
 
     def cache_page(self, page: CachePage, page_hash: PageHash) -> None:
         """Remembers the content of a full, committed page that somebody holds.

@@ -48,6 +48,7 @@ class HostStep(NamedTuple):
     sampling: SamplingRows
     all_greedy: bool
     num_sampled: int  # rows of `sampling` that are not padding
+    num_repeats: int  # steps that follow each other on the device
 
 
 def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> HostStep:
@@ -99,6 +100,6 @@ def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> Hos
     sampling.ints[:num_sampled] = buffer.sampling_ints[sampled_slots]
     sampling.ints[:num_sampled, POSITION] = positions
     sampling.floats[:num_sampled] = buffer.sampling_floats[sampled_slots]
-    buffer.device_token_position[sampled_slots] = positions
+    buffer.device_token_position[sampled_slots] = positions + plan.num_repeats - 1
     all_greedy = not sampling.floats[:, TEMPERATURE].any()
-    return HostStep(shape, batch, sampling, all_greedy, num_sampled)
+    return HostStep(shape, batch, sampling, all_greedy, num_sampled, plan.num_repeats)

@@ -14,7 +14,7 @@ from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.request import Request
-from engine.scheduler import StepEvent
+from engine.step_event import StepEvent
 from engine.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TokenEvent, TraceEvent
 from sampling.params import InvalidParameter, SamplingParams
 

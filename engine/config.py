@@ -28,6 +28,7 @@ class EngineConfig:
     max_num_queued_tokens: int = 1 << 20
     request_timeout: float | None = None  # seconds from submit to the last token; None: unlimited
     queue_timeout: float | None = None  # seconds from submit until it first runs; None: unlimited
+    decode_chunk: int = 1  # steps that one program does while all rows decode: throughput for coarser streams
     overlap: bool = True  # False: the synchronous loop, the oracle of the overlapped one
     seed: int | None = None  # seeds the seeds of requests that bring none; None: different at every start
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
@@ -36,7 +37,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype is {self.dtype!r}; it must be float32 or bfloat16")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "page_size", "max_num_queued_requests"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "page_size", "max_num_queued_requests", "decode_chunk"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

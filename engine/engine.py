@@ -15,9 +15,10 @@ from engine.config import EngineConfig, ModelInfo
 from engine.loop import EngineLoop
 from engine.models.llama import LlamaParams
 from engine.runner import DeviceRunner
-from engine.scheduler import Scheduler, StepEvent
+from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable
+from engine.step_event import StepEvent
 from engine.timeline import Timeline
 from engine.types import EngineStats, Progress
 from engine.weights import GGUFModel
@@ -66,10 +67,11 @@ class Engine:
             vocab_size=model.config.vocab_size,
             eos_token_ids=frozenset(config.eos_token_ids),
             enable_prefix_caching=config.enable_prefix_caching,
+            decode_chunk=config.decode_chunk,
         )
         table = ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
         self.timeline = Timeline()
-        self.runner = DeviceRunner(params, model.config, layout, buffer, table)
+        self.runner = DeviceRunner(params, model.config, layout, buffer, table, config.decode_chunk)
         self.runner.compile(progress)
         self._compile_counter.start()
 

@@ -18,7 +18,8 @@ from functools import partial
 from engine.plan import StepPlan
 from engine.request import Request
 from engine.runner import PendingStep, Runner
-from engine.scheduler import Scheduler, StepEvent
+from engine.scheduler import Scheduler
+from engine.step_event import StepEvent
 from engine.timeline import Timeline
 from engine.types import FinishReason
 

@@ -19,6 +19,7 @@ class StepPlan:
     starts: list[int] = field(default_factory=list)  # position of the first token to compute
     num_tokens: list[int] = field(default_factory=list)
     samples: list[bool] = field(default_factory=list)
+    num_repeats: int = 1  # above 1 all rows are single tokens that sample, and the device does so many steps at once
 
     def add(self, request: Request, start: int, num_tokens: int, samples: bool) -> None:
         self.requests.append(request)
@@ -39,4 +40,4 @@ class StepPlan:
 
     @property
     def num_scheduled_tokens(self) -> int:
-        return sum(self.num_tokens)
+        return sum(self.num_tokens) * self.num_repeats

@@ -17,7 +17,7 @@ from engine.models import llama
 from engine.plan import StepPlan
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import ShapeTable, StepShape
-from engine.step import forward
+from engine.step import decode_chunk, forward
 from engine.types import Progress
 from sampling.rows import SamplingRows
 from sampling.sampler import sample
@@ -30,7 +30,7 @@ class PendingStep(NamedTuple):
     """A dispatched step: its plan, and its tokens on their way to the host."""
 
     plan: StepPlan
-    out: jax.Array  # int32[num_sampled_rows], an output of its own, never donated
+    out: jax.Array  # int32[num_sampled_rows], or [num_repeats, num_sampled_rows]; an output of its own, never donated
     num_sampled: int
 
 
@@ -41,7 +41,7 @@ class Runner(Protocol):
         """Enqueues the step and returns without waiting for it."""
 
     def result(self, pending: PendingStep) -> list[int]:
-        """Waits for the step; one token for each of its sampled rows, in the plan's order."""
+        """Waits for the step; one token for each of its sampled rows, in the plan's order, repeat after repeat."""
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has finished the step; does not wait."""
@@ -52,12 +52,13 @@ class DeviceRunner:
 
     def __init__(
         self, params: llama.LlamaParams, config: llama.LlamaConfig, layout: KVLayout, buffer: SequenceBuffer,
-        table: ShapeTable,
+        table: ShapeTable, decode_chunk: int = 1,
     ) -> None:  # fmt: skip
         self._params = params
         self._config = config
         self._buffer = buffer
         self._table = table
+        self._decode_chunk = decode_chunk
         self._layout = layout
         self._kv = layout.allocate()
         self._slots = Slots.zeros(buffer.num_slots)
@@ -71,6 +72,8 @@ class DeviceRunner:
         for num_rows in self._table.row_buckets:
             for all_greedy in (True, False):
                 lowerings["sample", num_rows, all_greedy] = partial(self._lower_sample, num_rows, all_greedy)
+                if self._decode_chunk > 1:
+                    lowerings["chunk", num_rows, all_greedy] = partial(self._lower_chunk, num_rows, all_greedy)
         self._programs.compile(lowerings, progress)
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
@@ -84,6 +87,13 @@ class DeviceRunner:
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         program = jax.jit(partial(sample, all_greedy=all_greedy), donate_argnums=1)
         return program.lower(logits, _abstract(self._slots), _abstract(rows))
+
+    def _lower_chunk(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
+        batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        chunk = partial(decode_chunk, config=self._config, num_repeats=self._decode_chunk, all_greedy=all_greedy)
+        program = jax.jit(chunk, donate_argnums=(1, 2))
+        return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch, rows)))
 
     def sleep(self, *, drop_weights: bool) -> None:
         """Gives the pages' memory back, and with `drop_weights` keeps the weights in host memory alone."""
@@ -114,16 +124,20 @@ class DeviceRunner:
         return build_step(plan, self._buffer, self._table)
 
     def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
-        """Enqueues `forward` and `sample` of a built step and starts the copy of its tokens to the host."""
-        logits, self._kv = self._programs["forward", step.shape](self._params, self._kv, self._slots, step.batch)
-        program = self._programs["sample", len(step.batch.sampled), step.all_greedy]
-        self._slots, out = program(logits, self._slots, step.sampling)
+        """Enqueues the programs of a built step and starts the copy of its tokens to the host."""
+        if step.num_repeats > 1:
+            chunk = self._programs["chunk", step.shape.num_rows, step.all_greedy]
+            self._kv, self._slots, out = chunk(self._params, self._kv, self._slots, step.batch, step.sampling)
+        else:
+            logits, self._kv = self._programs["forward", step.shape](self._params, self._kv, self._slots, step.batch)
+            program = self._programs["sample", len(step.batch.sampled), step.all_greedy]
+            self._slots, out = program(logits, self._slots, step.sampling)
         out.copy_to_host_async()
         return PendingStep(plan, out, step.num_sampled)
 
     def result(self, pending: PendingStep) -> list[int]:
         """Waits for the step's tokens, outside the interpreter lock."""
-        tokens: list[int] = np.asarray(pending.out)[: pending.num_sampled].tolist()
+        tokens: list[int] = np.asarray(pending.out)[..., : pending.num_sampled].ravel().tolist()
         return tokens
 
     def is_done(self, pending: PendingStep) -> bool:

@@ -10,42 +10,19 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 
 from cache.pool import PagePool
+from engine.counters import SchedulerCounters
 from engine.plan import StepPlan
 from engine.prefix_cache import PrefixCache
 from engine.request import Request, RequestStatus
 from engine.sequence_buffer import SequenceBuffer
+from engine.step_event import StepEvent
 from engine.types import FinishReason
 
 MAX_PREEMPTIONS = 3  # of one request; from then on it holds all the pages it may ever need
-
-
-@dataclass(slots=True)
-class StepEvent:
-    """What a commit has to tell one request's reader."""
-
-    request: Request
-    token_ids: Sequence[int]
-    finish_reason: FinishReason | None
-    error: str | None = None
-
-
-@dataclass(slots=True)
-class SchedulerCounters:
-    """Totals since the start."""
-
-    num_steps: int = 0
-    num_dequeued: int = 0  # requests that left the queue for the first time, admitted or ended
-    num_dequeued_tokens: int = 0  # their prompt tokens
-    num_prompt_tokens: int = 0
-    num_generation_tokens: int = 0
-    num_preemptions: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
 
 
 class Scheduler:
@@ -62,10 +39,12 @@ class Scheduler:
         vocab_size: int,
         eos_token_ids: frozenset[int],
         enable_prefix_caching: bool = True,
+        decode_chunk: int = 1,
     ) -> None:
         """Args:
         chunk_alignment: tokens; the device pads each chunk of more than one token to a multiple
             of this, and the budget is charged for the padding too.
+        decode_chunk: steps that the device does in one program where every row can.
         """
         if max_num_batched_tokens < buffer.num_slots + chunk_alignment:
             raise ValueError(
@@ -79,6 +58,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._chunk_alignment = chunk_alignment
         self._vocab_size = vocab_size
+        self._decode_chunk = decode_chunk
         self._eos_token_ids = eos_token_ids
         self._prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching)
         self._requests: dict[str, Request] = {}  # all that have not finished
@@ -174,15 +154,18 @@ class Scheduler:
             plan = singles if num_tokens == 1 else chunks
             plan.add(request, start, num_tokens, start + num_tokens == known)
         self._admit(budget, singles, chunks)
+        if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):
+            singles.num_repeats = self._decode_chunk
         singles.extend(chunks)
         if not singles.requests:
             return None
+        num_more = singles.num_repeats - 1
         for request, start, num_tokens, samples in zip(
             singles.requests, singles.starts, singles.num_tokens, singles.samples, strict=True
         ):
-            request.num_computed_tokens = start + num_tokens
+            request.num_computed_tokens = start + num_tokens + num_more
             request.num_in_flight_steps += 1
-            request.num_in_flight_tokens += samples
+            request.num_in_flight_tokens += samples + num_more
         self._num_in_flight_steps += 1
         self.counters.num_steps += 1
         return singles
@@ -219,6 +202,20 @@ class Scheduler:
         pages = self.pool.allocate(num_missing)
         self.buffer.append_pages(request.slot, len(request.pages), pages)
         request.pages += pages
+        return True
+
+    def _can_repeat(self, plan: StepPlan) -> bool:
+        """Whether every row has so many tokens to go; where they have, their pages are handed out."""
+        num_more = self._decode_chunk - 1
+        rows = list(zip(plan.requests, plan.starts, plan.samples, strict=True))
+        if not all(samples and r.num_tokens + num_more < r.max_length for r, _, samples in rows):
+            return False
+        lengths = [(request, start + 1 + num_more) for request, start, _ in rows]
+        num_missing = sum(max(0, -(-length // self._page_size) - len(r.pages)) for r, length in lengths)
+        if num_missing > self.pool.num_allocatable:
+            return False
+        for request, length in lengths:
+            self._grow(request, length)
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -306,44 +303,54 @@ class Scheduler:
         """Makes a finished step true on the host.
 
         Args:
-            tokens: one for each row of the plan that samples, in order.
+            tokens: one for each row of the plan that samples, in order; of a chunk, repeat after repeat.
 
         Returns:
             The events of all requests of the step.
         """
         self._num_in_flight_steps -= 1
         events: list[StepEvent] = []
-        sampled = iter(tokens)
-        running = RequestStatus.RUNNING
+        num_sampled, num_repeats, position = len(tokens) // plan.num_repeats, plan.num_repeats, 0
         for request, start, num_tokens, samples in zip(
             plan.requests, plan.starts, plan.num_tokens, plan.samples, strict=True
         ):
             request.num_in_flight_steps -= 1
-            request.num_in_flight_tokens -= samples
-            token = next(sampled) if samples else None
-            if request.status is not running:
-                # It ended while this step was in flight: the token is dropped, the pages are freed once.
+            sampled: Sequence[int] = ()
+            if samples:
+                sampled = tokens[position::num_sampled]
+                request.num_in_flight_tokens -= num_repeats
+                position += 1
+            if request.status is not RequestStatus.RUNNING:
+                # It ended while this step was in flight: its tokens are dropped, its pages are freed once.
                 if not request.num_in_flight_steps:
                     self._leave(request)
                 continue
-            self._prefixes.commit(request, start + num_tokens)
-            if token is not None:
-                events.append(self._append_token(request, token))
+            num_accepted, reason = self._accept(request, sampled)
+            # Of a chunk, what was computed behind a stop is no part of the sequence.
+            self._prefixes.commit(request, min(start + num_tokens + num_repeats - 1, len(request.token_ids)))
+            if reason is not None:
+                is_error = reason is FinishReason.ERROR
+                error = "the model computed a value that is not a number" if is_error else None
+                events.append(self._finish(request, sampled[:num_accepted], reason, error))
+            elif samples:
+                events.append(StepEvent(request, sampled, None))
         return events
 
-    def _append_token(self, request: Request, token: int) -> StepEvent:
-        if not 0 <= token < self._vocab_size:
-            return self._finish(request, (), FinishReason.ERROR, "the model computed a value that is not a number")
-        position = len(request.token_ids)
-        request.token_ids.append(token)
-        self.buffer.token_ids[request.slot, position] = token
-        self.counters.num_generation_tokens += 1
+    def _accept(self, request: Request, sampled: Sequence[int]) -> tuple[int, FinishReason | None]:
+        """Appends sampled tokens up to the end of the request; how many those are, and why it ends if it does."""
         params = request.params
-        if token in params.stop_token_ids or (token in self._eos_token_ids and not params.ignore_eos):
-            return self._finish(request, (token,), FinishReason.STOP)
-        if position + 1 >= request.max_length:
-            return self._finish(request, (token,), FinishReason.LENGTH)
-        return StepEvent(request, (token,), None)
+        for index, token in enumerate(sampled):
+            if not 0 <= token < self._vocab_size:
+                return index, FinishReason.ERROR
+            position = len(request.token_ids)
+            request.token_ids.append(token)
+            self.buffer.token_ids[request.slot, position] = token
+            self.counters.num_generation_tokens += 1
+            if token in params.stop_token_ids or (token in self._eos_token_ids and not params.ignore_eos):
+                return index + 1, FinishReason.STOP
+            if position + 1 >= request.max_length:
+                return index + 1, FinishReason.LENGTH
+        return len(sampled), None
 
     def _finish(
         self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None

@@ -6,14 +6,14 @@ device  |     step N            |  step N+1                    | step N+2 …
 The device does not tell its own times; they follow from what the host sees:
 
 - A step begins at the end of its dispatch or at the end of the step before it, whichever is later.
-- A step for which the host had to wait ends when the wait returns.
+- A step for which the host had to wait ends when the wait returns, unless the step behind it is done
+  by then as well: the host woke up late, and its waking tells nothing.
 - Any other step ends between the last mark of the loop that saw it unfinished and the first that
   saw it done. The former is taken: such a step is as short, and the idle time behind it as long,
   as the marks allow.
 
-So idle time is an upper bound, with one exception: the time in which a waiting host wakes up is
-counted as the step's. That can hide idle time of the synchronous loop alone; in the overlapped one
-the next step is with the device before the wait begins.
+So idle time is an upper bound while a step is behind the one that is waited for, as in the overlapped
+loop. Where none is, as in the synchronous one, the time that the host takes to wake up counts as the step's.
 
 The device is idle before a step while work waits: while a request is there that has not sent its
 last event. Where there is no request, no time counts.
@@ -119,7 +119,9 @@ class Timeline:
         times, _ = self._in_flight[0]
         times.commit_began = now = self._clock()
         if times.seen_done == inf:
-            times.seen_unfinished = times.seen_done = now
+            times.seen_done = now
+            if not self._is_next_done(now):
+                times.seen_unfinished = now
 
     def commit_ended(self, *, has_work: bool) -> None:
         """The oldest step is true on the host, and its events are on their way.
@@ -150,6 +152,17 @@ class Timeline:
                 else:
                     times.seen_unfinished = now
         return now
+
+    def _is_next_done(self, now: float) -> bool:
+        """Whether the step behind the oldest one is done already."""
+        if len(self._in_flight) < 2:
+            return False
+        times, is_done = self._in_flight[1]
+        if is_done():
+            times.seen_done = now
+        else:
+            times.seen_unfinished = now
+        return times.seen_done == now
 
     def _note_work(self, has_work: bool, now: float) -> None:
         if not has_work:

@@ -152,7 +152,7 @@ def _complete(options: argparse.Namespace) -> int:
                 if options.url is not None:
                     raise
                 print(f"no server at {DEFAULT_URL}; loading the model here", file=sys.stderr)
-        asyncio.run(write_local(options.model, body, _write))
+        write_local(options.model, body, _write)
         return _end_line()
     except CompleteError as error:
         return _fail(str(error), EXIT_FAILURE)

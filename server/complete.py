@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any
 
 import orjson
@@ -36,41 +35,36 @@ async def write_remote(url: str, body: dict[str, Any], write: Callable[[str], ob
             write(piece)
 
 
-async def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], object]) -> None:
+def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], object]) -> None:
     """Loads the model into this process, with progress bars on standard error, and streams from it.
 
     Raises:
         CompleteError: the model cannot be loaded, or the request is refused.
     """
-    from server.errors import to_api_error
+    from pydantic import ValidationError
+
+    from server.errors import ApiError, to_api_error
     from server.loading import load_model
     from server.logs import set_up_logs
+    from server.offline_engine import OfflineEngine
     from server.progress import ProgressReporter
     from server.requests import ChatCompletionRequest, CompletionRequest
-    from server.service import Service
     from server.settings import ServerSettings
 
     set_up_logs("warning", "console")
     try:
+        request = (ChatCompletionRequest if "messages" in body else CompletionRequest).parse(body)
         # One answer needs one slot, and few shapes to compile.
         settings = ServerSettings.from_sources({"model": model, "max_num_seqs": 1}, os.environ)
-        request = (ChatCompletionRequest if "messages" in body else CompletionRequest).parse(body)
         with ProgressReporter() as progress:
-            engine, text_model = await asyncio.to_thread(load_model, settings, progress)
+            loaded = load_model(settings, progress)
+        with closing(OfflineEngine(loaded)) as engine, engine.stream(engine.prepare(request)) as stream:
+            for delta in stream:
+                write(delta.text)
+    except (ApiError, ValidationError) as error:
+        raise CompleteError(to_api_error(error).message) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise CompleteError(str(error)) from error
-    engine.start(asyncio.get_running_loop())
-    try:
-        service = Service(settings)
-        service.open(engine, text_model)
-        async with service.generate(request) as generation:
-            async for deltas in generation:
-                for delta in deltas:
-                    write(delta.text)
-    except Exception as error:
-        raise CompleteError(to_api_error(error).message) from error
-    finally:
-        engine.shutdown()
 
 
 async def _stream_remote(url: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:

@@ -33,9 +33,7 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     return load_with(settings.model, settings.engine_config, progress)
 
 
-def load_with(
-    model: str, configure: Callable[[tuple[int, ...]], EngineConfig], progress: Progress
-) -> LoadedModel:
+def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], progress: Progress) -> LoadedModel:
     """`load_model` with another source of configuration. Raises what that raises.
 
     Args:

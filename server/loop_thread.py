@@ -35,7 +35,8 @@ class LoopThread:
         self._tasks: dict[Future[Any], asyncio.Task[Any]] = {}  # touched in the loop alone
         self._stopping: asyncio.Future[None] | None = None
         self._is_stopped = False
-        self._lock = threading.Lock()  # between the last post and the stop
+        # Between the last post and the stop; reentrant, as a finalizer may run in the middle of a post.
+        self._lock = threading.RLock()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run_loop, args=(started,), name=name, daemon=True)
         self._thread.start()
@@ -52,9 +53,8 @@ class LoopThread:
         Raises:
             LoopStopped: before or while it runs.
         """
-        outcome: Future[T] = Future()
+        outcome = self._accept(coroutine)
         try:
-            self._accept(coroutine, outcome)
             while not outcome.done():
                 wait((outcome,), None if on_tick is None else TICK_SECONDS)
                 if on_tick is not None:
@@ -68,7 +68,7 @@ class LoopThread:
     def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Runs `coroutine` and waits for nothing, so that a finalizer may call it; a stopped loop drops it."""
         try:
-            self._accept(coroutine, Future())
+            self._accept(coroutine)
         except LoopStopped:
             return  # what it wanted to end has ended with the loop
 
@@ -80,15 +80,20 @@ class LoopThread:
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(self._set_stopping)
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped
+
     def join(self) -> None:
         """Waits for the end of a stopped thread."""
         self._thread.join()
 
-    def _accept(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
+    def _accept(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        outcome: Future[T] = Future()
         if not self._call_soon(partial(self._start, coroutine, outcome)):
             coroutine.close()
-            outcome.cancel()
             raise LoopStopped("the loop has been stopped")
+        return outcome
 
     def _call_soon(self, callback: Callable[[], None]) -> bool:
         """Whether the loop has accepted the callback."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cache.storage import KVPages
-from engine.attention import pages_per_block, paged_attention, token_layout
+from engine.attention import paged_attention, pages_per_block, token_layout
 from engine.batch import NUM_TOKENS, START, StepBatch
 from engine.shapes import TILE_SIZE, StepShape
 

@@ -89,6 +89,17 @@ async def test_streams_deliver_what_the_model_says(make_client):
     assert client.is_alive
 
 
+async def test_the_trace_tells_of_every_step(make_client):
+    client, _ = make_client()
+    assert not [event for event in client.trace() if event["name"] == "step"]
+    await read(client.submit([1, 2, 3], greedy(5)))
+    steps = [event["args"] for event in client.trace() if event["name"] == "step"]
+    assert [(args["step"], args["rows"], args["tokens"]) for args in steps[:4]] == [
+        (0, 1, 3), (1, 1, 1), (2, 1, 1), (3, 1, 1)
+    ]  # fmt: skip
+    assert len([event for event in client.trace(num_steps=2) if event["name"] == "step"]) == 2
+
+
 async def test_a_slow_reader_gets_merged_events_and_loses_nothing(make_client):
     client, engine = make_client()
     slow = client.submit([3], greedy(20))

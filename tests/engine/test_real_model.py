@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient
+from engine.engine import Engine
 from engine.types import FinishReason
 from sampling.params import SamplingParams
 
@@ -104,3 +105,30 @@ async def test_overlapped_equals_synchronous_equals_alone(run, real_engine):
                 else:
                     assert token_ids == expected
         assert real_engine.pool.reset_prefix_cache()
+
+
+async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_config, real_engine):
+    """Several steps in one program."""
+    config = dataclasses.replace(real_engine_config, decode_chunk=4, max_num_seqs=2, num_pages=100)
+    client = EngineClient(Engine(model_path, config, lambda stage, done, total: None))
+    client.start(asyncio.get_running_loop())
+    wishes = [
+        SamplingParams(max_tokens=23, temperature=0.0, ignore_eos=True),
+        SamplingParams(max_tokens=17, temperature=0.9, top_p=0.95, seed=3, ignore_eos=True),
+    ]
+
+    async def read(client, golden, wish):
+        token_ids = []
+        async for event in client.submit(golden["prompt_token_ids"], wish):
+            token_ids += event.token_ids
+        return token_ids
+
+    jobs = [(golden, wish) for golden in GOLDENS[1:3] for wish in wishes]
+    chunked = await asyncio.gather(*(read(client, *job) for job in jobs))
+    num_steps = client.stats().num_steps
+    client.shutdown()
+    single = EngineClient(real_engine)
+    single.start(asyncio.get_running_loop())
+    assert chunked == await asyncio.gather(*(read(single, *job) for job in jobs))
+    single.shutdown()
+    assert num_steps < sum(wish.max_tokens for _, wish in jobs) / 2

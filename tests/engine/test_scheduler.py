@@ -40,11 +40,12 @@ def prompt_of(index, wish):
     st.lists(wishes, min_size=1, max_size=14),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([1, 1, 3]),
     st.sampled_from([(1, 45, 4), (4, 45, 4), (4, 90, 4), (6, 60, 3), (3, 200, 1)]),
 )
-def test_every_request_gets_what_it_gets_alone(script, overlap, prefix_caching, size):
+def test_every_request_gets_what_it_gets_alone(script, overlap, prefix_caching, decode_chunk, size):
     num_slots, num_pages, page_size = size
-    world = World(num_slots, num_pages, page_size, 170, 2, overlap, prefix_caching)
+    world = World(num_slots, num_pages, page_size, 170, 2, overlap, prefix_caching, decode_chunk)
     turns, expected = {}, {}
     for index, wish in enumerate(script):
         prompt = prompt_of(index, wish)[: world.max_model_len - 1]
@@ -87,6 +88,14 @@ def test_the_overlapped_loop_is_two_steps_deep_and_wastes_none_on_a_known_end():
     synchronous.run({0: [synchronous.request("a", [5, 6, 7], max_tokens=9, ignore_eos=True)]})
     assert synchronous.runner.max_in_flight == 1
     assert synchronous.outcomes == world.outcomes
+
+
+def test_a_chunk_is_several_steps_in_one_and_ends_in_single_ones():
+    world = World(decode_chunk=4)
+    outcomes = world.run({0: [world.request("a", [5, 6, 7], max_tokens=11, ignore_eos=True)]})
+    assert outcomes["a"].token_ids == expected_output([5, 6, 7], 0, 14, ignore_eos=True)
+    # The prompt's own step, two chunks of four, and two single steps.
+    assert world.runner.num_steps == 5
 
 
 def test_a_stop_found_one_step_late_leaves_no_trace():

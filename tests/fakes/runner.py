@@ -73,11 +73,22 @@ class FakeRunner:
     def result(self, pending: FakePending) -> list[int]:
         while pending.tokens is None:
             first = self.queue.pop(0)
-            first.tokens = self._execute(first.step)
+            first.tokens = self._execute_repeats(first.step)
         return pending.tokens
 
     def is_done(self, pending: FakePending) -> bool:
         return pending.tokens is not None
+
+    def _execute_repeats(self, step: HostStep) -> list[int]:
+        tokens = []
+        for _ in range(step.num_repeats):
+            tokens += self._execute(step)
+            rows, ints = step.batch.rows.copy(), step.sampling.ints.copy()
+            rows[:, START] += 1
+            rows[:, TOKEN] = FROM_DEVICE
+            ints[:, POSITION] += 1
+            step = step._replace(batch=step.batch._replace(rows=rows), sampling=step.sampling._replace(ints=ints))
+        return tokens
 
     def _execute(self, step: HostStep) -> list[int]:
         batch, shape = step.batch, step.shape

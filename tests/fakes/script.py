@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from cache.pool import PagePool
 from engine.loop import EngineLoop, Message, Shutdown
 from engine.request import Request
-from engine.scheduler import Scheduler, StepEvent
+from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable
+from engine.step_event import StepEvent
 from engine.timeline import Timeline
 from engine.types import FinishReason
 from sampling.params import SamplingParams
@@ -62,6 +63,7 @@ class World:
     num_tiles: int = 2
     overlap: bool = True
     prefix_caching: bool = True
+    decode_chunk: int = 1
     max_turns: int = 20_000
 
     def __post_init__(self) -> None:
@@ -77,6 +79,7 @@ class World:
             vocab_size=VOCAB_SIZE,
             eos_token_ids=frozenset({EOS}),
             enable_prefix_caching=self.prefix_caching,
+            decode_chunk=self.decode_chunk,
         )
         table = ShapeTable(self.num_slots, (self.num_slots + self.num_tiles * TILE_SIZE) // TILE_SIZE)
         self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)

@@ -1,0 +1,183 @@
+"""How much of the device's speed reaches the clients, and what overlapping host and device gains.
+
+    python -m benchmarks.overlap                               # 1, 16 and 64 streams
+    python -m benchmarks.overlap --streams 16 --repeats 5 --websocket
+
+One engine decodes the same prompts in several ways, which take turns:
+
+    bare          its compiled steps alone, one after the other: the most that the device can give
+    synchronous   its loop that waits for each step, read by its client in the same process
+    overlapped    its loop that dispatches the next step before it waits, read in the same way
+    SSE           a server with such an engine and overlap, and clients, each in a process of its own
+
+All figures are tokens per second while every stream flows: prefill, start and end are left out.
+On a CPU everything but the bare loop also takes processor time from the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.bare_loop import run_bare
+from benchmarks.command import run, write_figures
+from benchmarks.engine_streams import run_streams
+from benchmarks.load import Transport, Workload, measure_apart
+from benchmarks.server_process import ServerFailed, served_model, started_server
+from engine.engine import Engine
+from server.model_store import ensure_model
+from server.progress import ProgressReporter
+from server.settings import ServerSettings
+
+PROGRAM = "benchmarks.overlap"
+NUM_PROMPT_TOKENS = 32
+LEGEND = "tokens per second while every stream flows: median (least..most); ratios are of medians"
+
+Way = Callable[[Workload], float]  # decodes the workload's prompts; tokens per second
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All ways with one number of streams."""
+
+    num_streams: int
+    rates: dict[str, list[float]]  # tokens per second, by way, in the order of the repeats
+
+    def ratio(self, way: str, reference: str) -> float:
+        return median(self.rates[way]) / median(self.rates[reference])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "num_streams": self.num_streams,
+            "tokens_per_s": self.rates,
+            "medians": {way: median(rates) for way, rates in self.rates.items()},
+            "ratios": {f"{way}/{reference}": self.ratio(way, reference) for way, reference in ratios(self.rates)},
+        }
+
+
+def ratios(ways: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What the table sets against what."""
+    return [(way, "bare") for way in ("SSE", "WebSocket") if way in ways] + [("overlapped", "synchronous")]
+
+
+def load_engine(settings: ServerSettings) -> Engine:
+    """The engine as `eagre serve` would have it."""
+    with ProgressReporter() as progress:
+        return Engine(ensure_model(settings.model, progress), settings.engine_config(), progress)
+
+
+def all_ways(engine: Engine, url: str, *, websocket: bool) -> dict[str, Way]:
+    """The ways in the order of their turns; each leaves its engine idle, since they share a processor."""
+    ways: dict[str, Way] = {
+        "bare": lambda load: run_bare(engine, load.token_prompts(), load.num_output_tokens).tokens_per_s,
+        "synchronous": lambda load: in_process(engine, load, overlap=False),
+        "overlapped": lambda load: in_process(engine, load, overlap=True),
+        "SSE": lambda load: over_network(url, load, "sse"),
+    }
+    if websocket:
+        ways["WebSocket"] = lambda load: over_network(url, load, "ws")
+    return ways
+
+
+def in_process(engine: Engine, load: Workload, *, overlap: bool) -> float:
+    return run_streams(engine, load.token_prompts(), load.num_output_tokens, overlap=overlap).tokens_per_s
+
+
+def over_network(url: str, load: Workload, transport: Transport) -> float:
+    """
+    Raises:
+        ServerFailed: a request failed, or the streams never all flowed at once.
+    """
+    report = measure_apart(dataclasses.replace(load, url=url, transport=transport))
+    if report.num_failed or report.full_tokens_per_s is None:
+        raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
+    return report.full_tokens_per_s
+
+
+def compare(ways: Mapping[str, Way], loads: Sequence[Workload]) -> Comparison:
+    """Runs every load in every way; the ways take turns, so that a drift of the machine hits them all."""
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for load in loads:
+        for way, decode in ways.items():
+            rates[way].append(decode(load))
+    return Comparison(loads[0].concurrency, rates)
+
+
+def columns(ways: Mapping[str, object]) -> list[str]:
+    return ["streams", *ways, *(f"{way}/{reference}" for way, reference in ratios(ways))]
+
+
+def row(comparison: Comparison) -> list[str]:
+    """One line of the table, by `columns`."""
+    rates = [f"{median(rate):,.1f} ({min(rate):,.1f}..{max(rate):,.1f})" for rate in comparison.rates.values()]
+    fractions = [f"{comparison.ratio(way, reference):.3f}" for way, reference in ratios(comparison.rates)]
+    return [str(comparison.num_streams), *rates, *fractions]
+
+
+def print_row(cells: Sequence[str], names: Sequence[str]) -> None:
+    widths = [max(len(name), 7 if name == "streams" or "/" in name else 26) for name in names]
+    print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
+
+
+def compare_all(ways: Mapping[str, Way], model: str, options: argparse.Namespace) -> list[Comparison]:
+    """Every number of streams in turn, printing the table as it grows."""
+    load = Workload(
+        url="", model=model, num_requests=1, num_prompt_tokens=NUM_PROMPT_TOKENS, num_output_tokens=8, seed=options.seed
+    )
+    for decode in ways.values():
+        decode(load)  # a warm-up
+    print_row(columns(ways), columns(ways))
+    comparisons = []
+    seeds = random.Random(options.seed)
+    for num_streams in options.streams:
+        load = dataclasses.replace(
+            load, concurrency=num_streams, num_requests=num_streams, num_output_tokens=options.output_len
+        )
+        # Prompts of their own in each repeat: an engine has those of earlier ones in its prefix cache.
+        loads = [dataclasses.replace(load, seed=seeds.getrandbits(32)) for _ in range(options.repeats)]
+        comparisons.append(compare(ways, loads))
+        print_row(row(comparisons[-1]), columns(ways))
+    print(LEGEND)
+    return comparisons
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", help="a name or a path to a GGUF file")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64], metavar="N")
+    parser.add_argument("--output-len", type=int, default=128, help="tokens of each stream")
+    parser.add_argument("--repeats", type=int, default=3, help="of all ways, in turn")
+    parser.add_argument("--num-pages", type=int, default=1100, help="cache pages of each of the two engines")
+    parser.add_argument("--websocket", action="store_true", help="measure /v1/stream too")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse_arguments(arguments)
+    flags = {"num_pages": options.num_pages, "model": options.model}
+    settings = ServerSettings.from_sources(flags, os.environ)
+    server_arguments = ["--num-pages", str(settings.num_pages), "--model", settings.model]
+    with started_server(server_arguments) as url:
+        # Only now: the server is idle, so the two do not compile side by side.
+        engine = load_engine(settings)
+        ways = all_ways(engine, url, websocket=options.websocket)
+        comparisons = compare_all(ways, served_model(url), options)
+    if options.json:
+        figures = [comparison.to_dict() for comparison in comparisons]
+        write_figures(options.json, PROGRAM, arguments, comparisons=figures)
+    return 0
+
+
+if __name__ == "__main__":
+    run(PROGRAM, main)

@@ -1,0 +1,150 @@
+"""The two sides of benchmarks/pages.py: our page classes, and vLLM's own Python classes for the same work."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+PAGE_SIZE = 16  # tokens
+
+Pages = list[Any]
+Prompt = Any  # a side's own object for a token sequence and the names of its pages
+
+
+class Side(Protocol):
+    """One of the two implementations; every workload is written against this."""
+
+    version: str
+
+    def reset(self, num_pages: int) -> None:
+        """Makes a new pool."""
+
+    def allocate(self, num_pages: int) -> Pages: ...
+
+    def release(self, pages: Pages) -> None:
+        """Pages are in the order of a request's tokens."""
+
+    def touch(self, pages: Pages) -> None: ...
+
+    def prompt(self, token_ids: list[int]) -> Prompt:
+        """A request of these tokens, its pages not named yet."""
+
+    def name_pages(self, prompt: Prompt) -> None:
+        """Hashes the full pages that have no name yet."""
+
+    def append(self, prompt: Prompt, token_ids: list[int]) -> None: ...
+
+    def cache(self, prompt: Prompt, pages: Pages) -> None:
+        """Remembers the content of all pages of a named prompt."""
+
+    def look_up(self, prompt: Prompt) -> Pages:
+        """The longest remembered prefix."""
+
+    def queue(self, num_pages: int) -> tuple[Any, Pages]:
+        """A free queue by itself, and the pages in it."""
+
+
+class OurSide:
+    """This project's classes."""
+
+    def __init__(self) -> None:
+        from cache import free_queue, hashing, page, pool
+
+        self.version = "eagre"
+        self._pool_type, self._queue_type, self._page_type = (
+            pool.PagePool,
+            free_queue.FreeCachePageQueue,
+            page.CachePage,
+        )
+        self._hash, self._hash_tokens = hashing.sha256_hash, hashing.hash_request_tokens
+
+    def reset(self, num_pages: int) -> None:
+        self._pool = self._pool_type(num_pages)
+
+    def allocate(self, num_pages: int) -> Pages:
+        return self._pool.allocate(num_pages)
+
+    def release(self, pages: Pages) -> None:
+        self._pool.release(pages)
+
+    def touch(self, pages: Pages) -> None:
+        self._pool.touch(pages)
+
+    def prompt(self, token_ids: list[int]) -> Prompt:
+        return SimpleNamespace(token_ids=token_ids, hashes=[])
+
+    def name_pages(self, prompt: Prompt) -> None:
+        prompt.hashes = self._hash_tokens(self._hash, PAGE_SIZE, prompt.token_ids, (), prompt.hashes)
+
+    def append(self, prompt: Prompt, token_ids: list[int]) -> None:
+        prompt.token_ids += token_ids
+
+    def cache(self, prompt: Prompt, pages: Pages) -> None:
+        for page, page_hash in zip(pages, prompt.hashes, strict=True):
+            self._pool.cache_page(page, page_hash)
+
+    def look_up(self, prompt: Prompt) -> Pages:
+        return self._pool.match_prefix(prompt.hashes)
+
+    def queue(self, num_pages: int) -> tuple[Any, Pages]:
+        pages = [self._page_type(page_id) for page_id in range(num_pages)]
+        return self._queue_type(pages), pages
+
+
+class VllmSide:
+    """vLLM's classes, called as its KV cache manager calls them."""
+
+    def __init__(self) -> None:
+        self.version = f"vllm {importlib.import_module('vllm').__version__}"
+        self._utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
+        self._pool_type = importlib.import_module("vllm.v1.core.block_pool").BlockPool
+        sha256 = importlib.import_module("vllm.utils.hashing").sha256
+        self._utils.init_none_hash(sha256)
+        self._hasher = self._utils.get_request_block_hasher(PAGE_SIZE, sha256)
+
+    def reset(self, num_pages: int) -> None:
+        self._pool = self._pool_type(num_pages, enable_caching=True, hash_block_size=PAGE_SIZE)
+
+    def allocate(self, num_pages: int) -> Pages:
+        blocks: Pages = self._pool.get_new_blocks(num_pages)
+        return blocks
+
+    def release(self, pages: Pages) -> None:
+        self._pool.free_blocks(reversed(pages))
+
+    def touch(self, pages: Pages) -> None:
+        self._pool.touch(pages)
+
+    def prompt(self, token_ids: list[int]) -> Prompt:
+        return SimpleNamespace(
+            all_token_ids=token_ids, num_tokens=len(token_ids), block_hashes=[], mm_features=[], lora_request=None,
+            cache_salt=None, prompt_embeds=None,
+        )  # fmt: skip
+
+    def name_pages(self, prompt: Prompt) -> None:
+        prompt.block_hashes.extend(self._hasher(prompt))
+
+    def append(self, prompt: Prompt, token_ids: list[int]) -> None:
+        prompt.all_token_ids += token_ids
+        prompt.num_tokens += len(token_ids)
+
+    def cache(self, prompt: Prompt, pages: Pages) -> None:
+        self._pool.cache_full_blocks(prompt, pages, 0, len(pages), PAGE_SIZE, 0)
+
+    def look_up(self, prompt: Prompt) -> Pages:
+        found = []
+        for block_hash in prompt.block_hashes:
+            blocks = self._pool.get_cached_block(block_hash, [0])
+            if not blocks:
+                break
+            found += blocks
+        return found
+
+    def queue(self, num_pages: int) -> tuple[Any, Pages]:
+        blocks = [self._utils.KVCacheBlock(block_id) for block_id in range(num_pages)]
+        return self._utils.FreeKVCacheBlockQueue(blocks), blocks
+
+
+SIDES: dict[str, Callable[[], Side]] = {"eagre": OurSide, "vllm": VllmSide}

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchmarks.load import Workload
+from benchmarks.overlap import compare, compare_all
+
+SPEEDS = {"bare": 100.0, "synchronous": 50.0, "overlapped": 75.0, "SSE": 90.0}
+
+
+class StubWays:
+    """Ways of known speed that note which load each was given."""
+
+    def __init__(self) -> None:
+        self.turns: list[tuple[str, int]] = []
+
+    def decode(self, way: str, load: Workload) -> float:
+        self.turns.append((way, load.seed))
+        return SPEEDS[way] * load.concurrency
+
+
+def test_ways_take_turns_with_the_same_prompts() -> None:
+    stub = StubWays()
+    ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
+    loads = [Workload(url="", model="stub", concurrency=2, seed=seed) for seed in (5, 6, 7)]
+    comparison = compare(ways, loads)
+    assert stub.turns == [(way, seed) for seed in (5, 6, 7) for way in SPEEDS]
+    assert comparison.rates["overlapped"] == [150.0] * 3
+    assert comparison.to_dict()["ratios"] == {"SSE/bare": 0.9, "overlapped/synchronous": 1.5}
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    stub = StubWays()
+    ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
+    options = argparse.Namespace(streams=[1, 16], output_len=128, repeats=2, seed=0)
+    comparisons = compare_all(ways, "stub", options)
+    assert [comparison.num_streams for comparison in comparisons] == [1, 16]
+    header, _, line, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["streams", *SPEEDS, "SSE/bare", "overlapped/synchronous"]
+    assert line.split()[:3] == ["16", "1,600.0", "(1,600.0..1,600.0)"]
+    assert line.split()[-2:] == ["0.900", "1.500"]
+    # The warm-up, then prompts of their own in each repeat.
+    assert len({seed for _, seed in stub.turns}) == 1 + 2 * 2
