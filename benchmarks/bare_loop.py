@@ -16,7 +16,6 @@ from engine.batch import HostStep
 from engine.engine import Engine
 from engine.plan import StepPlan
 from engine.request import Request
-from engine.runner import PendingStep
 from sampling.params import SamplingParams
 
 SEED = 0  # greedy tokens depend on none; a simulated device's do
@@ -60,15 +59,15 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
     if not full or sum(step.arrays.num_sampled for step in steps) < len(requests) * num_output_tokens:
         raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
 
-    runner = engine.runner
-    pending = [runner.enqueue(*step) for step in steps[: full[0]]]
-    runner.result(pending[-1])
+    first, end = full[0], full[-1] + 1
+    tokens = _compute(engine, steps[:first])
     start = time.perf_counter()
-    pending += [runner.enqueue(*step) for step in steps[full[0] : full[-1] + 1]]
-    runner.result(pending[-1])
+    tokens += _compute(engine, steps[first:end])
     seconds = time.perf_counter() - start
-    pending += [runner.enqueue(*step) for step in steps[full[-1] + 1 :]]
-    _commit_all(engine, pending)
+    tokens += _compute(engine, steps[end:])
+    # Leaves the engine as it was: nothing in flight, all pages given back.
+    for step, sampled in zip(steps, tokens, strict=True):
+        engine.scheduler.commit(step.plan, sampled)
     outputs = [request.token_ids[request.num_prompt_tokens :] for request in requests]
     return Decoded(len(requests) * len(full) / seconds, outputs)
 
@@ -83,7 +82,7 @@ def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
     return steps
 
 
-def _commit_all(engine: Engine, pending: Sequence[PendingStep]) -> None:
-    """Leaves the engine as it was: nothing in flight, all pages given back."""
-    for step in pending:
-        engine.scheduler.commit(step.plan, engine.runner.result(step))
+def _compute(engine: Engine, steps: Sequence[BuiltStep]) -> list[list[int]]:
+    """Each step's tokens; all steps are enqueued before the first is waited for."""
+    pending = [engine.runner.enqueue(*step) for step in steps]
+    return [engine.runner.result(step) for step in pending]

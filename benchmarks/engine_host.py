@@ -32,8 +32,8 @@ from engine.config import EngineConfig
 from engine.plan import StepPlan
 from engine.runner import PendingStep
 from engine.scheduler import Scheduler
-from engine.step_event import StepEvent
 from engine.shapes import TILE_SIZE
+from engine.step_event import StepEvent
 from sampling.params import SamplingParams
 
 PAGE_SIZE = 32  # tokens

@@ -85,8 +85,9 @@ class FreeCachePageQueue:
         for _ in range(n):
             assert page is not None
             pages.append(page)
-            page.prev_free_page = None
-            page.next_free_page, page = None, page.next_free_page
+            after = page.next_free_page
+            page.prev_free_page = page.next_free_page = None
+            page = after
         assert page is not None
         self._head.next_free_page = page
         page.prev_free_page = self._head
@@ -124,7 +125,8 @@ class FreeCachePageQueue:
                 if page.prev_free_page is not None:
                     raise _already_queued(page)
                 page.prev_free_page = before
-                before.next_free_page = before = page
+                before.next_free_page = page
+                before = page
                 num_linked += 1
         finally:
             before.next_free_page = after

@@ -99,6 +99,9 @@ class Scheduler:
         if request.request_id in self._requests:
             raise ValueError(f"request {request.request_id!r} is known already")
         self._requests[request.request_id] = request
+        if len(self._deadlines) > 4 * len(self._requests) + 64:  # most are of requests that have ended long ago
+            self._deadlines = [entry for entry in self._deadlines if entry[2].status is not RequestStatus.FINISHED]
+            heapq.heapify(self._deadlines)
         for deadline in (request.deadline, request.queue_deadline):
             if deadline is not None:
                 heapq.heappush(self._deadlines, (deadline, next(self._ties), request))

@@ -62,7 +62,7 @@ StartServer = Callable[..., Awaitable[RunningServer]]
 async def eventually(holds: Callable[[], bool], seconds: float = 5.0) -> None:
     """Waits until `holds()`; fails after `seconds`."""
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - the fakes and the service have no events for this
+        while not holds():
             await asyncio.sleep(0.002)
 
 

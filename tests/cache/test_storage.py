@@ -1,0 +1,76 @@
+"""What is written into pages comes back, exactly or within the error of its format."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from cache import storage
+from cache.storage import AXES, KVLayout, pages_that_fit
+
+LAYERS, PAGES, PAGE_SIZE, HEADS, DIM = 2, 5, 4, 3, 8
+
+
+def layout(dtype):
+    return KVLayout(LAYERS, PAGES, PAGE_SIZE, HEADS, DIM, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 0.0), ("bfloat16", 2**-8), ("int8", 0.5 / 127)])
+def test_what_is_written_is_read(dtype, error):
+    random = np.random.default_rng(0)
+    keys, values = random.standard_normal((2, 6, HEADS, DIM)).astype(np.float32) * 5
+    pages, offsets = np.array([1, 1, 3, 3, 4, 2]), np.array([0, 3, 1, 2, 0, 3])
+    kv = layout(dtype).allocate().write(jnp.int32(1), pages, offsets, keys, values)
+    read_keys, read_values = kv.read(jnp.int32(1), np.array([[1, 2], [3, 4]]), jnp.dtype("float32"))
+    rows, places = np.array([0, 0, 1, 1, 1, 0]), np.array([0, 3, 1, 2, 4, 7])
+    for read, written in ((read_keys, keys), (read_values, values)):
+        assert read.shape == (2, 2 * PAGE_SIZE, HEADS, DIM)
+        largest = np.abs(written).max(-1, keepdims=True)
+        assert (np.abs(read[rows, places] - written) <= error * largest * 1.0001).all()
+        untouched = np.ones(read.shape[:2], bool)
+        untouched[rows, places] = False
+        assert not np.asarray(read)[untouched].any()
+    other_layer, _ = kv.read(jnp.int32(0), np.array([[1, 2], [3, 4]]), jnp.dtype("float32"))
+    assert not other_layer.any()
+
+
+def test_a_vector_of_zeros_survives_int8():
+    zeros = np.zeros((1, HEADS, DIM), np.float32)
+    kv = layout("int8").allocate().write(jnp.int32(0), np.array([1]), np.array([0]), zeros, zeros)
+    keys, values = kv.read(jnp.int32(0), np.array([[1]]), jnp.dtype("float32"))
+    assert np.isfinite(keys).all()
+    assert not keys.any()
+    assert not values.any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_page_takes_as_many_bytes_as_it_says(dtype):
+    kv = layout(dtype).allocate()
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(kv)) == PAGES * layout(dtype).bytes_per_page
+
+
+def test_the_head_axis_can_be_split_over_a_mesh():
+    assert AXES[4] == "head"
+    spec = layout("float32").partition_spec("tensor")
+    assert spec == PartitionSpec(None, None, None, None, "tensor", None)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("tensor",))
+    kv = layout("float32").allocate(NamedSharding(mesh, spec))
+    assert kv.data.sharding.spec == spec
+
+
+def test_pages_come_from_a_share_or_from_bytes_and_never_more_than_are_of_use(monkeypatch):
+    monkeypatch.setattr(storage, "machine_memory", lambda: (1000, 500))
+    assert pages_that_fit(10, 99, memory_utilization=0.2) == 20
+    assert pages_that_fit(10, 7, memory_utilization=0.2) == 7
+    assert pages_that_fit(10, 99, memory_utilization=0.9) == 40  # the share is of all, the limit of what is free
+    assert pages_that_fit(10, 99, memory_utilization=0.2, kv_cache_bytes=305) == 30
+    with pytest.raises(ValueError, match="kv_cache_bytes is 401; at most 400"):
+        pages_that_fit(10, 99, memory_utilization=0.2, kv_cache_bytes=401)
+    with pytest.raises(ValueError, match="may take 100 bytes and a page takes 60: fewer than two"):
+        pages_that_fit(60, 99, memory_utilization=0.1)
+
+
+def test_the_machine_tells_its_memory():
+    total, available = storage.machine_memory()
+    assert 0 < available <= total
