@@ -34,7 +34,7 @@ from sampling.params import SamplingParams
 
 STEP_SECONDS = 0.0002
 PAGE_SIZE = 16  # tokens
-NUM_PAGES = 160  # a running request needs up to 20
+NUM_PAGES = 48  # a running request needs up to 18, and NUM_SLOTS could run
 NUM_SLOTS = 16
 NUM_PREFIXES = 12
 MAX_PREFIX_TOKENS = 128

@@ -81,7 +81,8 @@ class PagePool:
         A page without references is free, or cached where it has a hash. The tail goes into the
         queue first and so is evicted first.
         """
-        free, cached = [], []
+        free: list[CachePage] = []
+        cached: list[CachePage] = []
         for page in reversed(pages):
             page.decr_ref()
             if page.ref_cnt == 0:

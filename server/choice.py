@@ -82,7 +82,13 @@ class Choice:
         Raises:
             InvalidParameter, QueueFull, EngineError: from the engine.
         """
-        stream = engine.submit(prompt_token_ids, params, priority=request.priority or 0)
+        stream = engine.submit(
+            prompt_token_ids,
+            params,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+            timeout=request.timeout,
+        )
         return cls(index, stream, IncrementalDetokenizer(tokenizer), _make_stops(request), metrics)
 
     def advance(self, event: TokenEvent) -> Delta | None:

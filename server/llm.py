@@ -120,11 +120,6 @@ class LLM:
 
     @overload
     def generate(
-        self, prompts: Prompt, params: SamplingParams | None = None, *, progress: ShowProgress = True, **options: Any
-    ) -> Output: ...
-
-    @overload
-    def generate(
         self,
         prompts: list[str] | list[list[int]] | list[Prompt],
         params: Params | None = None,
@@ -132,6 +127,11 @@ class LLM:
         progress: ShowProgress = True,
         **options: Any,
     ) -> list[Output]: ...
+
+    @overload
+    def generate(
+        self, prompts: Prompt, params: SamplingParams | None = None, *, progress: ShowProgress = True, **options: Any
+    ) -> Output: ...
 
     def generate(
         self, prompts: Any, params: Params | None = None, *, progress: ShowProgress = True, **options: Any

@@ -16,6 +16,7 @@ MAX_CHOICES = 16  # n
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_PROMPTS = 64
+MAX_SALT_LENGTH = 256  # characters
 DEFAULT_COMPLETION_TOKENS = 16
 DEFAULT_TEMPERATURE = 1.0
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
@@ -123,6 +124,8 @@ class GenerationRequest(StrictModel):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LENGTH)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
 

@@ -78,6 +78,8 @@ class ServerSettings:
     max_num_queued_tokens: int = _setting(
         EngineConfig.max_num_queued_tokens, int, "prompt tokens that may wait before 429", "TOKENS"
     )
+    request_timeout: float | None = _setting(None, float, "time a request has from its arrival to its end", "SECONDS")
+    queue_timeout: float | None = _setting(None, float, "time a request may wait before it runs", "SECONDS")
     max_body_bytes: int = _setting(4 << 20, int, "largest request body and WebSocket frame", "BYTES")
     shutdown_timeout: float = _setting(30.0, float, "time running streams have to end after SIGTERM", "SECONDS")
     ping_interval: float = _setting(15.0, float, "longest silence on an open stream", "SECONDS")
@@ -122,6 +124,8 @@ class ServerSettings:
                 enable_prefix_caching=not self.no_prefix_caching,
                 max_num_queued_requests=self.max_num_queued_requests,
                 max_num_queued_tokens=self.max_num_queued_tokens,
+                request_timeout=self.request_timeout,
+                queue_timeout=self.queue_timeout,
                 overlap=not self.synchronous,
                 seed=self.seed,
                 compilation_cache=str(cache_folder() / "compiled"),

@@ -177,7 +177,7 @@ def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
     ("path", "source"),
     [
         ("server/app.py", "import aiohttp, json, orjson\nfrom engine.client import EngineClient"),
-        ("server/app.py", "from engine import client, config, gguf_file, types\nfrom sampling.params import SamplingParams"),
+        ("server/app.py", "from engine import client, config, gguf_file\nfrom sampling.params import SamplingParams"),
         ("engine/models/llama.py", "import jax\nfrom ..config import EngineConfig\nfrom cache.pool import PagePool"),
         ("engine/client.py", "import asyncio"),
         ("cache/storage.py", "import jax.numpy as jnp\nfrom cache.pool import PagePool"),

@@ -105,6 +105,7 @@ class FakeEngineClient:
         self.max_num_queued = max_num_queued
         self.num_cached_tokens = 0
         self.running: dict[str, FakeTokenStream] = {}
+        self.options: dict[str, dict[str, object]] = {}  # what each submit was told besides the parameters
         self.submitted: list[FakeTokenStream] = []
         self.aborted: list[str] = []
         self.is_alive = False
@@ -145,6 +146,8 @@ class FakeEngineClient:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        cache_salt: str | None = None,
+        timeout: float | None = None,
     ) -> FakeTokenStream:
         if not self.is_alive:
             raise EngineError("the engine is not running")
@@ -152,6 +155,7 @@ class FakeEngineClient:
         if len(self.running) >= self.max_num_queued:
             raise QueueFull(f"{len(self.running)} requests wait; the limit is {self.max_num_queued}")
         request_id = request_id or f"request-{next(self._ids)}"
+        self.options[request_id] = {"priority": priority, "cache_salt": cache_salt, "timeout": timeout}
         stream = FakeTokenStream(request_id, self.respond(prompt_token_ids, params), params, self)
         self.running[request_id] = stream
         self.submitted.append(stream)

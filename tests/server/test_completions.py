@@ -336,3 +336,28 @@ async def test_keep_alive_survives_an_error(server: RunningServer) -> None:
                 assert (await response.json())["error"]["code"] == "invalid_json"
             async with session.post(server.url + "/v1/completions", json={"prompt": "ok"}) as response:
                 assert (await response.json())["choices"][0]["text"] == "ok"
+
+
+async def test_priority_salt_and_timeout_reach_the_engine(server: RunningServer) -> None:
+    body = {"prompt": "tide", "priority": -3, "cache_salt": "tenant", "timeout": 5, "n": 2}
+    status, _ = await server.post("/v1/completions", body)
+    assert status == 200
+    told = {"priority": -3, "cache_salt": "tenant", "timeout": 5.0}
+    assert list(server.engine.options.values()) == [told, told]
+
+
+@pytest.mark.parametrize(
+    ("wish", "param", "words"),
+    [
+        ({"timeout": 0}, "timeout", "greater than 0"),
+        ({"timeout": "5"}, "timeout", "number"),
+        ({"cache_salt": ""}, "cache_salt", "at least 1 character"),
+        ({"cache_salt": "x" * 257}, "cache_salt", "at most 256 characters"),
+    ],
+)
+async def test_salt_and_timeout_have_limits(
+    server: RunningServer, wish: dict[str, object], param: str, words: str
+) -> None:
+    status, body = await server.post("/v1/completions", {"prompt": "tide", **wish})
+    assert (status, body["error"]["param"]) == (400, param)
+    assert words in body["error"]["message"]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,17 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 
 ROOT = Path(__file__).parents[2]
-ENDLESS = {"max_tokens": 90_000, "ignore_eos": True}  # of an engine with a context this long
+ENDLESS: dict[str, Any] = {"max_tokens": 90_000, "ignore_eos": True}  # of an engine with a context this long
 
 MakeLLM = Callable[..., LLM]
 
 
 def endless_engine() -> FakeEngineClient:
     return FakeEngineClient(max_model_len=100_000)
+
+
+def has_no_requests(engine: FakeEngineClient) -> bool:
+    return not engine.running
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -58,7 +63,7 @@ def make_llm() -> Iterator[MakeLLM]:
 
     yield make
     for llm, engine in made:
-        wait_until(lambda engine=engine: not engine.running)  # type: ignore[misc]  # of a lambda with a default
+        wait_until(partial(has_no_requests, engine))
         llm.close()
         assert engine.is_shut_down
 
@@ -139,7 +144,7 @@ def test_requests_take_every_sampling_parameter() -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "param", "message"),
     [
-        ("a", {"temperature": 3}, "temperature", "temperature is 3; it must be from 0 to 2"),
+        ("a", {"temperature": 3}, "temperature", "temperature is 3.0; it must be from 0 to 2"),
         ("a", {"max_tokens": 0}, "max_tokens", "max_tokens is 0; it must be at least 1"),
         ("a", {"max_tokens": 1000}, "max_tokens", "max_tokens is 1000"),
         ("a", {"max_token": 5}, "max_token", 'unknown parameter "max_token"'),
@@ -331,7 +336,7 @@ def test_an_interrupt_aborts_a_stream(make_llm: MakeLLM) -> None:
     engine = FakeEngineClient(is_manual=True)
     llm = make_llm(engine)
     stream = llm.stream("abc")
-    interrupt_when(lambda: len(engine.running) == 1)
+    interrupt_when(lambda: bool(llm._engine._thread._tasks))  # it waits for a delta
     with pytest.raises(KeyboardInterrupt):
         next(stream)
     wait_until(lambda: not engine.running)
@@ -387,7 +392,8 @@ def test_close_ends_the_calls_of_other_threads(make_llm: MakeLLM) -> None:
     llm = make_llm(engine)
     stream = llm.stream("abc", **ENDLESS)
     with ThreadPoolExecutor(2) as workers:
-        running = [workers.submit(llm.generate, ["abc", "abd"], progress=False, **ENDLESS) for _ in range(2)]
+        generate = partial(llm.generate, ["abc", "abd"], progress=False, **ENDLESS)
+        running = [workers.submit(generate) for _ in range(2)]
         wait_until(lambda: len(engine.running) == 5)
         llm.close()
         for call in running:

@@ -7,7 +7,10 @@ import re
 import pytest
 
 from server.playground import load_playground
-from tests.server.conftest import RunningServer
+from tests.server.conftest import RunningServer, eventually
+from tests.static.devtools import Browser, Page, find_chromium
+
+CHROMIUM = find_chromium()
 
 
 async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
@@ -50,6 +53,31 @@ def test_the_page_has_nothing_inline() -> None:
     """The policy would keep it from working."""
     page = load_playground()["index.html"].body.decode()
     assert not re.search(r"<style|\bstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:|data:", page)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+async def test_a_browser_has_nothing_to_complain_of(server: RunningServer) -> None:
+    """The page works under its own policy: the browser reports whatever it refuses."""
+    assert CHROMIUM is not None
+    browser = Browser(CHROMIUM)
+
+    async def continue_story(page: Page, transport: str) -> None:
+        num_asked = len(server.engine.submitted)
+        await page.click(f"input[name=transport][value={transport}]")
+        await page.evaluate("document.querySelector('#story-text').focus()")
+        await page.press("Enter")
+        await eventually(lambda: len(server.engine.submitted) > num_asked)
+        await page.wait_for("document.querySelector('#story-page').dataset.finish")
+
+    await browser.start()
+    try:
+        page = await browser.open(server.url + "/")
+        await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+        await continue_story(page, "sse")
+        await continue_story(page, "websocket")
+        assert page.complaints() == []
+    finally:
+        await browser.close()
 
 
 async def test_a_known_etag_gets_a_304(server: RunningServer) -> None:
