@@ -149,11 +149,12 @@ class HostCost:
     step: float  # from one dispatch to the next
 
     @classmethod
-    def between(cls, first: Marks, last: Marks, num_steps: int) -> HostCost:
+    def between(cls, first: Marks, last: Marks, num_steps: int, step_seconds: float) -> HostCost:
+        """Of the steps from one mark to another, each of which took the device `step_seconds`."""
         total = Marks(*(after - before for before, after in zip(first, last, strict=True)))
         known = total.schedule + total.build + total.dispatch + total.commit + total.wait
         return cls(
-            idle=total.idle / total.wall,
+            idle=total.idle / (total.idle + num_steps * step_seconds),
             thread=total.thread / num_steps,
             schedule=total.schedule / num_steps,
             build=total.build / num_steps,
@@ -201,7 +202,7 @@ def measure(
     full_steps = meter.full_steps[NUM_SETTLING_STEPS:]
     if len(full_steps) <= num_steps:
         raise RuntimeError(f"all {num_rows} rows decoded in {len(meter.full_steps)} steps only, {num_steps} are wanted")
-    return HostCost.between(full_steps[0], full_steps[num_steps], num_steps)
+    return HostCost.between(full_steps[0], full_steps[num_steps], num_steps, step_seconds)
 
 
 async def _read_all(client: EngineClient, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:

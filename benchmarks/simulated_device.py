@@ -132,6 +132,8 @@ class SimulatedEngine(Engine):
         """
         if config.num_pages is None:
             raise ValueError("num_pages is None; a simulated device has no memory that would tell")
+        if config.decode_chunk != 1:
+            raise ValueError(f"decode_chunk is {config.decode_chunk}; a simulated device does one step at a time")
         page_size = config.page_size or PAGE_SIZE_BY_BACKEND["cpu"]
         block = pages_per_block(page_size)
         self.config = config

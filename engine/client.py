@@ -83,8 +83,9 @@ class EngineClient:
         self._config = engine.config
         self._seeds = random.Random(engine.config.seed)
         self._streams: dict[str, TokenStream] = {}
-        self._num_submitted = 0
-        self._num_submitted_tokens = 0
+        # Continued from what earlier clients of this engine submitted, all of which has left the queue.
+        self._num_submitted = engine.scheduler.counters.num_dequeued
+        self._num_submitted_tokens = engine.scheduler.counters.num_dequeued_tokens
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._is_closed = False

@@ -73,12 +73,12 @@ class Engine:
         self.timeline = Timeline()
         self.runner = DeviceRunner(params, model.config, layout, buffer, table, config.decode_chunk)
         self.runner.compile(progress)
-        self._compile_counter.start()
 
     def make_loop(
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """The loop that drives this engine; there is one at a time."""
+        """The loop that drives this engine; there is one at a time. From now on a compile is a defect."""
+        self._compile_counter.start()
         return EngineLoop(
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
         )

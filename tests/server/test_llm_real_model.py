@@ -24,7 +24,7 @@ GOLDENS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text(encoding="utf-8")
 )["prompts"]
 TIE = 1e-4  # where the reference's two best logits are closer than this, rounding decides
-GREEDY = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def llm(real_engine: Engine, text_model: TextModel) -> Iterator[LLM]:
 
 
 def short_goldens(count: int) -> list[dict[str, Any]]:
-    return sorted(GOLDENS, key=lambda golden: len(golden["prompt_token_ids"]))[:count]
+    """Those of plain texts, the shortest first."""
+    texts = [golden for golden in GOLDENS if "text" in golden]
+    return sorted(texts, key=lambda golden: len(golden["prompt_token_ids"]))[:count]
 
 
 def assert_golden(output: Output, golden: dict[str, Any]) -> None:
@@ -57,13 +59,13 @@ def assert_golden(output: Output, golden: dict[str, Any]) -> None:
 
 
 def test_the_tokens_of_the_reference_in_a_batch_and_alone(llm: LLM) -> None:
-    goldens = [golden for golden in short_goldens(12) if golden["text"]]
+    goldens = short_goldens(6)
     prompts = [golden["text"] for golden in goldens]
     together = llm.generate(prompts, GREEDY, progress=False)
     for output, golden in zip(together, goldens, strict=True):
         assert_golden(output, golden)
         assert output.finish_reason is FinishReason.LENGTH
-    for prompt, output in list(zip(prompts, together, strict=True))[:4]:
+    for prompt, output in list(zip(prompts, together, strict=True))[:2]:
         alone = llm.generate(prompt, GREEDY)
         assert (alone.text, alone.token_ids) == (output.text, output.token_ids)
         with llm.stream(prompt, GREEDY) as stream:
@@ -74,9 +76,9 @@ def test_the_tokens_of_the_reference_in_a_batch_and_alone(llm: LLM) -> None:
 
 def test_forty_prompts_through_a_queue_of_eight(llm: LLM) -> None:
     prompts = [f"Number {index} is" for index in range(40)]
-    params = [SamplingParams(max_tokens=3, temperature=0.8, seed=index) for index in range(40)]
+    params = [SamplingParams(max_tokens=2, temperature=0.8, seed=index) for index in range(40)]
     outputs = llm.generate(prompts, params, progress=False)
-    assert [output.usage.num_completion_tokens for output in outputs] == [3] * 40
+    assert [output.usage.num_completion_tokens for output in outputs] == [2] * 40
     for index in (0, 39):
         assert llm.generate(prompts[index], params[index]).token_ids == outputs[index].token_ids
 
