@@ -76,11 +76,24 @@ def hash_request_tokens(
         known: names of the first pages, already computed; they are not computed again.
     """
     hashes = list(known)
-    parent = hashes[-1].hash_value if hashes else None
-    num_known = len(hashes) * page_size
-    new_token_ids = tuple(token_ids[num_known:])
-    for end in range(page_size, len(new_token_ids) + 1, page_size):
-        page_hash = hash_page_tokens(hash_function, parent, new_token_ids[end - page_size : end], extra_keys)
-        hashes.append(page_hash)
-        parent = page_hash.hash_value
+    extend_page_hashes(hash_function, page_size, token_ids, extra_keys, hashes)
     return hashes
+
+
+def extend_page_hashes(
+    hash_function: HashFunction,
+    page_size: int,
+    token_ids: Sequence[int],
+    extra_keys: tuple[str, ...],
+    hashes: list[PageHash],
+) -> None:
+    """Appends to `hashes`, which has the names of a sequence's first pages, those of its other full pages.
+
+    The work of `hash_request_tokens` without a new list, for a sequence that grows page by page.
+    """
+    parent = hashes[-1].hash_value if hashes else NONE_HASH
+    unnamed = tuple(token_ids[len(hashes) * page_size :])
+    for end in range(page_size, len(unnamed) + 1, page_size):
+        page = unnamed[end - page_size : end]
+        parent = hash_function(parent, page, extra_keys)
+        hashes.append(PageHash(parent, page, extra_keys))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cache.hashing import PageHash
 
-NULL_PAGE_ID = 0  # takes the writes of padding rows; never allocated, never read
+NULL_PAGE_ID = 0  # takes the writes of padding rows; never allocated, and what is read of it counts for nothing
 
 
 @dataclass(slots=True, eq=False)

@@ -73,7 +73,7 @@ class PagePool:
             if page.ref_cnt == 0:
                 self._queue.remove(page)
                 self._num_cached -= 1
-            page.incr_ref()
+            page.ref_cnt += 1
 
     def release(self, pages: Sequence[CachePage]) -> None:
         """Gives a request's references back; `pages` are in the order of its tokens.
@@ -117,6 +117,15 @@ class PagePool:
             pages.append(page)
         return pages
 
+    def forget(self, pages: Sequence[CachePage]) -> None:
+        """Takes their names from pages that somebody holds: from now on nobody finds them."""
+        for page in pages:
+            if page.ref_cnt < 1:
+                raise ValueError(f"page {page.page_id} is to be forgotten while nobody holds it")
+            if page.page_hash is not None:
+                del self._page_by_hash[page.page_hash.hash_value]
+                page.reset_hash()
+
     def reset_prefix_cache(self) -> bool:
         """Forgets every prefix; refused (False) while any page is active."""
         if self.num_active:
@@ -141,8 +150,8 @@ class PagePool:
         assert len(queued) + len(active) == self.num_pages, f"{len(queued)} queued + {len(active)} active pages"
         assert all(page.ref_cnt == 0 for page in queued), "a page in the free queue is referenced"
         assert self.null_page.ref_cnt == 0, "the null page was handed out"
-        for page in self._page_by_hash.values():
-            assert page.page_hash is not None, f"page {page.page_id} is findable without a hash"
+        hashed = {page.page_hash.hash_value: page for page in self.pages if page.page_hash is not None}
+        assert hashed == self._page_by_hash, "the pages that can be found are not those that have a hash"
 
     def _evict(self, page: CachePage) -> None:
         assert page.page_hash is not None

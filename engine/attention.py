@@ -105,6 +105,7 @@ def _attend(q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, t
     # [num_rows, num_kv_heads, group * width, head_dim]: a key head's queries side by side.
     queries = q.reshape(num_rows, width, num_kv_heads, group, head_dim).transpose(0, 2, 3, 1, 4)
     queries = queries.reshape(num_rows, num_kv_heads, group * width, head_dim) * head_dim**-0.5
+    last_positions = jnp.max(positions, axis=1, keepdims=True)
     query_positions = jnp.tile(positions, (1, group))[:, None, :, None]
 
     def block(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -113,6 +114,8 @@ def _attend(q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, t
         keys, values = kv.read(layer, pages, q.dtype)
         scores = jnp.einsum("rhqd,rkhd->rhqk", queries, keys, preferred_element_type=jnp.float32)
         key_positions = index * block_size + jnp.arange(block_size)
+        # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
+        values = jnp.where((key_positions <= last_positions)[:, :, None, None], values, 0)
         scores = jnp.where(key_positions <= query_positions, scores, -jnp.inf)
         new_best = jnp.maximum(best, jnp.max(scores, axis=-1, keepdims=True))
         weights = jnp.exp(scores - new_best)

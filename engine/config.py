@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,6 @@ class EngineConfig:
             raise ValueError(f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the null page)")
         if not 0.0 < self.memory_utilization <= 0.95:
             raise ValueError(f"memory_utilization is {self.memory_utilization}; it must be above 0 and at most 0.95")
-
-    @cached_property
-    def eos_set(self) -> frozenset[int]:
-        return frozenset(self.eos_token_ids)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,14 +44,16 @@ class Lifecycle:
         self._engine = engine
         self._engine_loop = engine_loop
         self._pending: set[asyncio.Future[None]] = set()
-        self._lock = asyncio.Lock()  # one change of state at a time
+        self._lock = asyncio.Lock()  # one change at a time
+        self._is_closed = False
+
+    # Each change of state is one call in the engine thread: whoever asked for it may be cancelled
+    # while he waits, and `state` still tells what has become of the engine.
 
     async def pause(self) -> None:
         """Stops computing; returns once nothing is in flight. Running requests keep all they have."""
         async with self._lock:
-            if self.state is EngineState.RUNNING:
-                await self._run(self._stop_planning)
-                self.state = EngineState.PAUSED
+            await self._run(self._pause)
 
     async def resume(self) -> None:
         """Goes on after a pause.
@@ -59,10 +62,7 @@ class Lifecycle:
             EngineBusy: the engine sleeps; `wake` it.
         """
         async with self._lock:
-            if self.state is EngineState.ASLEEP:
-                raise EngineBusy("the engine is asleep; it must be woken, not resumed")
-            await self._run(self._start_planning)
-            self.state = EngineState.RUNNING
+            await self._run(self._resume)
 
     async def sleep(self, *, drop_weights: bool = False) -> None:
         """Gives the memory of the pages back; with `drop_weights` the device's memory of the weights too.
@@ -71,20 +71,12 @@ class Lifecycle:
         after `wake`. Cached prefixes are lost.
         """
         async with self._lock:
-            if self.state is not EngineState.ASLEEP:
-                await self._run(self._stop_planning)
-                self.state = EngineState.PAUSED
-                await self._run(lambda: self._engine.sleep(drop_weights=drop_weights))
-                self.state = EngineState.ASLEEP
+            await self._run(partial(self._sleep, drop_weights))
 
     async def wake(self) -> None:
         """Takes the memory again and goes on; does nothing where the engine does not sleep."""
         async with self._lock:
-            if self.state is EngineState.ASLEEP:
-                await self._run(self._engine.wake)
-                self.state = EngineState.PAUSED
-                await self._run(self._start_planning)
-                self.state = EngineState.RUNNING
+            await self._run(self._wake)
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix; refused (False) while any request holds a page."""
@@ -123,9 +115,11 @@ class Lifecycle:
                 await self._run(replace)
             finally:
                 scheduler.is_admitting = True
+                self._engine_loop.post(Call(_wake_up))
 
     def close(self, error: str) -> None:
-        """Fails what is still waiting for the engine thread, which has ended."""
+        """Fails what is still waiting for the engine thread, which has ended, and whatever is asked from now on."""
+        self._is_closed = True
         for future in self._pending:
             if not future.done():
                 future.set_exception(EngineError(error))
@@ -143,11 +137,32 @@ class Lifecycle:
             )
         return model.load(self._engine.config.dtype, lambda stage, done, total: None)
 
-    def _stop_planning(self) -> None:
-        self._engine_loop.is_paused = True
+    # ---------------------------------------------------------------- called in the engine thread
 
-    def _start_planning(self) -> None:
+    def _pause(self) -> None:
+        if self.state is EngineState.RUNNING:
+            self._engine_loop.is_paused = True
+            self.state = EngineState.PAUSED
+
+    def _resume(self) -> None:
+        if self.state is EngineState.ASLEEP:
+            raise EngineBusy("the engine is asleep; it must be woken, not resumed")
         self._engine_loop.is_paused = False
+        self.state = EngineState.RUNNING
+
+    def _sleep(self, drop_weights: bool) -> None:
+        if self.state is not EngineState.ASLEEP:
+            self._engine_loop.is_paused = True
+            self.state = EngineState.ASLEEP  # even if it fails half-way: `wake` undoes whatever was done
+            self._engine.sleep(drop_weights=drop_weights)
+
+    def _wake(self) -> None:
+        if self.state is EngineState.ASLEEP:
+            self._engine.wake()
+            self._engine_loop.is_paused = False
+            self.state = EngineState.RUNNING
+
+    # ---------------------------------------------------------------- called in the asyncio thread
 
     async def _run(self, function: Callable[[], T]) -> T:
         """Runs `function` in the engine thread while nothing is in flight.
@@ -155,7 +170,7 @@ class Lifecycle:
         Raises:
             EngineError: the engine is not running, or ends before it comes to this.
         """
-        if not self._engine_loop.is_running:
+        if self._is_closed or not self._engine_loop.is_running:
             raise EngineError("the engine is not running")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -165,7 +180,7 @@ class Lifecycle:
         def call() -> None:
             try:
                 results.append(function())
-            except (RuntimeError, ValueError, OSError) as error:
+            except (RuntimeError, ValueError, OSError, MemoryError) as error:
                 errors.append(error)
             loop.call_soon_threadsafe(_set_done, done)
 
@@ -178,6 +193,10 @@ class Lifecycle:
         if errors:
             raise errors[0]
         return results[0]
+
+
+def _wake_up() -> None:
+    """Does nothing; an idle loop looks at its requests again once it has a message."""
 
 
 def _set_done(future: asyncio.Future[None]) -> None:

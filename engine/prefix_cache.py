@@ -60,6 +60,10 @@ class PrefixCache:
                 self._pool.cache_page(page, page_hash)
         request.num_hashed_pages = num_full
 
+    def forget(self, request: Request) -> None:
+        """Makes sure that nobody finds the request's pages any more, because their content is wrong."""
+        self._pool.forget(request.pages)
+
     def _reusable(self, request: Request) -> list[PageHash]:
         """Names of the pages that may come from the cache: a full hit still leaves one token to compute."""
         if not self._is_enabled:

@@ -109,7 +109,7 @@ class DeviceRunner:
     def wake(self) -> None:
         """Undoes `sleep`; the pages are empty."""
         self._kv = self._layout.allocate()
-        self._params = jax.tree.map(jnp.asarray, self._params)
+        self._params = jax.tree.map(jax.device_put, self._params)  # of a host array jnp.asarray compiles a program
 
     def replace_params(self, params: llama.LlamaParams) -> None:
         """Takes other weights of the same shapes."""

@@ -141,11 +141,15 @@ class Scheduler:
         """
         singles, chunks = StepPlan(), StepPlan()
         budget = self._max_num_batched_tokens
-        for request in tuple(self._running):
+        requests, num_running = list(self._running), len(self._running)
+        for position, request in enumerate(requests):
             known = request.num_tokens
             if request.status is not RequestStatus.RUNNING or known >= request.max_length:
                 continue
             start = request.num_computed_tokens
+            if known - start > 1 and position < num_running:
+                requests.append(request)  # its turn comes behind all single tokens, or it might leave them no budget
+                continue
             num_tokens, charge = self._fit(known - start, budget)
             if num_tokens == 0:
                 continue
@@ -331,10 +335,12 @@ class Scheduler:
             num_accepted, reason = self._accept(request, sampled)
             # Of a chunk, what was computed behind a stop is no part of the sequence.
             self._prefixes.commit(request, min(start + num_tokens + num_repeats - 1, len(request.token_ids)))
-            if reason is not None:
-                is_error = reason is FinishReason.ERROR
-                error = "the model computed a value that is not a number" if is_error else None
+            if reason is FinishReason.ERROR:
+                self._prefixes.forget(request)
+                error = "the model computed a value that is not a number"
                 events.append(self._finish(request, sampled[:num_accepted], reason, error))
+            elif reason is not None:
+                events.append(self._finish(request, sampled[:num_accepted], reason))
             elif samples:
                 events.append(StepEvent(request, sampled, None))
         return events

@@ -20,6 +20,8 @@ from sampling.rows import (
     TOP_P,
 )
 
+_MAX_INT32 = 2**31 - 1
+
 
 class SequenceBuffer:
     """Everything a step needs of a running request, one row for each slot."""
@@ -51,7 +53,7 @@ class SequenceBuffer:
         self.device_token_position[slot] = NO_SLOT
         params, ints, floats = request.params, self.sampling_ints[slot], self.sampling_floats[slot]
         ints[SLOT] = slot
-        ints[TOP_K] = max(params.top_k, 0)
+        ints[TOP_K] = min(max(params.top_k, 0), _MAX_INT32)  # no vocabulary is as large
         ints[[SEED_LOW, SEED_HIGH]] = np.array([request.seed & (2**64 - 1)], np.uint64).view(np.int32)
         floats[TEMPERATURE] = params.temperature
         floats[TOP_P] = params.top_p

@@ -17,7 +17,12 @@ async def read_json(request: web.Request) -> Any:
         ApiError: empty or not JSON.
         web.HTTPRequestEntityTooLarge: over the application's limit.
     """
-    body = await request.read()
+    try:
+        body = await request.read()
+    except web.RequestPayloadError as error:
+        raise ApiError(
+            "the body cannot be decoded; it must be what Content-Encoding says", code="invalid_encoding"
+        ) from error
     if not body:
         raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
     try:

@@ -89,7 +89,11 @@ class ByteLevelBpe:
             )
         vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
         merges = [_pair(merge) for merge in metadata.merges]
-        self._tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges))
+        try:
+            model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
+        except Exception as error:  # the package has no narrower one
+            raise GgufError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
+        self._tokenizer = Tokenizer(model)
         self._tokenizer.pre_tokenizer = scheme.split()
         if scheme.is_nfc:
             self._tokenizer.normalizer = NFC()
@@ -104,7 +108,8 @@ class ByteLevelBpe:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        # Unlike `encode`, it lets other threads run meanwhile; nor does it note where in the text each token lies.
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
 

@@ -68,10 +68,14 @@ class ApiError(Exception):
 def shorten(value: object) -> str:
     """`value` as JSON, cut to a length that fits in a sentence."""
     if isinstance(value, str):
-        value = value[: MAX_SHOWN_VALUE + 1]  # a megabyte of text is not encoded for the sake of its beginning
+        # A megabyte of text is not encoded for the sake of its beginning; headers may hold bytes that are no UTF-8.
+        value = value[: MAX_SHOWN_VALUE + 1].encode("utf-8", "replace").decode()
     elif isinstance(value, list | dict) and len(value) > MAX_SHOWN_VALUE:
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)} entries"
-    text = orjson.dumps(value, default=str).decode()
+    try:
+        text = orjson.dumps(value, default=str).decode()
+    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+        return f"{'a list' if isinstance(value, list) else 'an object'} nested too deeply"
     return text if len(text) <= MAX_SHOWN_VALUE else text[: MAX_SHOWN_VALUE - 1] + "…"
 
 

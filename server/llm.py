@@ -11,40 +11,37 @@ The shortest use:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, overload
 
-from pydantic import ValidationError
-
 from engine.config import EngineConfig, ModelInfo
 from engine.types import EngineStats, Progress
-from sampling.params import InvalidParameter, SamplingParams
-from server.batch import BatchProgress, Job
-from server.errors import ApiError
+from sampling.params import SamplingParams
+from server.batch import BatchProgress
 from server.loading import LoadedModel, load_with
 from server.model_store import cache_folder, ensure_model
 from server.offline_engine import OfflineEngine
 from server.offline_request import (
+    CHAT,
+    COMPLETE,
     Messages,
-    as_invalid_parameter,
-    chat_request,
-    completion_request,
-    field_of,
+    Options,
+    Params,
+    Task,
     is_one_conversation,
     is_one_prompt,
+    refusals,
 )
 from server.output import Output
-from server.progress import ProgressReporter
+from server.progress import ProgressReporter, shown, silent
 from server.prompts import tokenize
-from server.requests import GenerationRequest, Prompt
+from server.requests import ChatCompletionRequest, Prompt
 from server.saved_llm import SavedLLM
 from server.settings import DEFAULT_MODEL
 from server.text_stream import TextStream
 
-Params: TypeAlias = SamplingParams | Sequence[SamplingParams]  # one for all prompts, or one each
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
 
@@ -81,7 +78,7 @@ class LLM:
             config = EngineConfig(**{"eos_token_ids": eos_token_ids, **settings})
             return config
 
-        with _loading_progress(progress) as tell:
+        with shown(progress) as tell:
 
             def watch(stage: str, done: int, total: int) -> None:
                 nonlocal num_programs
@@ -148,10 +145,9 @@ class LLM:
             InvalidParameter: a parameter or a prompt is refused; nothing has run then. Of several
                 prompts, the message names the first that is wrong by its index.
         """
-        is_one = is_one_prompt(prompts)
-        jobs = self._prepare(completion_request, [prompts] if is_one else prompts, params, options, is_one)
-        outputs = self._generate(jobs, progress, is_one)
-        return outputs[0] if is_one else outputs
+        if is_one_prompt(prompts):
+            return self._run_one(COMPLETE, prompts, params, progress, options)
+        return self._run_many(COMPLETE, prompts, params, progress, options)
 
     @overload
     def chat(
@@ -184,10 +180,9 @@ class LLM:
         Raises:
             InvalidParameter: as `generate`; also where the model is not made for chat.
         """
-        is_one = is_one_conversation(messages)
-        jobs = self._prepare(chat_request, [messages] if is_one else messages, params, options, is_one)
-        outputs = self._generate(jobs, progress, is_one)
-        return outputs[0] if is_one else outputs
+        if is_one_conversation(messages):
+            return self._run_one(CHAT, messages, params, progress, options)
+        return self._run_many(CHAT, messages, params, progress, options)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> TextStream:
         """The answer while it is generated: an iterator of deltas, each with `text` and `token_ids`.
@@ -197,13 +192,13 @@ class LLM:
         Raises:
             InvalidParameter: a parameter or the prompt is refused.
         """
-        (job,) = self._prepare(completion_request, [prompt], params, options, True)
-        return self._engine.stream(job, owner=self)
+        engine = self._engine
+        return engine.stream(COMPLETE.prepare_one(prompt, params, options, engine.prepare), owner=self)
 
     def stream_chat(self, messages: Messages, params: SamplingParams | None = None, **options: Any) -> TextStream:
         """Like `stream`, with the assistant's next message."""
-        (job,) = self._prepare(chat_request, [messages], params, options, True)
-        return self._engine.stream(job, owner=self)
+        engine = self._engine
+        return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare), owner=self)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
         """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.
@@ -214,10 +209,9 @@ class LLM:
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
             return len(text_model.tokenizer.encode(text_or_messages, add_special_tokens=True))
-        try:
-            return len(tokenize(chat_request(text_or_messages, None, {}), text_model)[0])
-        except ApiError as error:
-            raise as_invalid_parameter(error, "messages") from None
+        with refusals("messages"):
+            request = ChatCompletionRequest.parse({"messages": list(text_or_messages)})
+            return len(tokenize(request, text_model)[0])
 
     # ---------------------------------------------------------------- the engine's life
 
@@ -261,7 +255,7 @@ class LLM:
             RuntimeError: requests are running.
             ValueError: the model is of another shape.
         """
-        path = ensure_model(str(model), _silent)
+        path = ensure_model(str(model), silent)
         self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))
         self.model = str(model)
 
@@ -313,7 +307,7 @@ class LLM:
         """
         saved = SavedLLM.read(Path(folder))
         name = saved.model if model is None else str(model)
-        with _loading_progress(progress) as tell:
+        with shown(progress) as tell:
             saved.check_model(name, tell)
             return cls(name, progress=tell, **{**saved.engine, **engine})
 
@@ -328,63 +322,23 @@ class LLM:
         self._running_engine.check_open()
         return self._running_engine
 
-    def _prepare(
-        self,
-        to_request: Callable[[Any, SamplingParams | None, dict[str, Any]], GenerationRequest],
-        prompts: Iterable[Any],
-        params: Params | None,
-        options: dict[str, Any],
-        is_one: bool,
-    ) -> list[Job]:
-        """Checks everything before anything runs."""
-        prompts = list(prompts)
-        each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(prompts):
-            raise InvalidParameter("params", f"params has {len(each)} entries for {len(prompts)} prompts")
-        jobs = []
-        for index, (prompt, own) in enumerate(zip(prompts, each, strict=True)):
-            try:
-                jobs.append(self._prepare_one(to_request(prompt, own, options)))
-            except InvalidParameter as error:
-                if is_one:
-                    raise
-                raise InvalidParameter(error.param, f"prompt {index} of {len(prompts)}: {error}") from None
-        return jobs
+    def _run_one(self, task: Task, start: Any, params: Any, progress: ShowProgress, options: Options) -> Output:
+        engine = self._engine
+        job = task.prepare_one(start, params, options, engine.prepare)
+        (output,) = engine.generate([job], progress if callable(progress) else None)
+        return output
 
-    def _prepare_one(self, request: GenerationRequest) -> Job:
-        try:
-            return self._engine.prepare(request)
-        except InvalidParameter:
-            raise
-        except (ApiError, ValidationError) as error:
-            raise as_invalid_parameter(error, field_of(request)) from None
-        except ValueError as error:  # a text that is no Unicode
-            raise InvalidParameter(field_of(request), str(error)) from None
-
-    def _generate(self, jobs: Sequence[Job], progress: ShowProgress, is_one: bool) -> list[Output]:
-        if callable(progress):
-            return self._engine.generate(jobs, progress)
-        if is_one or not jobs or not progress:
-            return self._engine.generate(jobs)
+    def _run_many(
+        self, task: Task, starts: Any, params: Params | None, progress: ShowProgress, options: Options
+    ) -> list[Output]:
+        engine = self._engine
+        jobs = task.prepare_many(starts, params, options, engine.prepare)
+        if callable(progress) or not progress or not jobs:
+            return engine.generate(jobs, progress if callable(progress) else None)
         with ProgressReporter() as reporter:
 
             def show(batch: BatchProgress) -> None:
                 note = f"{batch.tokens_per_second:.0f} tokens/s"
                 reporter("generate", batch.num_finished, batch.num_prompts, note)
 
-            return self._engine.generate(jobs, show)
-
-
-@contextmanager
-def _loading_progress(progress: bool | Progress) -> Iterator[Progress]:
-    if callable(progress):
-        yield progress
-    elif progress:
-        with ProgressReporter() as reporter:
-            yield reporter
-    else:
-        yield _silent
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    pass
+            return engine.generate(jobs, show)

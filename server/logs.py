@@ -8,6 +8,8 @@ import sys
 import uuid
 
 import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import Processor
 
 from server.requests import REQUEST_ID_PATTERN
@@ -53,6 +55,13 @@ def set_up_logs(level: str, log_format: str) -> None:
         )
     )
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("aiohttp.server").addFilter(_is_our_failure)
+
+
+def _is_our_failure(record: logging.LogRecord) -> bool:
+    """False for what clients do: they leave, or send what is no HTTP. A traceback for each would bury the others."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, (ConnectionError, HttpProcessingError, web.RequestPayloadError))
 
 
 def new_request_id(offered: str | None = None) -> str:

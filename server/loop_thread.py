@@ -53,22 +53,23 @@ class LoopThread:
         Raises:
             LoopStopped: before or while it runs.
         """
-        outcome = self._accept(coroutine)
-        try:
+        outcome: Future[T] = Future()
+        try:  # from here on an interrupt may come between any two instructions
+            self._accept(coroutine, outcome)
             while not outcome.done():
                 wait((outcome,), None if on_tick is None else TICK_SECONDS)
                 if on_tick is not None:
                     on_tick()
         except BaseException:
-            self._call_soon(partial(self._cancel, outcome))
-            wait((outcome,), _CANCEL_SECONDS)
+            if self._call_soon(partial(self._cancel, coroutine, outcome)):
+                wait((outcome,), _CANCEL_SECONDS)
             raise
         return outcome.result()
 
     def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Runs `coroutine` and waits for nothing, so that a finalizer may call it; a stopped loop drops it."""
         try:
-            self._accept(coroutine)
+            self._accept(coroutine, Future())
         except LoopStopped:
             return  # what it wanted to end has ended with the loop
 
@@ -88,12 +89,10 @@ class LoopThread:
         """Waits for the end of a stopped thread."""
         self._thread.join()
 
-    def _accept(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        outcome: Future[T] = Future()
+    def _accept(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
         if not self._call_soon(partial(self._start, coroutine, outcome)):
             coroutine.close()
             raise LoopStopped("the loop has been stopped")
-        return outcome
 
     def _call_soon(self, callback: Callable[[], None]) -> bool:
         """Whether the loop has accepted the callback."""
@@ -129,10 +128,13 @@ class LoopThread:
         self._tasks[outcome] = task
         task.add_done_callback(partial(self._finish, outcome))
 
-    def _cancel(self, outcome: Future[Any]) -> None:
+    def _cancel(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
         task = self._tasks.get(outcome)
         if task is not None:
             task.cancel()
+        elif not outcome.done():  # interrupted before it was posted
+            coroutine.close()
+            outcome.set_exception(LoopStopped("it was cancelled before its start"))
 
     def _finish(self, outcome: Future[T], task: asyncio.Task[T]) -> None:
         del self._tasks[outcome]

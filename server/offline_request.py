@@ -1,21 +1,67 @@
-"""From the arguments of a Python call to the request that an HTTP client would have sent."""
+"""From the arguments of a Python call to the checked requests that an HTTP client would have sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
 from sampling.params import InvalidParameter, SamplingParams
+from server.batch import Job
 from server.errors import ApiError, shorten, to_api_error
 from server.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams]  # one for all prompts, or one each
+Options: TypeAlias = Mapping[str, Any]  # wire name: value
+Prepare: TypeAlias = Callable[[GenerationRequest], Job]
 
 # Of the wire's parameters, those that say nothing to a caller in the same process.
 _WIRE_ONLY = frozenset({"model", "request_id", "return_token_ids", "stream", "stream_options", "user"})
+
+
+class Task(NamedTuple):
+    """One of the two things a model is asked to do."""
+
+    parse: Callable[[Any], GenerationRequest]
+    field: str  # wire name of what it starts from
+    plural: str  # what the calls that take several call their list
+    to_wire: Callable[[Any], Any]
+
+    def prepare_one(self, start: object, params: SamplingParams | None, options: Options, prepare: Prepare) -> Job:
+        """
+        Args:
+            start: a prompt or messages.
+        Raises:
+            InvalidParameter: a parameter is unknown or outside its limits, or the prompt is refused.
+        """
+        for name in sorted(_WIRE_ONLY.intersection(options)):
+            raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
+        given = {} if params is None else {**asdict(params), "stop_token_ids": list(params.stop_token_ids)}
+        with refusals(self.field):
+            return prepare(self.parse({**given, **options, self.field: self.to_wire(start)}))
+
+    def prepare_many(
+        self, starts: Iterable[object], params: Params | None, options: Options, prepare: Prepare
+    ) -> list[Job]:
+        """
+        Raises:
+            InvalidParameter: one of them is refused; the message names it by its index.
+        """
+        starts = list(starts)
+        each = [params] * len(starts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(starts):
+            raise InvalidParameter("params", f"params has {len(each)} entries for {len(starts)} {self.plural}")
+        jobs = []
+        for index, (start, own) in enumerate(zip(starts, each, strict=True)):
+            try:
+                jobs.append(self.prepare_one(start, own, options, prepare))
+            except InvalidParameter as error:
+                raise InvalidParameter(error.param, f"{self.plural}[{index}]: {error}") from None
+        return jobs
 
 
 def is_one_prompt(prompts: object) -> bool:
@@ -30,48 +76,33 @@ def is_one_conversation(messages: object) -> bool:
     return isinstance(messages, Sequence) and len(messages) > 0 and isinstance(messages[0], Mapping)
 
 
-def completion_request(prompt: object, params: SamplingParams | None, options: Mapping[str, Any]) -> CompletionRequest:
-    """
-    Raises:
-        InvalidParameter: a parameter is unknown or outside its limits.
-    """
-    if not isinstance(prompt, str):
-        if not isinstance(prompt, Sequence):
-            raise InvalidParameter("prompt", f"prompt is {shorten(prompt)}; it must be a text or a list of token ids")
-        prompt = list(prompt)
+@contextmanager
+def refusals(field: str) -> Iterator[None]:
+    """Every refusal of a request as the engine's own kind of error; `field` where it names no parameter."""
     try:
-        return CompletionRequest.parse({**_body(params, options), "prompt": [prompt]})
+        yield
+    except InvalidParameter:
+        raise
     except (ApiError, ValidationError) as error:
-        raise as_invalid_parameter(error) from None
+        refusal = to_api_error(error)
+        raise InvalidParameter(refusal.param or field, refusal.message) from None
+    except ValueError as error:  # a text that is no Unicode
+        raise InvalidParameter(field, str(error)) from None
 
 
-def chat_request(
-    messages: Messages, params: SamplingParams | None, options: Mapping[str, Any]
-) -> ChatCompletionRequest:
-    """
-    Raises:
-        InvalidParameter: a parameter is unknown or outside its limits.
-    """
-    try:
-        return ChatCompletionRequest.parse({**_body(params, options), "messages": list(messages)})
-    except (ApiError, ValidationError) as error:
-        raise as_invalid_parameter(error) from None
+def _prompts_on_the_wire(prompt: object) -> list[object]:
+    """A list of one, so that a list of texts is not taken for several prompts."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, Sequence):
+        return [list(prompt)]
+    raise InvalidParameter("prompt", f"prompt is {shorten(prompt)}; it must be a text or a list of token ids")
 
 
-def as_invalid_parameter(error: ApiError | ValidationError, field: str = "prompt") -> InvalidParameter:
-    """The engine's own kind of error; `field` where the error names no parameter."""
-    refusal = to_api_error(error)
-    return InvalidParameter(refusal.param or field, refusal.message)
+def _messages_on_the_wire(messages: object) -> object:
+    """The wire's arrays are lists, and no other sequences."""
+    return list(messages) if isinstance(messages, Sequence) else messages
 
 
-def field_of(request: GenerationRequest) -> str:
-    """Wire name of what the request generates from."""
-    return "messages" if isinstance(request, ChatCompletionRequest) else "prompt"
-
-
-def _body(params: SamplingParams | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    for name in sorted(_WIRE_ONLY.intersection(options)):
-        raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
-    if params is None:
-        return dict(options)
-    return {**asdict(params), "stop_token_ids": list(params.stop_token_ids), **options}
+COMPLETE = Task(CompletionRequest.parse, "prompt", "prompts", _prompts_on_the_wire)
+CHAT = Task(ChatCompletionRequest.parse, "messages", "messages", _messages_on_the_wire)

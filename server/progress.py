@@ -6,10 +6,14 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TextIO
 
 from tqdm import tqdm
+
+from engine.types import Progress
 
 # Stages that count bytes, by their first word; every other stage counts things.
 BYTE_STAGES = frozenset({"download", "unpack", "verify"})
@@ -64,6 +68,22 @@ class ProgressReporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def shown(progress: bool | Progress) -> Iterator[Progress]:
+    """A `Progress` from a caller's choice: True shows stages, False is silent, a callable is told of them."""
+    if callable(progress):
+        yield progress
+    elif progress:
+        with ProgressReporter() as reporter:
+            yield reporter
+    else:
+        yield silent
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """A `Progress` that shows nothing."""
 
 
 class _Bar:

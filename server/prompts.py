@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 # Text above this many characters is tokenised in a worker thread: 16 KiB take about
 # as long as one step of a small model, and the other streams must not wait for it.
 MAX_INLINE_CHARS = 16 << 10
+MESSAGE_CHARS = 32  # what a message costs beside its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def tokenize(request: GenerationRequest, text_model: TextModel) -> list[list[int
 
 def _num_chars(request: GenerationRequest) -> int:
     if isinstance(request, ChatCompletionRequest):
-        return sum(len(message.content) for message in request.messages)
+        return sum(len(message.content) + MESSAGE_CHARS for message in request.messages)
     if isinstance(request, CompletionRequest):
         return sum(len(prompt) for prompt in request.prompt if isinstance(prompt, str))
     raise TypeError(f"no prompt in a {type(request).__name__}")

@@ -57,8 +57,9 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     try:
         try:
             await site.start()
-        except OSError as error:
-            announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+            reason = getattr(error, "strerror", None) or error
+            announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {reason}")
             return EXIT_USAGE
         loading = run_in_daemon_thread(lambda: load(settings, _tell(service, progress)))
         await _first_of(loading, stopped)

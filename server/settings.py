@@ -131,7 +131,7 @@ class ServerSettings:
                 compilation_cache=str(cache_folder() / "compiled"),
                 eos_token_ids=eos_token_ids,
             )
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # RuntimeError: the cache folder is in a home that is not known
             raise SettingsError(str(error)) from error
 
     @classmethod

@@ -303,7 +303,11 @@ def _check_origin(request: web.Request, allowed: tuple[str, ...]) -> None:
     origin = request.headers.get("Origin")
     if origin is None or origin in allowed:
         return
-    if urlsplit(origin).netloc != request.host:
+    try:
+        is_own = urlsplit(origin).netloc == request.host
+    except ValueError:  # it is no address at all
+        is_own = False
+    if not is_own:
         raise ApiError(
             f"the origin {shorten(origin)} may not open a socket here; see --allowed-origins",
             status=403,

@@ -130,3 +130,28 @@ def test_the_null_page_is_never_handed_out():
     assert pool.null_page.is_null
     with pytest.raises(ValueError, match="at least one more"):
         PagePool(1)
+
+
+def test_forgotten_pages_are_free_when_their_holder_lets_go():
+    pool = PagePool(4)
+    pages = pool.allocate(3)
+    names = hash_request_tokens(sha256_hash, 1, [1, 2])
+    for page, name in zip(pages, names, strict=False):
+        pool.cache_page(page, name)
+    pool.forget(pages)
+    assert pool.match_prefix(names) == []
+    pool.release(pages)
+    assert (pool.num_free, pool.num_cached) == (3, 0)
+    pool.check()
+    with pytest.raises(ValueError, match=f"page {pages[0].page_id} is to be forgotten while nobody holds it"):
+        pool.forget(pages)
+
+
+def test_the_check_notices_a_page_that_is_found_under_another_name():
+    pool = PagePool(3)
+    (page,) = pool.allocate(1)
+    first, second = hash_request_tokens(sha256_hash, 1, [1, 2])
+    pool.cache_page(page, first)
+    page.page_hash = second
+    with pytest.raises(AssertionError, match="can be found"):
+        pool.check()

@@ -88,3 +88,24 @@ def test_a_row_is_the_same_bit_for_bit_beside_longer_neighbours():
         return np.asarray(run(q, kv, batch))
 
     assert np.array_equal(outputs([5, 6])[0], outputs([5, 300])[0])
+
+
+@pytest.mark.parametrize("num_tiles", [0, 1])
+def test_a_nan_that_another_request_left_reaches_nobody(num_tiles):
+    """In the null page, in the rest of a page that changed hands, and in pages behind the row's end."""
+    random = np.random.default_rng(0)
+    page_size, max_pages = 4, 3 * pages_per_block(4)
+    shape = StepShape(1 - num_tiles, num_tiles)
+    kv = random.standard_normal((1, 1 + max_pages, page_size, 2, 1, HEAD_DIM)).astype(np.float32)
+    q = random.standard_normal((shape.num_tokens, 1, HEAD_DIM)).astype(np.float32)
+    batch = StepBatch.padding(shape, 1, max_pages)
+    batch.page_table[0, :3] = [1, 2, 3]
+    batch.rows[0, START], batch.rows[0, NUM_TOKENS] = 5, 1
+
+    @jax.jit
+    def run(q, kv, batch):
+        return paged_attention(q, q, q, KVPages(kv, None), jnp.int32(0), token_layout(batch, page_size))[0]
+
+    left = kv.copy()
+    left[:, 0] = left[:, 2, 2:] = left[:, 3] = np.nan
+    assert np.array_equal(run(q, left, batch)[:1], run(q, kv, batch)[:1])

@@ -210,6 +210,26 @@ async def test_a_failure_ends_every_stream_with_one_error_and_the_client_with_th
         client.submit([1], greedy(1))
 
 
+async def test_what_is_asked_of_a_failed_engine_whose_thread_has_not_ended_yet_is_refused(make_client):
+    client, engine = make_client()
+    told, ended = client._engine_loop._on_failure, threading.Event()
+
+    def tell_and_linger(error):
+        told(error)
+        assert ended.wait(10)
+
+    client._engine_loop._on_failure = tell_and_linger
+    engine.error = RuntimeError("the device is gone")
+    client.submit([1], greedy(3))
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        await client.failure
+    try:
+        with pytest.raises(EngineError, match="not running"):
+            await asyncio.wait_for(client.lifecycle.pause(), 5)
+    finally:
+        ended.set()
+
+
 async def test_shutdown_ends_what_runs_and_can_be_repeated(make_client):
     client, engine = make_client()
     engine.gate.clear()

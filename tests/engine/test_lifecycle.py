@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import jax
@@ -105,6 +106,64 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert (await read(waiting))[0] == expected(FACT)
     await client.lifecycle.wake()
     assert device_bytes() >= weights + pages
+
+
+async def test_a_sleep_that_nobody_waits_for_any_more_is_still_a_sleep(client, real_engine, monkeypatch):
+    begun, may_go_on, sleep = threading.Event(), threading.Event(), real_engine.sleep
+
+    def slow(**options):
+        begun.set()
+        assert may_go_on.wait(5)
+        sleep(**options)
+
+    monkeypatch.setattr(real_engine, "sleep", slow)
+    asked = asyncio.create_task(client.lifecycle.sleep())
+    assert await asyncio.to_thread(begun.wait, 5)
+    asked.cancel()
+    await asyncio.wait((asked,))
+    resumed = asyncio.create_task(client.lifecycle.resume())
+    may_go_on.set()
+    with pytest.raises(EngineBusy, match="asleep"):
+        await resumed
+    await client.lifecycle.wake()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
+async def test_a_sleep_that_fails_half_way_can_be_woken_from(client, real_engine, monkeypatch):
+    sleep = real_engine.runner.sleep
+
+    def failing(**options):
+        sleep(**options)
+        raise MemoryError("no room for the weights")
+
+    monkeypatch.setattr(real_engine.runner, "sleep", failing)
+    stream, first = await begin(client, STORY)
+    with pytest.raises(MemoryError, match="no room"):
+        await client.lifecycle.sleep()
+    assert client.lifecycle.state is EngineState.ASLEEP
+    await client.lifecycle.wake()
+    assert first + (await read(stream))[0] == expected(STORY)
+
+
+async def test_requests_that_waited_for_new_weights_begin_at_once(client, real_engine, model_path, monkeypatch):
+    monkeypatch.setattr("engine.loop.IDLE_TURN_SECONDS", 30.0)  # longer than the test has patience
+    run = client.lifecycle._run
+
+    async def late(function):
+        result = await run(function)
+        await asyncio.sleep(0.1)  # by now the engine thread has found nothing to do
+        return result
+
+    monkeypatch.setattr(client.lifecycle, "_run", late)
+    stream, _ = await begin(client, STORY)
+    update = asyncio.create_task(client.lifecycle.update_weights(model_path, drain=True))
+    while real_engine.scheduler.is_admitting:
+        await asyncio.sleep(0)
+    waiting = submit(client, FACT)
+    await read(stream)
+    await update
+    token_ids, _ = await asyncio.wait_for(read(waiting), 15)
+    assert token_ids == expected(FACT)
 
 
 async def test_the_prefix_cache_is_reset_only_while_nobody_holds_a_page(client):

@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 
 from cache.pool import PagePool
 from engine.loop import Abort
+from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE
 from engine.types import FinishReason
+from sampling.params import SamplingParams
+from sampling.rows import TOP_K
 from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output, next_token
 from tests.fakes.script import World
 
@@ -139,6 +142,23 @@ def test_running_requests_go_first_and_long_prompts_come_in_chunks():
     assert world.outcomes["burst"].token_ids == expected_output(burst.token_ids[:380], 0, 382, ignore_eos=True)
 
 
+def test_a_stream_that_began_behind_a_long_prompt_has_its_token_in_each_step_too():
+    """The first streams leave just so much of the budget that another can begin beside the prompt; then they end."""
+    world = World(num_slots=4, num_pages=400, page_size=4, max_model_len=1000)
+    world.scheduler._max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
+    first = [world.request(f"first-{i}", [i + 1], max_tokens=4, ignore_eos=True) for i in range(2)]
+    long = world.request("long", list(range(1, 39)) * 20, arrival=1, max_tokens=2, ignore_eos=True)
+    stream = world.request("stream", [7], arrival=2, max_tokens=30, ignore_eos=True)
+    steps = []
+    publish = world._publish
+    world._publish = lambda events: (steps.append({e.request.request_id for e in events}), publish(events))
+    world.run({0: first, 1: [long, stream]})
+    begin = next(step for step, names in enumerate(steps) if "stream" in names)
+    assert all("stream" in names for names in steps[begin : begin + 30])
+    # The prompt took nine steps or more beside it.
+    assert any("long" in names for names in steps[begin + 8 : begin + 30])
+
+
 def test_priority_decides_who_waits():
     world = World(num_slots=1)
     requests = [
@@ -221,6 +241,15 @@ def test_a_value_that_is_no_token_ends_its_request_alone(monkeypatch):
     assert outcomes["fine"].token_ids == expected_output([3, 4], 0, 7, ignore_eos=True)
 
 
+def test_what_a_failed_request_computed_is_not_found_again(monkeypatch):
+    prompt = list(range(1, 39)) * 4
+    world = World(num_slots=2, num_pages=100, max_model_len=170, num_tiles=1)  # three steps for the prompt
+    monkeypatch.setattr("tests.fakes.runner.next_token", lambda ids, seed: VOCAB_SIZE)
+    outcomes = world.run({0: [world.request("broken", prompt, max_tokens=5)]})
+    assert outcomes["broken"].finish_reason is FinishReason.ERROR
+    assert world.pool.num_cached == 0
+
+
 def test_a_budget_that_would_starve_prompts_is_refused():
     with pytest.raises(ValueError, match=r"max_num_batched_tokens is 64; it must be at least max_num_seqs \(8\)"):
         Scheduler(
@@ -239,3 +268,9 @@ def test_one_id_is_one_request():
     world.scheduler.add(world.request("a", [1]))
     with pytest.raises(ValueError, match="'a' is known already"):
         world.scheduler.add(world.request("a", [2]))
+
+
+def test_a_top_k_above_every_vocabulary_keeps_it_whole():
+    buffer = SequenceBuffer(1, 16, 4)
+    buffer.add_request(Request("a", [1], SamplingParams(top_k=2**31), seed=0, max_length=2))
+    assert buffer.sampling_ints[0, TOP_K] == 2**31 - 1

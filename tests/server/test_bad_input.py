@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from server.errors import shorten
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
 from tests.server.sse_reader import chunks_of
@@ -179,6 +180,26 @@ async def test_what_is_not_json(start_server: StartServer, data: bytes) -> None:
     assert "JSON" in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("name", ["prompt", "stop", "temperature", "logit_bias", "unknown", "model"])
+@pytest.mark.parametrize("nested", ["[" * 400 + "]" * 400, '{"a":' * 400 + "1" + "}" * 400])
+async def test_values_nested_deeper_than_the_answer_can_repeat(
+    start_server: StartServer, name: str, nested: str
+) -> None:
+    server = await start_server()
+    given = "" if name == "prompt" else '"prompt": "a", '
+    status, answer = await server.post_raw("/v1/completions", f'{{{given}"{name}": {nested}}}'.encode())
+    assert (status, answer["error"]["param"]) == (400, name)
+    status, answer = await server.post_raw("/v1/completions", b"[" * 400 + b"]" * 400)
+    assert (status, answer["error"]["code"]) == (400, "invalid_type")
+
+
+async def test_a_body_that_is_not_encoded_as_it_says(start_server: StartServer) -> None:
+    server = await start_server()
+    url, headers = server.url + "/v1/completions", {"Content-Encoding": "gzip"}
+    async with server.http.post(url, data=b"no gzip", headers=headers) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_encoding")
+
+
 async def test_a_body_over_the_limit(start_server: StartServer) -> None:
     server = await start_server(max_body_bytes=2000)
     status, answer = await server.post("/v1/completions", {"prompt": "x" * 3000})
@@ -220,3 +241,7 @@ async def test_an_unforeseen_error_keeps_its_details_to_the_log(start_server: St
     status, answer = await server.post("/v1/completions", {"prompt": "a"})
     assert (status, answer["error"]["type"], answer["error"]["code"]) == (500, "server_error", "internal_error")
     assert "secret" not in answer["error"]["message"]
+
+
+def test_bytes_of_a_header_that_are_no_text_can_be_repeated() -> None:
+    assert shorten("a\udcff") == '"a?"'

@@ -174,7 +174,7 @@ def test_what_is_refused(make_llm: MakeLLM, prompt: Any, options: dict[str, Any]
     with pytest.raises(InvalidParameter) as refused:
         llm.generate(["fine", "fine too", prompt], **options)
     assert refused.value.param == param
-    assert str(refused.value).startswith("prompt 0 of 3: " if options else "prompt 2 of 3: ")
+    assert str(refused.value).startswith("prompts[0]: " if options else "prompts[2]: ")
     assert engine.submitted == []
 
 
@@ -427,5 +427,4 @@ def test_a_script_may_end_without_closing() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
-    assert ended.stdout == "True\n"
-    assert ended.returncode == 0
+    assert (ended.stdout, ended.returncode) == ("True\n", 0), ended.stderr

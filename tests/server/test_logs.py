@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 from structlog.testing import LogCapture
 
-from server.logs import new_request_id
+from server.logs import new_request_id, set_up_logs
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
 
@@ -80,3 +83,23 @@ def test_an_indecent_request_id_is_replaced(offered: str) -> None:
 
 def test_a_decent_request_id_is_kept() -> None:
     assert new_request_id("A-z_0.9:" + "x" * 120) == "A-z_0.9:" + "x" * 120
+
+
+@pytest.mark.parametrize(
+    ("error", "is_written"),
+    [
+        (ConnectionResetError("gone"), False),
+        (BadHttpMessage("no HTTP"), False),
+        (web.RequestPayloadError("no gzip"), False),
+        (LookupError("ours"), True),
+    ],
+)
+def test_what_clients_do_leaves_no_traceback(
+    error: Exception, is_written: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs("info", "console")
+    try:
+        logging.getLogger("aiohttp.server").error("Error handling request", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    assert ("Error handling request" in capsys.readouterr().err) is is_written

@@ -200,6 +200,14 @@ async def test_a_port_in_use_is_one_line() -> None:
     assert "in use" in life.lines[0]
 
 
+async def test_a_host_that_can_be_no_name_is_one_line() -> None:
+    life = Life()
+    serving = serve(ServerSettings(host="a..b", port=0), life.lines.append, lambda *_: None, life.load)
+    assert await serving == EXIT_USAGE
+    assert len(life.lines) == 1
+    assert "cannot listen on a..b:0" in life.lines[0]
+
+
 SEVERAL_SIGNALS = """
 import asyncio, os, signal, sys
 from server import serve

@@ -25,6 +25,12 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
     assert parse(EAGRE_PORT="2").port == 2
 
 
+def test_a_cache_in_an_unknown_home_is_a_bad_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGRE_CACHE", "~nobody-of-this-name/cache")
+    with pytest.raises(SettingsError, match="home"):
+        parse()
+
+
 def test_every_field_has_a_flag_and_a_variable() -> None:
     given = {
         "host": "0.0.0.0",

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,31 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
 def test_unsupported_vocabularies_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(GgufError, match=message):
         tiny(tmp_path, **changed)
+
+
+def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
+    """A text of megabytes is refused for its length, but only once it is tokenised; streams go on meanwhile."""
+    text, longest, is_done = "the tide " * 100_000, 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal longest
+        before = time.perf_counter()
+        while not is_done.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    started = time.perf_counter()
+    num_tokens = text_model.tokenizer.count(text, add_special_tokens=False)
+    seconds = time.perf_counter() - started
+    is_done.set()
+    thread.join()
+    assert num_tokens > 100_000
+    assert longest < max(0.5 * seconds, 0.1)
+
+
+def test_merges_of_tokens_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(GgufError, match="do not fit the vocabulary"):
+        tiny(tmp_path, merges=["no such"])

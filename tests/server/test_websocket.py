@@ -170,6 +170,9 @@ BAD_FRAMES: list[tuple[Any, str | None, str | None, str, str]] = [
     ({"id": "a", "type": "generate", "prompt": "x", "messages": []}, "a", "prompt", "invalid_value", "both"),
     ({"id": "a", "type": "generate", "messages": []}, "a", "messages", "invalid_value", "messages"),
     ("x" * 5000, None, None, "body_too_large", "4000 bytes"),
+    ("[" * 400 + "]" * 400, None, None, "invalid_type", "nested too deeply"),
+    ('{"id":' + "[" * 400 + "]" * 400 + "}", None, "id", "invalid_value", "nested too deeply"),
+    ('{"id":"a","type":' + "[" * 400 + "]" * 400 + "}", "a", "type", "invalid_value", "nested too deeply"),
 ]
 
 
@@ -274,7 +277,7 @@ async def test_origins(start_server: StartServer) -> None:
         async with open_socket(server, origin=origin) as socket:
             await send(socket, type="generate", id="a", prompt="x")
             assert (await read_to_end(socket, "a"))[-1]["type"] == "done"
-    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://["):
         with pytest.raises(InvalidStatus) as refused:
             async with open_socket(server, origin=origin):
                 pass
