@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cache.page import CachePage
 
@@ -43,8 +43,12 @@ class FreeCachePageQueue:
         before.next_free_page = self._tail.prev_free_page = page
         self.num_free_pages += 1
 
-    def append_n(self, pages: Iterable[CachePage]) -> None:
-        """Puts pages at the back, in their order."""
+    def append_n(self, pages: Sequence[CachePage]) -> None:
+        """Puts pages at the back, in their order.
+
+        Raises:
+            ValueError: one is in the queue already; the queue is broken then.
+        """
         before = self._tail.prev_free_page
         assert before is not None
         self._link(before, pages, self._tail)
@@ -53,8 +57,12 @@ class FreeCachePageQueue:
         """Puts a page at the front: it is handed out next."""
         self.appendleft_n((page,))
 
-    def appendleft_n(self, pages: Iterable[CachePage]) -> None:
-        """Puts pages at the front, in their order: the first of them is handed out next."""
+    def appendleft_n(self, pages: Sequence[CachePage]) -> None:
+        """Puts pages at the front, in their order: the first of them is handed out next.
+
+        Raises:
+            ValueError: one is in the queue already; the queue is broken then.
+        """
         after = self._head.next_free_page
         assert after is not None
         self._link(self._head, pages, after)
@@ -117,21 +125,17 @@ class FreeCachePageQueue:
             page = page.next_free_page
         return pages
 
-    def _link(self, before: CachePage, pages: Iterable[CachePage], after: CachePage) -> None:
-        """Puts pages between two neighbours; where one is in the queue already, those before it have been put."""
-        num_linked = 0
-        try:
-            for page in pages:
-                if page.prev_free_page is not None:
-                    raise _already_queued(page)
-                page.prev_free_page = before
-                before.next_free_page = page
-                before = page
-                num_linked += 1
-        finally:
-            before.next_free_page = after
-            after.prev_free_page = before
-            self.num_free_pages += num_linked
+    def _link(self, before: CachePage, pages: Sequence[CachePage], after: CachePage) -> None:
+        """Puts pages between two neighbours."""
+        for page in pages:
+            if page.prev_free_page is not None:
+                raise _already_queued(page)
+            page.prev_free_page = before
+            before.next_free_page = page
+            before = page
+        before.next_free_page = after
+        after.prev_free_page = before
+        self.num_free_pages += len(pages)
 
 
 def _already_queued(page: CachePage) -> ValueError:

@@ -87,7 +87,7 @@ class PagePool:
             page.decr_ref()
             if page.ref_cnt == 0:
                 (free if page.page_hash is None else cached).append(page)
-        self._queue.appendleft_n(reversed(free))
+        self._queue.appendleft_n(free[::-1])
         self._queue.append_n(cached)
         self._num_cached += len(cached)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.shapes import TILE_SIZE
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -40,6 +42,12 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
+        least = self.max_num_seqs + TILE_SIZE
+        if self.max_num_batched_tokens < least:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least {least}, "
+                f"max_num_seqs ({self.max_num_seqs}) and {TILE_SIZE} tokens of a prompt, or prompts would starve"
+            )
         for name in ("request_timeout", "queue_timeout"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:

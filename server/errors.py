@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 from engine.types import EngineError, QueueFull
 from sampling.params import InvalidParameter
 
+MAX_PARAM_CHARS = 128
 MAX_SHOWN_VALUE = 80  # characters of an offending value that a message repeats
 RETRY_AFTER_S = 1
 
@@ -52,7 +53,7 @@ class ApiError(Exception):
         self.message = message
         self.status = status
         self.type = error_type
-        self.param = param
+        self.param = param if param is None else param[:MAX_PARAM_CHARS]  # it may be whatever key a client made up
         self.code = code
         self.headers = dict(headers or {})
 

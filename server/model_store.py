@@ -81,12 +81,19 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for Eagre; it need not exist."""
-    if own := os.environ.get("EAGRE_CACHE"):
-        return Path(own).expanduser()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).expanduser() / "eagre"
-    return Path.home() / ".cache" / "eagre"
+    """The user's cache folder for Eagre; it need not exist.
+
+    Raises:
+        ModelStoreError: the variables name the home of a user who does not exist.
+    """
+    try:
+        if own := os.environ.get("EAGRE_CACHE"):
+            return Path(own).expanduser()
+        if shared := os.environ.get("XDG_CACHE_HOME"):
+            return Path(shared).expanduser() / "eagre"
+        return Path.home() / ".cache" / "eagre"
+    except RuntimeError as error:
+        raise ModelStoreError(f"the cache folder cannot be found: {error}; set EAGRE_CACHE") from error
 
 
 def model_file(name: str) -> Path:

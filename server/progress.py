@@ -123,7 +123,7 @@ class _Lines:
     def close(self) -> None:
         seconds = time.monotonic() - self._start
         note = f", {self._note}" if self._note else ""
-        if self._done >= self._total:
+        if self._done >= max(1, self._total):
             self._write(f"{self._stage}: done, {format_count(self._stage, self._done)} in {seconds:.1f} s{note}")
         else:
             done, total = (format_count(self._stage, count) for count in (self._done, self._total))

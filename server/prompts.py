@@ -45,8 +45,8 @@ def prepare_here(request: GenerationRequest, text_model: TextModel, engine: Engi
     """
     _check_stop_token_ids(request, engine.model_info.vocab_size)
     request.sampling_params(request.limit_tokens(0, engine.model_info.max_model_len), choice=0)  # before the hard work
-    token_lists = tokenize(request, text_model)
     try:
+        token_lists = tokenize(request, text_model, engine.model_info.max_model_len)
         return [_check(token_ids, request, engine) for token_ids in token_lists]
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
@@ -55,14 +55,18 @@ def prepare_here(request: GenerationRequest, text_model: TextModel, engine: Engi
         raise
 
 
-def tokenize(request: GenerationRequest, text_model: TextModel) -> list[list[int]]:
+def tokenize(request: GenerationRequest, text_model: TextModel, max_model_len: int | None = None) -> list[list[int]]:
     """The token ids of every prompt of `request`, unchecked.
+
+    Args:
+        max_model_len: where given, a text that must have more tokens is refused before the work of finding them.
 
     Raises:
         ApiError: the model has no chat template, or it refuses the messages.
+        InvalidParameter: a text is far too long.
     """
     if isinstance(request, CompletionRequest):
-        return [_encode_prompt(prompt, text_model) for prompt in request.prompt]
+        return [_encode_prompt(prompt, text_model, max_model_len) for prompt in request.prompt]
     if not isinstance(request, ChatCompletionRequest):
         raise TypeError(f"no prompt in a {type(request).__name__}")
     if text_model.chat_template is None:
@@ -75,6 +79,7 @@ def tokenize(request: GenerationRequest, text_model: TextModel) -> list[list[int
         text = text_model.chat_template.render([message.to_template() for message in request.messages])
     except ChatTemplateError as error:
         raise ApiError(str(error), param="messages", code="invalid_messages") from error
+    _refuse_hopeless(text, text_model, max_model_len)
     # The template writes the control tokens itself, the first one included.
     return [text_model.tokenizer.encode(text, add_special_tokens=False)]
 
@@ -87,8 +92,22 @@ def _num_chars(request: GenerationRequest) -> int:
     raise TypeError(f"no prompt in a {type(request).__name__}")
 
 
-def _encode_prompt(prompt: Prompt, text_model: TextModel) -> list[int]:
-    return text_model.tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+def _encode_prompt(prompt: Prompt, text_model: TextModel, max_model_len: int | None) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    _refuse_hopeless(prompt, text_model, max_model_len)
+    return text_model.tokenizer.encode(prompt, add_special_tokens=True)
+
+
+def _refuse_hopeless(text: str, text_model: TextModel, max_model_len: int | None) -> None:
+    """Refuses a text whose characters alone make it too long, however well they are tokenised."""
+    fewest = len(text) // text_model.tokenizer.max_token_bytes
+    if max_model_len is not None and fewest >= max_model_len:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has {len(text)} characters and so at least {fewest} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        )
 
 
 def _check(token_ids: list[int], request: GenerationRequest, engine: EngineClient) -> PreparedPrompt:

@@ -12,6 +12,7 @@ from server.logs import LOG_FORMATS, LOG_LEVELS
 from server.model_store import cache_folder
 
 ENVIRONMENT_PREFIX = "EAGRE_"
+MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
@@ -96,9 +97,15 @@ class ServerSettings:
         self._require(bool(self.model), "model", "it must not be empty")
         self._require(self.served_model_name != "", "served_model_name", "it must not be empty")
         self._require(self.max_body_bytes >= 1024, "max_body_bytes", "it must be at least 1024")
-        self._require(self.shutdown_timeout >= 0, "shutdown_timeout", "it must be at least 0")
-        self._require(self.ping_interval > 0, "ping_interval", "it must be above 0")
-        self._require(self.write_timeout > 0, "write_timeout", "it must be above 0")
+        self._require(
+            0 <= self.shutdown_timeout <= MAX_SECONDS, "shutdown_timeout", f"it must be from 0 to {MAX_SECONDS}"
+        )
+        self._require(
+            0 < self.ping_interval <= MAX_SECONDS, "ping_interval", f"it must be above 0, at most {MAX_SECONDS}"
+        )
+        self._require(
+            0 < self.write_timeout <= MAX_SECONDS, "write_timeout", f"it must be above 0, at most {MAX_SECONDS}"
+        )
         self._require(self.max_num_queued_tokens >= 1, "max_num_queued_tokens", "it must be at least 1")
         self._require(self.log_level in LOG_LEVELS, "log_level", f"it must be one of {', '.join(LOG_LEVELS)}")
         self._require(self.log_format in LOG_FORMATS, "log_format", f"it must be one of {', '.join(LOG_FORMATS)}")

@@ -47,6 +47,8 @@ class Tokenizer:
         self._tokens = metadata.tokens
         self.token_bytes = self._vocabulary.token_bytes
         self.vocab_size = len(metadata.tokens)
+        # Bytes of text that one token can stand for at most; a control token's name is text too.
+        self.max_token_bytes = max(len(text) for text in (*self.token_bytes, *(name.encode() for name in self._tokens)))
         self.bos_token_id = metadata.bos_token_id
         self.eos_token_id = metadata.eos_token_id
         self.add_bos_token = self._vocabulary.add_bos_token and metadata.bos_token_id is not None

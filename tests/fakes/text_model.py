@@ -17,6 +17,7 @@ CHAT_TEMPLATE = (
 
 class FakeTokenizer:
     vocab_size = 260
+    max_token_bytes = 4  # as if a control token were written with so many
     eos_token_ids = (EOS,)
     token_bytes = tuple([bytes([value]) for value in range(256)] + [b""] * 4)
 

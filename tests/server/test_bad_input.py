@@ -10,7 +10,7 @@ import pytest
 
 from server.errors import shorten
 from tests.fakes.engine_client import FakeEngineClient
-from tests.server.conftest import StartServer, eventually
+from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.sse_reader import chunks_of
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -245,3 +245,25 @@ async def test_an_unforeseen_error_keeps_its_details_to_the_log(start_server: St
 
 def test_bytes_of_a_header_that_are_no_text_can_be_repeated() -> None:
     assert shorten("a\udcff") == '"a?"'
+
+
+async def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(*args: object, **options: object) -> list[int]:
+        raise AssertionError("the text was tokenised")
+
+    monkeypatch.setattr("tests.fakes.text_model.FakeTokenizer.encode", encode)
+    status, body = await server.post("/v1/completions", {"prompt": "x" * 4 * 512})
+    assert status == 400
+    assert body["error"]["param"] == "prompt"
+    assert "2048 characters and so at least 512 tokens; the model's context is 512 tokens" in body["error"]["message"]
+    messages = [{"role": "user", "content": "x" * 4 * 512}]
+    status, body = await server.post("/v1/chat/completions", {"messages": messages})
+    assert (status, body["error"]["param"]) == (400, "messages")
+
+
+async def test_a_made_up_key_is_not_sent_back_at_any_length(server: RunningServer) -> None:
+    status, body = await server.post("/v1/completions", {"prompt": "a", "k" * 100_000: 1})
+    assert (status, body["error"]["param"]) == (400, "k" * 128)
+    assert len(body["error"]["message"]) < 500

@@ -40,7 +40,7 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         "dtype": "bfloat16",
         "max_model_len": "64",
         "max_num_seqs": "4",
-        "max_num_batched_tokens": "32",
+        "max_num_batched_tokens": "96",
         "page_size": "8",
         "num_pages": "20",
         "memory_utilization": "0.5",
@@ -91,3 +91,15 @@ def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str,
     with pytest.raises(SettingsError) as error:
         parse(*arguments, **environment)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ping-interval", "write-timeout", "shutdown-timeout"])
+@pytest.mark.parametrize("seconds", ["inf", "nan", "86401"])
+def test_times_are_bounded(name: str, seconds: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name.replace('-', '_')} is .*86400"):
+        parse(f"--{name}", seconds)
+
+
+def test_a_budget_that_would_starve_prompts_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(SettingsError, match="max_num_batched_tokens is 100; it must be at least 128"):
+        parse("--max-num-batched-tokens", "100")
