@@ -81,5 +81,5 @@ async def respond(
                 log.exception("stream_failed")
             end = encode_event(api_error.to_json())
         await watch.write(end)
-    await response.write_eof()
+        await watch.finish(response.write_eof)
     return response

@@ -56,6 +56,15 @@ class WriteWatch:
         finally:
             self._is_writing = False
 
+    async def finish(self, write_eof: Callable[[], Awaitable[None]]) -> None:
+        """The connection's last write, which a client may stall like any other."""
+        self._last_write_at = self._clock()
+        self._is_writing = True
+        try:
+            await write_eof()
+        finally:
+            self._is_writing = False
+
     async def _watch(self) -> None:
         while True:
             now = self._clock()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from server.write_watch import WriteWatch
 from tests.server.conftest import eventually
 
@@ -67,3 +69,18 @@ async def test_a_stalled_ping_is_cut_too() -> None:
     async with connection.watch(0.01, 0.02):
         await eventually(lambda: connection.is_cut)
     assert connection.written == []
+
+
+async def test_a_stalled_end_is_cut_too() -> None:
+    cut = asyncio.Event()
+
+    async def write(data: bytes) -> None:
+        pass
+
+    async def write_eof() -> None:
+        await cut.wait()
+        raise ConnectionResetError
+
+    async with WriteWatch(write, cut.set, ping=b"", ping_interval=60, write_timeout=0.02) as watch:
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(watch.finish(write_eof), 5)
