@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for the weights' arithmetic and for everyone else
 _INT8_MAX = 127.0
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 # Tokens of a page. Small pages waste less at a sequence's end and share shorter prefixes; large
 # ones cost the host fewer names and the device fewer gathers.
@@ -93,23 +95,41 @@ class KVLayout:
         """How `data` is split over a mesh: the head axis over the mesh axis `head`, all others whole."""
         return PartitionSpec(*(head if axis == "head" else None for axis in AXES))
 
-    def allocate(self, sharding: Sharding | None = None) -> KVPages:
-        """The arrays, zeroed: a masked position is multiplied by 0, and 0 times garbage is not always 0."""
-        data = jnp.zeros(self.shape, self.dtype, device=sharding)
-        return KVPages(data, jnp.zeros(self.shape[:-1], jnp.float32) if self.dtype == "int8" else None)
+    def allocate(self, mesh: Mesh | None = None, head: str | None = None) -> KVPages:
+        """The arrays, zeroed; on a mesh, with heads split over its axis `head`."""
+
+        def zeros(num_axes: int, dtype: str) -> jax.Array:
+            spec = PartitionSpec(*self.partition_spec(head)[:num_axes])
+            return jnp.zeros(self.shape[:num_axes], dtype, device=None if mesh is None else NamedSharding(mesh, spec))
+
+        return KVPages(zeros(len(AXES), self.dtype), zeros(len(AXES) - 1, "float32") if self.dtype == "int8" else None)
 
 
 def machine_memory() -> tuple[int, int]:
-    """Bytes of memory that this machine has, and that it could give us now without swapping."""
+    """Bytes of memory in all, and those to be had now: of the device, the container or the machine."""
+    device = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
+    if device is not None and "bytes_limit" in device:
+        return device["bytes_limit"], device["bytes_limit"] - device["bytes_in_use"]
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    available = total
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():  # on Linux; elsewhere the physical memory is the best there is to know
+        fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    limit = _container_number("memory.max")
+    if limit is not None:
+        used = _container_number("memory.current") or 0
+        total, available = min(total, limit), min(available, limit - used)
+    return total, available
+
+
+def _container_number(name: str) -> int | None:
+    """A figure of our control group (cgroup v2), or None where there is none or no limit."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as meminfo:
-            for line in meminfo:
-                if line.startswith("MemAvailable:"):
-                    return total, int(line.split()[1]) * 1024
-    except FileNotFoundError:
-        pass  # no Linux: the physical memory is the best there is to know
-    return total, total
+        text = (_CONTROL_GROUP / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return None if text == "max" else int(text)
 
 
 def pages_that_fit(

@@ -207,7 +207,8 @@ class EngineClient:
     def is_alive(self) -> bool:
         """Whether the engine thread turns."""
         turned = time.monotonic() - self._engine_loop.heartbeat
-        return not self._is_closed and self._engine_loop.is_running and turned < _STALLED_SECONDS
+        is_turning = turned < _STALLED_SECONDS or self._engine_loop.is_in_call
+        return not self._is_closed and self._engine_loop.is_running and is_turning
 
     @property
     def failure(self) -> asyncio.Future[None]:

@@ -38,7 +38,14 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype is {self.dtype!r}; it must be float32 or bfloat16")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "page_size", "max_num_queued_requests", "decode_chunk"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "page_size",
+            "max_num_queued_requests",
+            "max_num_queued_tokens",
+            "decode_chunk",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

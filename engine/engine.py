@@ -37,6 +37,7 @@ class Engine:
         if config.compilation_cache is not None:
             use_persistent_cache(Path(config.compilation_cache))
         self.config = config
+        self._is_asleep = False
         self._compile_counter = CompileCounter()
         model = GGUFModel(path)
         params = model.load(config.dtype, progress)
@@ -78,6 +79,8 @@ class Engine:
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
         """The loop that drives this engine; there is one at a time. From now on a compile is a defect."""
+        if self._is_asleep:  # an earlier client has left it so
+            self.wake()
         self._compile_counter.start()
         return EngineLoop(
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
@@ -86,11 +89,13 @@ class Engine:
     def sleep(self, *, drop_weights: bool) -> None:
         """Sends running requests back to the queue and gives memory back; nothing may be in flight."""
         self.scheduler.send_all_back()
+        self._is_asleep = True
         self.runner.sleep(drop_weights=drop_weights)
 
     def wake(self) -> None:
         """Undoes `sleep`."""
         self.runner.wake()
+        self._is_asleep = False
 
     def replace_params(self, params: LlamaParams) -> None:
         """Takes other weights; what was computed with the old ones is forgotten. No request may hold a page.

@@ -75,6 +75,7 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._calls: deque[Call] = deque()
         self._is_stopping = False
+        self.is_in_call = False  # a call may take far longer than a turn
         self.is_paused = False  # set by a Call: no step is planned, requests only queue up
         self._thread = threading.Thread(target=self.run, name="eagre-engine", daemon=True)
 
@@ -150,8 +151,10 @@ class EngineLoop:
     def _run_calls(self) -> bool:
         """Runs what waited for the pipeline to drain; whether there was anything."""
         had_calls = bool(self._calls)
+        self.is_in_call = had_calls
         while self._calls:
             self._calls.popleft().function()
+        self.is_in_call = False
         return had_calls
 
     def _commit(self, pending: PendingStep) -> None:
@@ -167,7 +170,7 @@ class EngineLoop:
     @property
     def _has_work(self) -> bool:
         """Whether a request waits for the device; while paused none does, by somebody's will."""
-        return self.scheduler.has_work and not self.is_paused
+        return self.scheduler.has_work and self.scheduler.may_work and not self.is_paused
 
     def _receive(self, *, may_wait: bool) -> bool:
         """Drains the inbox, once a turn; waits for a message where the last turn found nothing to do.
@@ -180,6 +183,8 @@ class EngineLoop:
             try:
                 message = self._inbox.get(timeout=IDLE_TURN_SECONDS) if may_wait else self._inbox.get_nowait()
             except queue.Empty:
+                if may_wait:
+                    self.scheduler.check_idle()
                 break
             may_wait = False
             match message:

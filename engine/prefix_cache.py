@@ -56,8 +56,7 @@ class PrefixCache:
             page, page_hash = request.pages[index], request.page_hashes[index]
             if self._computing:
                 self._forget_computing(page_hash, request)
-            if page.page_hash is None:
-                self._pool.cache_page(page, page_hash)
+            self._pool.cache_page(page, page_hash)
         request.num_hashed_pages = num_full
 
     def forget(self, request: Request) -> None:

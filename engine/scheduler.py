@@ -88,6 +88,21 @@ class Scheduler:
         return bool(self._requests)
 
     @property
+    def may_work(self) -> bool:
+        """Whether any of the work may be done: new requests may be held back until those that have begun end."""
+        return self.is_admitting or self.num_begun > 0
+
+    def check_idle(self) -> None:
+        """Looks for leaks in a quiet moment.
+
+        Raises:
+            RuntimeError: pages or slots are held although no request is left.
+        """
+        num_used_slots = self.buffer.num_slots - self.buffer.num_free_slots
+        if self.is_idle and (self.pool.num_active or num_used_slots):
+            raise RuntimeError(f"{self.pool.num_active} pages and {num_used_slots} slots are held by no request")
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is queued, running or in flight: every page is free or cached."""
         return not (self._requests or self._running or self._num_in_flight_steps)
@@ -351,13 +366,13 @@ class Scheduler:
         for index, token in enumerate(sampled):
             if not 0 <= token < self._vocab_size:
                 return index, FinishReason.ERROR
-            position = len(request.token_ids)
+            # One element at a time: gathering lists for one write of a whole step takes as long.
+            self.buffer.token_ids[request.slot, len(request.token_ids)] = token
             request.token_ids.append(token)
-            self.buffer.token_ids[request.slot, position] = token
             self.counters.num_generation_tokens += 1
             if token in params.stop_token_ids or (token in self._eos_token_ids and not params.ignore_eos):
                 return index + 1, FinishReason.STOP
-            if position + 1 >= request.max_length:
+            if len(request.token_ids) >= request.max_length:
                 return index + 1, FinishReason.LENGTH
         return len(sampled), None
 

@@ -106,7 +106,6 @@ class ServerSettings:
         self._require(
             0 < self.write_timeout <= MAX_SECONDS, "write_timeout", f"it must be above 0, at most {MAX_SECONDS}"
         )
-        self._require(self.max_num_queued_tokens >= 1, "max_num_queued_tokens", "it must be at least 1")
         self._require(self.log_level in LOG_LEVELS, "log_level", f"it must be one of {', '.join(LOG_LEVELS)}")
         self._require(self.log_format in LOG_FORMATS, "log_format", f"it must be one of {', '.join(LOG_FORMATS)}")
         self.engine_config()

@@ -55,8 +55,9 @@ def test_the_head_axis_can_be_split_over_a_mesh():
     spec = layout("float32").partition_spec("tensor")
     assert spec == PartitionSpec(None, None, None, None, "tensor", None)
     mesh = Mesh(np.array(jax.devices()[:1]), ("tensor",))
-    kv = layout("float32").allocate(NamedSharding(mesh, spec))
-    assert kv.data.sharding.spec == spec
+    kv = layout("int8").allocate(mesh, "tensor")
+    assert kv.data.sharding == NamedSharding(mesh, spec)
+    assert kv.scales.sharding == NamedSharding(mesh, PartitionSpec(None, None, None, None, "tensor"))
 
 
 def test_pages_come_from_a_share_or_from_bytes_and_never_more_than_are_of_use(monkeypatch):
@@ -74,3 +75,13 @@ def test_pages_come_from_a_share_or_from_bytes_and_never_more_than_are_of_use(mo
 def test_the_machine_tells_its_memory():
     total, available = storage.machine_memory()
     assert 0 < available <= total
+
+
+def test_a_container_has_the_memory_of_its_limit(monkeypatch, tmp_path):
+    monkeypatch.setattr(storage, "_CONTROL_GROUP", tmp_path)
+    whole, _ = storage.machine_memory()
+    (tmp_path / "memory.max").write_text("max\n")
+    assert storage.machine_memory()[0] == whole
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    assert storage.machine_memory() == (1_000_000, 600_000)

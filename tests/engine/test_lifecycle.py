@@ -225,3 +225,14 @@ async def test_what_is_asked_of_an_ended_engine_fails_at_once(client):
     client.shutdown()
     with pytest.raises(EngineError, match="not running"):
         await client.lifecycle.pause()
+
+
+async def test_the_next_client_of_a_sleeping_engine_finds_it_awake(client, real_engine):
+    await client.lifecycle.sleep()
+    client.shutdown()
+    successor = EngineClient(real_engine)
+    successor.start(asyncio.get_running_loop())
+    try:
+        assert (await read(submit(successor, FACT)))[0] == expected(FACT)
+    finally:
+        successor.shutdown()

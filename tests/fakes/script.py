@@ -94,17 +94,25 @@ class World:
 
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
         """Plays the script to its end and returns what each request's reader saw."""
-        loop = EngineLoop(
+        self.loop = EngineLoop(
             self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline
         )
-        loop._inbox = ScriptedInbox(turns, self.scheduler)
-        loop.run()
+        self.loop._inbox = ScriptedInbox(turns, self.scheduler)
+        self.loop.run()
         if self.failure is not None:
             raise self.failure
         self.pool.check()
         assert self.pool.num_active == 0
         assert self.buffer.num_free_slots == self.num_slots
         return self.outcomes
+
+    @property
+    def is_paused(self) -> bool:
+        return self.loop.is_paused
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
+        self.loop.is_paused = value
 
     def _publish(self, events: Sequence[StepEvent]) -> None:
         self.pool.check()
