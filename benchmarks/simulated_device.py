@@ -75,6 +75,7 @@ class SimulatedRunner(DeviceRunner):
         )  # fmt: skip
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
         super().__init__(_params(), config, layout, buffer, table)
+        self.model_config = config
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
 
@@ -136,7 +137,9 @@ class SimulatedEngine(Engine):
             raise ValueError(f"decode_chunk is {config.decode_chunk}; a simulated device does one step at a time")
         page_size = config.page_size or PAGE_SIZE_BY_BACKEND["cpu"]
         block = pages_per_block(page_size)
+        # What Engine.__init__ sets, in its order: that one reads a model's file.
         self.config = config
+        self._is_asleep = False
         self.max_model_len = min(config.max_model_len or MAX_MODEL_LEN, (config.num_pages - 1) * page_size)
         self.model_info = ModelInfo("simulated", VOCAB_SIZE, self.max_model_len, config.dtype, num_parameters=0)
         self.pool = PagePool(config.num_pages)
@@ -156,6 +159,7 @@ class SimulatedEngine(Engine):
         self.timeline = Timeline()
         self.simulated = runner(buffer, table, step_seconds)
         self.runner = self.simulated
+        self.model_config = self.simulated.model_config
         self._compile_counter = CompileCounter()
         self.runner.compile(lambda stage, done, total: None)
         self._compile_counter.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache.hashing import PageHash, hash_request_tokens, sha256_hash
+from cache.hashing import PageHash, extend_page_hashes, sha256_hash
 from cache.page import CachePage
 from cache.pool import PagePool
 from engine.request import Request
@@ -46,9 +46,9 @@ class PrefixCache:
         for page_hash in request.page_hashes[request.num_hashed_pages :]:
             self._forget_computing(page_hash, request)
 
-    def commit(self, request: Request, num_committed_tokens: int) -> None:
-        """Tells the pool the names of the pages that a commit has filled."""
-        num_full = num_committed_tokens // self._page_size
+    def commit(self, request: Request) -> None:
+        """Tells the pool the names of the pages that commits have filled since the last call."""
+        num_full = request.num_committed_tokens // self._page_size
         if not self._is_enabled or num_full <= request.num_hashed_pages:
             return
         self._name_pages(request)
@@ -62,6 +62,7 @@ class PrefixCache:
     def forget(self, request: Request) -> None:
         """Makes sure that nobody finds the request's pages any more, because their content is wrong."""
         self._pool.forget(request.pages)
+        request.num_committed_tokens = 0
 
     def _reusable(self, request: Request) -> list[PageHash]:
         """Names of the pages that may come from the cache: a full hit still leaves one token to compute."""
@@ -72,10 +73,7 @@ class PrefixCache:
 
     def _name_pages(self, request: Request) -> None:
         """Hashes the pages that have become full of committed tokens since the last call."""
-        if (len(request.page_hashes) + 1) * self._page_size <= len(request.token_ids):
-            request.page_hashes = hash_request_tokens(
-                sha256_hash, self._page_size, request.token_ids, request.extra_keys, known=request.page_hashes
-            )
+        extend_page_hashes(sha256_hash, self._page_size, request.token_ids, request.extra_keys, request.page_hashes)
 
     def _forget_computing(self, page_hash: PageHash, request: Request) -> None:
         if self._computing.get(page_hash.hash_value) is request:

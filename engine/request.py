@@ -43,6 +43,7 @@ class Request:
     queue_deadline: float | None = None  # likewise, but only while it was never admitted
 
     num_prompt_tokens: int = 0
+    stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler knows the model's own
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
     was_admitted: bool = False  # has left the queue at least once
@@ -51,6 +52,7 @@ class Request:
     page_hashes: list[PageHash] = field(default_factory=list)  # of full pages of committed tokens
     num_hashed_pages: int = 0  # pages of this run whose content the pool has been told
     num_computed_tokens: int = 0  # those in flight counted
+    num_committed_tokens: int = 0  # computed by steps that have been committed while it ran
     num_in_flight_tokens: int = 0  # sampled on the device, not yet committed
     num_in_flight_steps: int = 0  # dispatched steps that name the slot
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted

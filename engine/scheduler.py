@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import attrgetter
 
-from cache.pool import PagePool
+from cache.pool import OutOfPages, PagePool
 from engine.counters import SchedulerCounters
 from engine.plan import StepPlan
 from engine.prefix_cache import PrefixCache
@@ -114,6 +114,9 @@ class Scheduler:
         if request.request_id in self._requests:
             raise ValueError(f"request {request.request_id!r} is known already")
         self._requests[request.request_id] = request
+        request.stop_ids = frozenset(request.params.stop_token_ids)
+        if not request.params.ignore_eos:
+            request.stop_ids |= self._eos_token_ids
         if len(self._deadlines) > 4 * len(self._requests) + 64:  # most are of requests that have ended long ago
             self._deadlines = [entry for entry in self._deadlines if entry[2].status is not RequestStatus.FINISHED]
             heapq.heapify(self._deadlines)
@@ -152,44 +155,69 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or None where there is nothing to compute now.
 
-        None with work left means: commit what is in flight, then ask again.
+        None with work left means: commit what is in flight, then ask again. Where the pool is out
+        of pages, commits may free some, so they come first; with nothing in flight the request of
+        lowest priority and latest arrival gives its pages up.
+        """
+        while True:
+            try:
+                plan = self._plan()
+            except OutOfPages:
+                if self._num_in_flight_steps:
+                    return None
+                # A sheltered request has all its pages, so the one in need is among these.
+                self._preempt(max((r for r in self._running if not _is_sheltered(r)), key=attrgetter("order")))
+                continue
+            if not plan.requests:
+                return None
+            self._num_in_flight_steps += 1
+            self.counters.num_steps += 1
+            return plan
+
+    def _plan(self) -> StepPlan:
+        """One attempt at a step. Pages handed out stay with their requests if it fails.
+
+        Raises:
+            OutOfPages: a running request needs a page and there is none; nothing is planned.
         """
         singles, chunks = StepPlan(), StepPlan()
-        budget = self._max_num_batched_tokens
-        requests, num_running = list(self._running), len(self._running)
-        for position, request in enumerate(requests):
-            known = request.num_tokens
-            if request.status is not RequestStatus.RUNNING or known >= request.max_length:
+        long: list[Request] = []  # requests with more than one token to compute: they get what the others leave
+        page_size, running = self._page_size, RequestStatus.RUNNING
+        for request in self._running:
+            known = len(request.token_ids) + request.num_in_flight_tokens
+            if known >= request.max_length or request.status is not running:
                 continue
             start = request.num_computed_tokens
-            if known - start > 1 and position < num_running:
-                requests.append(request)  # its turn comes behind all single tokens, or it might leave them no budget
+            if known - start > 1:
+                long.append(request)
                 continue
+            if known > len(request.pages) * page_size:
+                self._grow(request, known)
+            singles.requests.append(request)
+            singles.starts.append(start)
+        num_singles = len(singles.requests)
+        singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
+        budget = self._max_num_batched_tokens - num_singles
+        for request in long:
+            start, known = request.num_computed_tokens, request.num_tokens
             num_tokens, charge = self._fit(known - start, budget)
-            if num_tokens == 0:
-                continue
-            if not self._grow(request, start + num_tokens, singles, chunks):
-                if self._num_in_flight_steps:
-                    return None  # drain first; pages handed out above stay with their requests until then
-                continue
-            budget -= charge
-            plan = singles if num_tokens == 1 else chunks
-            plan.add(request, start, num_tokens, start + num_tokens == known)
+            if num_tokens:
+                self._grow(request, start + num_tokens)
+                budget -= charge
+                chunks.add(request, start, num_tokens, start + num_tokens == known)
         self._admit(budget, singles, chunks)
         if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):
             singles.num_repeats = self._decode_chunk
-        singles.extend(chunks)
-        if not singles.requests:
-            return None
-        num_more = singles.num_repeats - 1
-        for request, start, num_tokens, samples in zip(
-            singles.requests, singles.starts, singles.num_tokens, singles.samples, strict=True
-        ):
-            request.num_computed_tokens = start + num_tokens + num_more
+        num_repeats = singles.num_repeats
+        for request in singles.requests:
+            request.num_computed_tokens += num_repeats
             request.num_in_flight_steps += 1
-            request.num_in_flight_tokens += samples + num_more
-        self._num_in_flight_steps += 1
-        self.counters.num_steps += 1
+            request.num_in_flight_tokens += num_repeats
+        for request, num_tokens, samples in zip(chunks.requests, chunks.num_tokens, chunks.samples, strict=True):
+            request.num_computed_tokens += num_tokens
+            request.num_in_flight_steps += 1
+            request.num_in_flight_tokens += samples
+        singles.extend(chunks)
         return singles
 
     def _fit(self, num_tokens: int, budget: int) -> tuple[int, int]:
@@ -202,29 +230,17 @@ class Scheduler:
             return allowed, allowed
         return num_tokens, -(-num_tokens // alignment) * alignment
 
-    def _grow(self, request: Request, num_tokens: int, *plans: StepPlan) -> bool:
+    def _grow(self, request: Request, num_tokens: int) -> None:
         """Makes sure that the request has pages for its first `num_tokens` tokens.
 
-        Where the pool is out of pages, the request of lowest priority and latest arrival is
-        preempted, unless steps are in flight: their commit may free pages, so it comes first.
+        Raises:
+            OutOfPages: the pool has too few.
         """
         num_missing = -(-num_tokens // self._page_size) - len(request.pages)
-        if num_missing <= 0:
-            return True
-        while self.pool.num_allocatable < num_missing:
-            if self._num_in_flight_steps:
-                return False
-            # A sheltered request has all its pages, so the one in need is never sheltered itself.
-            victim = max((r for r in self._running if not _is_sheltered(r)), key=attrgetter("order"))
-            for plan in plans:
-                _drop(plan, victim)
-            self._preempt(victim)
-            if victim is request:
-                return False
-        pages = self.pool.allocate(num_missing)
-        self.buffer.append_pages(request.slot, len(request.pages), pages)
-        request.pages += pages
-        return True
+        if num_missing > 0:
+            pages = self.pool.allocate(num_missing)
+            self.buffer.append_pages(request.slot, len(request.pages), pages)
+            request.pages += pages
 
     def _can_repeat(self, plan: StepPlan) -> bool:
         """Whether every row has so many tokens to go; where they have, their pages are handed out."""
@@ -249,7 +265,7 @@ class Scheduler:
     def _send_back(self, request: Request) -> None:
         self._leave(request)
         request.status = RequestStatus.WAITING
-        request.num_computed_tokens = 0
+        request.num_computed_tokens = request.num_committed_tokens = 0
         insort(self._waiting, request, key=attrgetter("order"))
 
     def send_all_back(self) -> None:
@@ -314,6 +330,7 @@ class Scheduler:
     def _leave(self, request: Request) -> None:
         """Gives slot and pages back; nothing of the request is in flight."""
         self.buffer.remove_request(request)
+        self._prefixes.commit(request)
         self.pool.release(request.pages)
         request.pages = []
         self._running.remove(request)
@@ -332,49 +349,51 @@ class Scheduler:
         """
         self._num_in_flight_steps -= 1
         events: list[StepEvent] = []
-        num_sampled, num_repeats, position = len(tokens) // plan.num_repeats, plan.num_repeats, 0
+        num_repeats, running = plan.num_repeats, RequestStatus.RUNNING
+        if num_repeats == 1:
+            sampled_rows: Iterator[Sequence[int]] = zip(tokens)
+        else:
+            num_sampled = len(tokens) // num_repeats
+            sampled_rows = (tokens[row::num_sampled] for row in range(num_sampled))
         for request, start, num_tokens, samples in zip(
             plan.requests, plan.starts, plan.num_tokens, plan.samples, strict=True
         ):
             request.num_in_flight_steps -= 1
-            sampled: Sequence[int] = ()
-            if samples:
-                sampled = tokens[position::num_sampled]
-                request.num_in_flight_tokens -= num_repeats
-                position += 1
-            if request.status is not RequestStatus.RUNNING:
+            sampled = next(sampled_rows) if samples else ()
+            request.num_in_flight_tokens -= len(sampled)
+            if request.status is not running:
                 # It ended while this step was in flight: its tokens are dropped, its pages are freed once.
                 if not request.num_in_flight_steps:
                     self._leave(request)
                 continue
-            num_accepted, reason = self._accept(request, sampled)
-            # Of a chunk, what was computed behind a stop is no part of the sequence.
-            self._prefixes.commit(request, min(start + num_tokens + num_repeats - 1, len(request.token_ids)))
-            if reason is FinishReason.ERROR:
-                self._prefixes.forget(request)
-                error = "the model computed a value that is not a number"
-                events.append(self._finish(request, sampled[:num_accepted], reason, error))
-            elif reason is not None:
-                events.append(self._finish(request, sampled[:num_accepted], reason))
-            elif samples:
-                events.append(StepEvent(request, sampled, None))
+            request.num_committed_tokens = start + num_tokens
+            if start < request.num_prompt_tokens:
+                self._prefixes.commit(request)  # others may wait for it; pages of the output are named at the end
+            if samples:
+                events.append(self._append(request, sampled))
         return events
 
-    def _accept(self, request: Request, sampled: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """Appends sampled tokens up to the end of the request; how many those are, and why it ends if it does."""
-        params = request.params
-        for index, token in enumerate(sampled):
+    def _append(self, request: Request, sampled: Sequence[int]) -> StepEvent:
+        """Appends a row's tokens up to the end of the request, if that is among them."""
+        token_ids, stop_ids = request.token_ids, request.stop_ids
+        for num_accepted, token in enumerate(sampled, start=1):
             if not 0 <= token < self._vocab_size:
-                return index, FinishReason.ERROR
-            # One element at a time: gathering lists for one write of a whole step takes as long.
-            self.buffer.token_ids[request.slot, len(request.token_ids)] = token
-            request.token_ids.append(token)
+                self._prefixes.forget(request)
+                error = "the model computed a value that is not a number"
+                return self._finish(request, sampled[: num_accepted - 1], FinishReason.ERROR, error)
+            token_ids.append(token)
             self.counters.num_generation_tokens += 1
-            if token in params.stop_token_ids or (token in self._eos_token_ids and not params.ignore_eos):
-                return index + 1, FinishReason.STOP
-            if len(request.token_ids) >= request.max_length:
-                return index + 1, FinishReason.LENGTH
-        return len(sampled), None
+            reason = None
+            if token in stop_ids:
+                reason = FinishReason.STOP
+            elif len(token_ids) >= request.max_length:
+                reason = FinishReason.LENGTH
+            if reason is not None:
+                request.num_committed_tokens += num_accepted - 1
+                return self._finish(request, sampled[:num_accepted], reason)
+        # Of several steps in one, each but the last has computed what the one before it sampled.
+        request.num_committed_tokens += len(sampled) - 1
+        return StepEvent(request, sampled, None)
 
     def _finish(
         self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None
@@ -397,12 +416,3 @@ class Scheduler:
 def _is_sheltered(request: Request) -> bool:
     """Whether the request was preempted so often that it shall not be again."""
     return request.num_preemptions >= MAX_PREEMPTIONS
-
-
-def _drop(plan: StepPlan, request: Request) -> None:
-    """Takes a request's row out of a plan that is not made yet."""
-    for index, planned in enumerate(plan.requests):
-        if planned is request:
-            for column in (plan.requests, plan.starts, plan.num_tokens, plan.samples):
-                del column[index]
-            return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import orjson
 from aiohttp import web
 
@@ -11,37 +9,30 @@ from server import sse
 from server.answer import AnswerHead, note_progress
 from server.body import json_response, read_json
 from server.choice import Delta
-from server.generation import Generation, Usage
+from server.chunks import Chunks, encode_reason
+from server.generation import Generation
 from server.middleware import REQUEST_ID
 from server.requests import ChatCompletionRequest
 from server.service import SERVICE
 
 
-class ChatChunks:
-    """Chunks of a streamed chat answer; what never changes is encoded once."""
+class ChatChunks(Chunks):
+    """Chunks of a streamed chat answer."""
 
     def __init__(self, head: AnswerHead, request: ChatCompletionRequest, generation: Generation) -> None:
-        self._head = b"data: " + head.encode("chat.completion.chunk")
-        self._tail = b',"usage":null}\n\n' if request.wants_usage else b"}\n\n"
+        super().__init__(head.encode("chat.completion.chunk"), with_usage=request.wants_usage)
         self._with_token_ids = request.return_token_ids is True
         self._is_first_chunk = True
         self._silent = set(range(generation.num_choices))  # choices that have yet to tell their role
         self._generation = generation
 
-    def encode(self, deltas: Sequence[Delta]) -> bytes:
-        return b"".join([self._encode(delta) for delta in deltas])
-
-    def encode_usage(self, usage: Usage) -> bytes:
-        return self._head + b',"choices":[],"usage":' + orjson.dumps(usage.to_dict()) + b"}\n\n"
-
     def _encode(self, delta: Delta) -> bytes:
-        reason = b"null" if delta.finish_reason is None else b'"%b"' % delta.finish_reason.encode()
         return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b%b}]%b' % (
             self._head,
             self._prompt_token_ids() if self._with_token_ids else b"",
             delta.index,
             self._delta(delta),
-            reason,
+            encode_reason(delta.finish_reason),
             b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
             self._tail,
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import orjson
 from aiohttp import web
 
@@ -11,7 +9,8 @@ from server import sse
 from server.answer import AnswerHead, note_progress
 from server.body import json_response, read_json
 from server.choice import Delta
-from server.generation import Generation, Usage
+from server.chunks import Chunks, encode_reason
+from server.generation import Generation
 from server.middleware import REQUEST_ID
 from server.requests import CompletionRequest
 from server.service import SERVICE
@@ -19,32 +18,24 @@ from server.service import SERVICE
 _OBJECT = "text_completion"
 
 
-class CompletionChunks:
-    """Chunks of a streamed completion; what never changes is encoded once."""
+class CompletionChunks(Chunks):
+    """Chunks of a streamed completion."""
 
     def __init__(self, head: AnswerHead, request: CompletionRequest, generation: Generation) -> None:
-        self._head = b"data: " + head.encode(_OBJECT)
+        super().__init__(head.encode(_OBJECT), with_usage=request.wants_usage)
         self._choice = self._head + b',"choices":[{"index":'
-        self._tail = b',"usage":null}\n\n' if request.wants_usage else b"}\n\n"
         self._with_token_ids = request.return_token_ids is True
         self._num_choices = request.num_choices
         # Of the choices that have yet to tell their prompt's ids.
         self._prompts = dict.fromkeys(range(generation.num_choices)) if self._with_token_ids else {}
         self._generation = generation
 
-    def encode(self, deltas: Sequence[Delta]) -> bytes:
-        return b"".join([self._encode(delta) for delta in deltas])
-
-    def encode_usage(self, usage: Usage) -> bytes:
-        return self._head + b',"choices":[],"usage":' + orjson.dumps(usage.to_dict()) + b"}\n\n"
-
     def _encode(self, delta: Delta) -> bytes:
-        reason = b"null" if delta.finish_reason is None else b'"%b"' % delta.finish_reason.encode()
         return b'%b%d,"text":%b,"logprobs":null,"finish_reason":%b%b}]%b' % (
             self._choice,
             delta.index,
             orjson.dumps(delta.text),
-            reason,
+            encode_reason(delta.finish_reason),
             self._token_ids(delta) if self._with_token_ids else b"",
             self._tail,
         )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from aiohttp import web
 
-from server.choice import Delta
+from server.chunks import Chunks
 from server.errors import to_api_error
-from server.generation import Generation, Usage
+from server.generation import Generation
 from server.logs import log
 from server.settings import ServerSettings
 from server.write_watch import WriteWatch
@@ -23,16 +20,6 @@ HEADERS = {
 }
 
 
-class ChunkEncoder(Protocol):
-    """A route's object shapes, as whole events."""
-
-    def encode(self, deltas: Sequence[Delta]) -> bytes:
-        """One `data: {…}` event for each delta."""
-
-    def encode_usage(self, usage: Usage) -> bytes:
-        """The last chunk, without choices."""
-
-
 def encode_event(data: bytes) -> bytes:
     """`data` (JSON without line breaks) as one event."""
     return b"data: " + data + b"\n\n"
@@ -41,7 +28,7 @@ def encode_event(data: bytes) -> bytes:
 async def respond(
     request: web.Request,
     generation: Generation,
-    encoder: ChunkEncoder,
+    chunks: Chunks,
     *,
     include_usage: bool,
     settings: ServerSettings,
@@ -70,8 +57,8 @@ async def respond(
         await watch.write(PING)
         try:
             async for deltas in generation:
-                await watch.write(encoder.encode(deltas))
-            end = encoder.encode_usage(generation.usage) + DONE if include_usage else DONE
+                await watch.write(chunks.encode(deltas))
+            end = chunks.encode_usage(generation.usage) + DONE if include_usage else DONE
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
