@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -74,6 +75,9 @@ class Engine:
         self.timeline = Timeline()
         self.runner = DeviceRunner(params, model.config, layout, buffer, table, config.decode_chunk)
         self.runner.compile(progress)
+        # What is alive now stays so: a full collection over it would stop both threads for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
 
     def make_loop(
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]

@@ -61,7 +61,7 @@ class EngineLoop:
         timeline: Timeline,
     ) -> None:
         """Args:
-        publish: called in the engine thread, once a commit, with all its events; must not block.
+        publish: called in the engine thread, once a turn at most, with all its events; must not block.
         on_failure: called in the engine thread with the exception that ends it.
         timeline: told of every step.
         """
@@ -74,6 +74,7 @@ class EngineLoop:
         self._overlap = overlap
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._calls: deque[Call] = deque()
+        self._untold: list[StepEvent] = []  # events that are not published yet, in order
         self._is_stopping = False
         self.is_in_call = False  # a call may take far longer than a turn
         self.is_paused = False  # set by a Call: no step is planned, requests only queue up
@@ -114,6 +115,7 @@ class EngineLoop:
         did_work = False
         while self._receive(may_wait=not did_work):
             dispatched = self._dispatch()
+            self._tell()
             if in_flight is not None:
                 self._commit(in_flight)
             did_work = dispatched is not None or in_flight is not None
@@ -122,6 +124,7 @@ class EngineLoop:
                 did_work |= self._run_calls()
         if in_flight is not None:
             self._commit(in_flight)
+        self._tell()
 
     def _run_synchronously(self) -> None:
         """The same steps, one after the other."""
@@ -131,7 +134,9 @@ class EngineLoop:
             did_work = dispatched is not None
             if dispatched is not None:
                 self._commit(dispatched)
+            self._tell()
             did_work |= self._run_calls()
+        self._tell()
 
     def _dispatch(self) -> PendingStep | None:
         """Hands the next step to the device, or returns None where there is none to plan now."""
@@ -157,14 +162,22 @@ class EngineLoop:
         self.is_in_call = False
         return had_calls
 
+    def _tell(self) -> None:
+        """Publishes what has happened since the last time.
+
+        The overlapped loop does so behind a dispatch: readers that wake up want the interpreter
+        lock, and the device shall not wait for them.
+        """
+        if self._untold:
+            self._publish(self._untold)
+            self._untold = []
+
     def _commit(self, pending: PendingStep) -> None:
         """Waits for the oldest step and makes it true on the host."""
         self.timeline.wait_began()
         tokens = self._runner.result(pending)
         self.timeline.commit_began()
-        events = self.scheduler.commit(pending.plan, tokens)
-        if events:
-            self._publish(events)
+        self._untold += self.scheduler.commit(pending.plan, tokens)
         self.timeline.commit_ended(has_work=self._has_work)
 
     @property
@@ -178,7 +191,6 @@ class EngineLoop:
         Returns:
             False once a Shutdown has come.
         """
-        events: list[StepEvent] = []
         while True:
             try:
                 message = self._inbox.get(timeout=IDLE_TURN_SECONDS) if may_wait else self._inbox.get_nowait()
@@ -193,14 +205,12 @@ class EngineLoop:
                 case Abort():
                     event = self.scheduler.abort(message.request_id)
                     if event is not None:
-                        events.append(event)
+                        self._untold.append(event)
                 case Call():
                     self._calls.append(message)
                 case Shutdown():
                     self._is_stopping = True
-                    events += self.scheduler.abort_all(FinishReason.ABORT)
+                    self._untold += self.scheduler.abort_all(FinishReason.ABORT)
         self.heartbeat = time.monotonic()
-        events += self.scheduler.expire(self.heartbeat)
-        if events:
-            self._publish(events)
+        self._untold += self.scheduler.expire(self.heartbeat)
         return not self._is_stopping

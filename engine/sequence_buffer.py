@@ -28,7 +28,8 @@ class SequenceBuffer:
 
     def __init__(self, num_slots: int, max_model_len: int, max_pages_per_request: int) -> None:
         self.num_slots = num_slots
-        self.token_ids = np.zeros((num_slots, max_model_len), np.int32)  # committed tokens
+        # Tokens known when the request got the slot; what it samples afterwards is read on the device.
+        self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
         self.page_table = np.full((num_slots, max_pages_per_request), NULL_PAGE_ID, np.int32)
         self.sampling_ints = np.zeros((num_slots, NUM_INTS), np.int32)
         self.sampling_floats = np.zeros((num_slots, NUM_FLOATS), np.float32)
