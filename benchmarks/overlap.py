@@ -70,7 +70,7 @@ def ratios(ways: Mapping[str, object]) -> list[tuple[str, str]]:
 def load_engine(settings: ServerSettings) -> Engine:
     """The engine as `eagre serve` would have it."""
     with ProgressReporter() as progress:
-        return Engine(ensure_model(settings.model, progress), settings.engine_config(), progress)
+        return Engine.load(ensure_model(settings.model, progress), settings.engine_config(), progress)
 
 
 def all_ways(engine: Engine, url: str, *, websocket: bool) -> dict[str, Way]:

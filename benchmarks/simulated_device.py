@@ -16,11 +16,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
-from engine.attention import pages_per_block
 from engine.batch import HostStep, StepBatch
-from engine.compiled import CompileCounter
 from engine.config import EngineConfig, ModelInfo
 from engine.engine import Engine
 from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
@@ -28,8 +25,7 @@ from engine.plan import StepPlan
 from engine.runner import DeviceRunner, PendingStep
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
-from engine.shapes import TILE_SIZE, ShapeTable, StepShape
-from engine.timeline import Timeline
+from engine.shapes import ShapeTable, StepShape
 from sampling.rows import POSITION, SEED_LOW, SamplingRows
 from sampling.slots import Slots
 
@@ -75,7 +71,6 @@ class SimulatedRunner(DeviceRunner):
         )  # fmt: skip
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
         super().__init__(_params(), config, layout, buffer, table)
-        self.model_config = config
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
 
@@ -135,34 +130,24 @@ class SimulatedEngine(Engine):
             raise ValueError("num_pages is None; a simulated device has no memory that would tell")
         if config.decode_chunk != 1:
             raise ValueError(f"decode_chunk is {config.decode_chunk}; a simulated device does one step at a time")
-        page_size = config.page_size or PAGE_SIZE_BY_BACKEND["cpu"]
-        block = pages_per_block(page_size)
-        # What Engine.__init__ sets, in its order: that one reads a model's file.
-        self.config = config
-        self._is_asleep = False
-        self.max_model_len = min(config.max_model_len or MAX_MODEL_LEN, (config.num_pages - 1) * page_size)
-        self.model_info = ModelInfo("simulated", VOCAB_SIZE, self.max_model_len, config.dtype, num_parameters=0)
-        self.pool = PagePool(config.num_pages)
-        pages_per_request = -(-self.max_model_len // (page_size * block)) * block
-        buffer = SequenceBuffer(config.max_num_seqs, self.max_model_len, pages_per_request)
-        self.scheduler = scheduler(
-            self.pool,
-            buffer,
-            page_size=page_size,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            chunk_alignment=TILE_SIZE,
-            vocab_size=VOCAB_SIZE,
-            eos_token_ids=frozenset(config.eos_token_ids),
-            enable_prefix_caching=config.enable_prefix_caching,
+        layout = KVLayout(
+            num_layers=1,
+            num_pages=config.num_pages,
+            page_size=config.page_size or PAGE_SIZE_BY_BACKEND["cpu"],
+            num_kv_heads=1,
+            head_dim=1,
+            dtype="float32",
         )
-        table = ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
-        self.timeline = Timeline()
-        self.simulated = runner(buffer, table, step_seconds)
-        self.runner = self.simulated
-        self.model_config = self.simulated.model_config
-        self._compile_counter = CompileCounter()
-        self.runner.compile(lambda stage, done, total: None)
-        self._compile_counter.start()
+        max_model_len = min(config.max_model_len or MAX_MODEL_LEN, (config.num_pages - 1) * layout.page_size)
+        model_info = ModelInfo("simulated", VOCAB_SIZE, max_model_len, config.dtype, num_parameters=0)
+        made: list[SimulatedRunner] = []
+
+        def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> SimulatedRunner:
+            made.append(runner(buffer, table, step_seconds))
+            return made[0]
+
+        super().__init__(config, layout, model_info, make_runner, lambda stage, done, total: None, scheduler)
+        self.simulated = made[0]
 
     @property
     def clock(self) -> DeviceClock:

@@ -12,19 +12,17 @@ from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple
 
-# (parent hash, token ids, extra keys) -> 256-bit hash
-HashFunction = Callable[[int, Sequence[int], tuple[str, ...]], int]
+# (parent hash, token ids, extra keys) -> hash of 32 bytes
+HashFunction = Callable[[bytes, Sequence[int], tuple[str, ...]], bytes]
 
 # The parent of every first page. A constant, not a secret: tenants are told apart by extra keys.
-NONE_HASH: int = int.from_bytes(sha256(b"eagre: no parent page").digest(), "little")
-
-_HASH_BYTES = 32
+NONE_HASH: bytes = sha256(b"eagre: no parent page").digest()
 
 
 class PageHash(NamedTuple):
     """The name of a full page's content."""
 
-    hash_value: int
+    hash_value: bytes
     token_ids: tuple[int, ...]
     extra_keys: tuple[str, ...] = ()
 
@@ -32,25 +30,25 @@ class PageHash(NamedTuple):
 @lru_cache(maxsize=16)  # an engine has one page size
 def _layout(num_tokens: int) -> Struct:
     """Parent hash, number of tokens, tokens."""
-    return Struct(f"<{_HASH_BYTES}sQ{num_tokens}I")
+    return Struct(f"<{len(NONE_HASH)}sQ{num_tokens}I")
 
 
-def sha256_hash(parent_hash: int, token_ids: Sequence[int], extra_keys: tuple[str, ...]) -> int:
+def sha256_hash(parent_hash: bytes, token_ids: Sequence[int], extra_keys: tuple[str, ...]) -> bytes:
     """SHA-256 of the parent's hash, the token ids as 32-bit integers and the extra keys.
 
     Every part carries its length, so that no two different inputs make the same message.
     """
     num_tokens = len(token_ids)
-    message = _layout(num_tokens).pack(parent_hash.to_bytes(_HASH_BYTES, "little"), num_tokens, *token_ids)
+    message = _layout(num_tokens).pack(parent_hash, num_tokens, *token_ids)
     for key in extra_keys:
         encoded = key.encode()
         message += len(encoded).to_bytes(8, "little") + encoded
-    return int.from_bytes(sha256(message).digest(), "little")
+    return sha256(message).digest()
 
 
 def hash_page_tokens(
     hash_function: HashFunction,
-    parent_page_hash: int | None,
+    parent_page_hash: bytes | None,
     curr_page_token_ids: Sequence[int],
     extra_keys: tuple[str, ...] = (),
 ) -> PageHash:

@@ -29,7 +29,7 @@ class PagePool:
         self.null_page = self.pages[NULL_PAGE_ID]
         self.num_pages = num_pages - 1
         self._queue = FreeCachePageQueue(self.pages[1:])
-        self._page_by_hash: dict[int, CachePage] = {}
+        self._page_by_hash: dict[bytes, CachePage] = {}
         self._num_cached = 0
 
     @property

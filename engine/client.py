@@ -100,7 +100,7 @@ class EngineClient:
             WeightsError: the file cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
-        return cls(Engine(model_path, config, progress))
+        return cls(Engine.load(model_path, config, progress))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread; events arrive in `loop`."""

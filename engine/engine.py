@@ -28,8 +28,51 @@ from engine.weights import GGUFModel
 class Engine:
     """Everything of one model that is not asyncio."""
 
-    def __init__(self, path: Path, config: EngineConfig, progress: Progress) -> None:
-        """Reads the weights, allocates the pages and compiles every shape; takes seconds.
+    def __init__(
+        self,
+        config: EngineConfig,
+        layout: KVLayout,
+        model_info: ModelInfo,
+        make_runner: Callable[[SequenceBuffer, ShapeTable], DeviceRunner],
+        progress: Progress,
+        make_scheduler: Callable[..., Scheduler] = Scheduler,
+    ) -> None:
+        """Puts an engine together and compiles every shape; takes seconds.
+
+        Args:
+            model_info: its max_model_len fits into the pages of `layout`.
+            make_runner: makes the runner of the slots and shapes that this engine has.
+            make_scheduler: the class, or what takes its arguments: a benchmark's may measure itself.
+        """
+        self.config = config
+        self.model_info = model_info
+        self._is_asleep = False
+        self._compile_counter = CompileCounter()
+        self.pool = PagePool(layout.num_pages)
+        block = pages_per_block(layout.page_size)
+        pages_per_request = -(-model_info.max_model_len // (layout.page_size * block)) * block
+        buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request)
+        self.scheduler = make_scheduler(
+            self.pool,
+            buffer,
+            page_size=layout.page_size,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            chunk_alignment=TILE_SIZE,
+            vocab_size=model_info.vocab_size,
+            eos_token_ids=frozenset(config.eos_token_ids),
+            enable_prefix_caching=config.enable_prefix_caching,
+            decode_chunk=config.decode_chunk,
+        )
+        self.timeline = Timeline()
+        self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
+        self.runner.compile(progress)
+        # What is alive now stays so: a full collection over it would stop both threads for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
+
+    @classmethod
+    def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
+        """Reads the weights of a model file and makes an engine for it.
 
         Raises:
             WeightsError: the file cannot be served.
@@ -37,47 +80,23 @@ class Engine:
         """
         if config.compilation_cache is not None:
             use_persistent_cache(Path(config.compilation_cache))
-        self.config = config
-        self._is_asleep = False
-        self._compile_counter = CompileCounter()
         model = GGUFModel(path)
         params = model.load(config.dtype, progress)
-
-        self.model_config = model.config
         max_model_len = min(config.max_model_len or model.config.context_length, model.config.context_length)
         layout = _kv_layout(model, config, max_model_len)
-        # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
-        page_size = layout.page_size
-        self.max_model_len = min(max_model_len, (layout.num_pages - 1) * page_size)
-        self.model_info = ModelInfo(
+        model_info = ModelInfo(
             architecture=model.architecture,
             vocab_size=model.config.vocab_size,
-            max_model_len=self.max_model_len,
+            # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
+            max_model_len=min(max_model_len, (layout.num_pages - 1) * layout.page_size),
             dtype=config.dtype,
             num_parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
         )
-        self.pool = PagePool(layout.num_pages)
-        block = pages_per_block(page_size)
-        pages_per_request = -(-self.max_model_len // (page_size * block)) * block
-        buffer = SequenceBuffer(config.max_num_seqs, self.max_model_len, pages_per_request)
-        self.scheduler = Scheduler(
-            self.pool,
-            buffer,
-            page_size=page_size,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            chunk_alignment=TILE_SIZE,
-            vocab_size=model.config.vocab_size,
-            eos_token_ids=frozenset(config.eos_token_ids),
-            enable_prefix_caching=config.enable_prefix_caching,
-            decode_chunk=config.decode_chunk,
-        )
-        table = ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
-        self.timeline = Timeline()
-        self.runner = DeviceRunner(params, model.config, layout, buffer, table, config.decode_chunk)
-        self.runner.compile(progress)
-        # What is alive now stays so: a full collection over it would stop both threads for tens of milliseconds.
-        gc.collect()
-        gc.freeze()
+
+        def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
+            return DeviceRunner(params, model.config, layout, buffer, table, config.decode_chunk)
+
+        return cls(config, layout, model_info, make_runner, progress)
 
     def make_loop(
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]

@@ -131,9 +131,9 @@ class Lifecycle:
 
     def _read_weights(self, path: Path) -> LlamaParams:
         model = GGUFModel(path)
-        if model.config != self._engine.model_config:
+        if model.config != self._engine.runner.config:
             raise WeightsError(
-                f"{path} is of another shape: {model.config} in the place of {self._engine.model_config}"
+                f"{path} is of another shape: {model.config} in the place of {self._engine.runner.config}"
             )
         return model.load(self._engine.config.dtype, lambda stage, done, total: None)
 

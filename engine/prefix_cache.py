@@ -15,7 +15,7 @@ class PrefixCache:
         self._pool = pool
         self._page_size = page_size
         self._is_enabled = is_enabled
-        self._computing: dict[int, Request] = {}  # page hash -> the running request that will commit it
+        self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
 
     def match(self, request: Request) -> list[CachePage]:
         """The remembered pages of the request's longest known prefix; they are not touched yet."""

@@ -57,7 +57,7 @@ class Request:
     num_in_flight_steps: int = 0  # dispatched steps that name the slot
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
-    awaited_hash: int | None = None  # another request is computing this page of our prompt
+    awaited_hash: bytes | None = None  # another request is computing this page of our prompt
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

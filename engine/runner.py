@@ -55,7 +55,7 @@ class DeviceRunner:
         table: ShapeTable, decode_chunk: int = 1,
     ) -> None:  # fmt: skip
         self._params = params
-        self._config = config
+        self.config = config
         self._buffer = buffer
         self._table = table
         self._decode_chunk = decode_chunk
@@ -79,11 +79,11 @@ class DeviceRunner:
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-        program = jax.jit(partial(forward, config=self._config), donate_argnums=1)
+        program = jax.jit(partial(forward, config=self.config), donate_argnums=1)
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
 
     def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
-        logits = jax.ShapeDtypeStruct((num_rows, self._config.vocab_size), jnp.float32)
+        logits = jax.ShapeDtypeStruct((num_rows, self.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         program = jax.jit(partial(sample, all_greedy=all_greedy), donate_argnums=1)
         return program.lower(logits, _abstract(self._slots), _abstract(rows))
@@ -91,7 +91,7 @@ class DeviceRunner:
     def _lower_chunk(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        chunk = partial(decode_chunk, config=self._config, num_repeats=self._decode_chunk, all_greedy=all_greedy)
+        chunk = partial(decode_chunk, config=self.config, num_repeats=self._decode_chunk, all_greedy=all_greedy)
         program = jax.jit(chunk, donate_argnums=(1, 2))
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch, rows)))
 

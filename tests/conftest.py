@@ -50,4 +50,4 @@ def real_engine_config(text_model: TextModel) -> EngineConfig:
 @pytest.fixture(scope="session")
 def real_engine(model_path: Path, real_engine_config: EngineConfig) -> Engine:
     """The default model, loaded once for all tests; make an `EngineClient(real_engine)` and shut it down."""
-    return Engine(model_path, real_engine_config, lambda stage, done, total: None)
+    return Engine.load(model_path, real_engine_config, lambda stage, done, total: None)

@@ -97,10 +97,10 @@ TestPool = PoolMachine.TestCase
 def test_a_collision_is_harmless():
     pool = PagePool(3)
     (page,) = pool.allocate(1)
-    pool.cache_page(page, PageHash(7, (1, 2)))
-    assert pool.find(PageHash(7, (1, 2))) is page
-    assert pool.find(PageHash(7, (1, 3))) is None
-    assert pool.find(PageHash(7, (1, 2), ("salt",))) is None
+    pool.cache_page(page, PageHash(bytes(32), (1, 2)))
+    assert pool.find(PageHash(bytes(32), (1, 2))) is page
+    assert pool.find(PageHash(bytes(32), (1, 3))) is None
+    assert pool.find(PageHash(bytes(32), (1, 2), ("salt",))) is None
 
 
 def test_pages_without_a_name_are_handed_out_before_remembered_ones():

@@ -110,7 +110,7 @@ async def test_overlapped_equals_synchronous_equals_alone(run, real_engine):
 async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_config, real_engine):
     """Several steps in one program."""
     config = dataclasses.replace(real_engine_config, decode_chunk=4, max_num_seqs=2, num_pages=100)
-    client = EngineClient(Engine(model_path, config, lambda stage, done, total: None))
+    client = EngineClient(Engine.load(model_path, config, lambda stage, done, total: None))
     client.start(asyncio.get_running_loop())
     wishes = [
         SamplingParams(max_tokens=23, temperature=0.0, ignore_eos=True),
