@@ -24,12 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.bare_loop import run_bare
 from benchmarks.command import run, write_figures
 from benchmarks.engine_streams import run_streams
 from benchmarks.load import Transport, Workload, measure_apart
+from benchmarks.processor import Disturbance
 from benchmarks.server_process import ServerFailed, served_model, started_server
 from engine.engine import Engine
 from server.model_store import ensure_model
@@ -38,9 +39,25 @@ from server.settings import ServerSettings
 
 PROGRAM = "benchmarks.overlap"
 NUM_PROMPT_TOKENS = 32
-LEGEND = "tokens per second while every stream flows: median (least..most); ratios are of medians"
+LEGEND = (
+    "tokens per second while every stream flows: median (least..most); ratios are of medians;\n"
+    "others: the most that other processes had of the processor in any turn"
+)
+MAX_TRIES = 10  # of a turn that others disturb
 
 Way = Callable[[Workload], float]  # decodes the workload's prompts; tokens per second
+
+
+class Turn(NamedTuple):
+    """One way's decoding of one set of prompts."""
+
+    tokens_per_s: float
+    others: float | None  # share of the processor that other processes had meanwhile, 0 to 1
+
+    @classmethod
+    def take(cls, decode: Way, load: Workload) -> Turn:
+        disturbance = Disturbance()
+        return cls(decode(load), disturbance.share())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +65,27 @@ class Comparison:
     """All ways with one number of streams."""
 
     num_streams: int
-    rates: dict[str, list[float]]  # tokens per second, by way, in the order of the repeats
+    turns: dict[str, list[Turn]]  # by way, in the order of the repeats
+
+    def rates(self, way: str) -> list[float]:
+        return [turn.tokens_per_s for turn in self.turns[way]]
 
     def ratio(self, way: str, reference: str) -> float:
-        return median(self.rates[way]) / median(self.rates[reference])
+        return median(self.rates(way)) / median(self.rates(reference))
+
+    @property
+    def others(self) -> float | None:
+        """The most that other processes had in any turn."""
+        return max(
+            (turn.others for turns in self.turns.values() for turn in turns if turn.others is not None), default=None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "num_streams": self.num_streams,
-            "tokens_per_s": self.rates,
-            "medians": {way: median(rates) for way, rates in self.rates.items()},
-            "ratios": {f"{way}/{reference}": self.ratio(way, reference) for way, reference in ratios(self.rates)},
+            "turns": {way: [turn._asdict() for turn in turns] for way, turns in self.turns.items()},
+            "medians": {way: median(self.rates(way)) for way in self.turns},
+            "ratios": {f"{way}/{reference}": self.ratio(way, reference) for way, reference in ratios(self.turns)},
         }
 
 
@@ -101,28 +128,41 @@ def over_network(url: str, load: Workload, transport: Transport) -> float:
     return report.full_tokens_per_s
 
 
-def compare(ways: Mapping[str, Way], loads: Sequence[Workload]) -> Comparison:
-    """Runs every load in every way; the ways take turns, so that a drift of the machine hits them all."""
-    rates: dict[str, list[float]] = {way: [] for way in ways}
+def compare(ways: Mapping[str, Way], loads: Sequence[Workload], max_others: float = 1.0) -> Comparison:
+    """Runs every load in every way; the ways take turns, so that a drift of the machine hits them all.
+
+    A turn in which others had more than `max_others` of the processor is taken again, MAX_TRIES times at most.
+    """
+    turns: dict[str, list[Turn]] = {way: [] for way in ways}
     for load in loads:
         for way, decode in ways.items():
-            rates[way].append(decode(load))
-    return Comparison(loads[0].concurrency, rates)
+            turns[way].append(_undisturbed(decode, load, max_others))
+    return Comparison(loads[0].concurrency, turns)
+
+
+def _undisturbed(decode: Way, load: Workload, max_others: float) -> Turn:
+    for _ in range(MAX_TRIES):
+        turn = Turn.take(decode, load)
+        if turn.others is None or turn.others <= max_others:
+            break
+    return turn
 
 
 def columns(ways: Mapping[str, object]) -> list[str]:
-    return ["streams", *ways, *(f"{way}/{reference}" for way, reference in ratios(ways))]
+    return ["streams", *ways, *(f"{way}/{reference}" for way, reference in ratios(ways)), "others"]
 
 
 def row(comparison: Comparison) -> list[str]:
     """One line of the table, by `columns`."""
-    rates = [f"{median(rate):,.1f} ({min(rate):,.1f}..{max(rate):,.1f})" for rate in comparison.rates.values()]
-    fractions = [f"{comparison.ratio(way, reference):.3f}" for way, reference in ratios(comparison.rates)]
-    return [str(comparison.num_streams), *rates, *fractions]
+    all_rates = [comparison.rates(way) for way in comparison.turns]
+    rates = [f"{median(rates):,.1f} ({min(rates):,.1f}..{max(rates):,.1f})" for rates in all_rates]
+    fractions = [f"{comparison.ratio(way, reference):.3f}" for way, reference in ratios(comparison.turns)]
+    others = "-" if comparison.others is None else f"{comparison.others:.1%}"
+    return [str(comparison.num_streams), *rates, *fractions, others]
 
 
 def print_row(cells: Sequence[str], names: Sequence[str]) -> None:
-    widths = [max(len(name), 7 if name == "streams" or "/" in name else 26) for name in names]
+    widths = [max(len(name), 7 if name in ("streams", "others") or "/" in name else 26) for name in names]
     print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
 
 
@@ -142,7 +182,7 @@ def compare_all(ways: Mapping[str, Way], model: str, options: argparse.Namespace
         )
         # Prompts of their own in each repeat: an engine has those of earlier ones in its prefix cache.
         loads = [dataclasses.replace(load, seed=seeds.getrandbits(32)) for _ in range(options.repeats)]
-        comparisons.append(compare(ways, loads))
+        comparisons.append(compare(ways, loads, options.max_others))
         print_row(row(comparisons[-1]), columns(ways))
     print(LEGEND)
     return comparisons
@@ -156,6 +196,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64], metavar="N")
     parser.add_argument("--output-len", type=int, default=128, help="tokens of each stream")
     parser.add_argument("--repeats", type=int, default=3, help="of all ways, in turn")
+    parser.add_argument(
+        "--max-others",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="take a turn again if other processes had more of the processor, 0 to 1 (default: never)",
+    )
     parser.add_argument("--num-pages", type=int, default=1100, help="cache pages of each of the two engines")
     parser.add_argument("--websocket", action="store_true", help="measure /v1/stream too")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cache.page import NULL_PAGE_ID
 from engine.plan import StepPlan
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable, StepShape
@@ -34,7 +33,7 @@ class StepBatch(NamedTuple):
         """A step that computes nothing."""
         return cls(
             rows=np.zeros((shape.num_rows, NUM_ROW_INTS), np.int32),
-            page_table=np.full((shape.num_rows, max_pages_per_request), NULL_PAGE_ID, np.int32),
+            page_table=np.zeros((shape.num_rows, max_pages_per_request), np.int32),  # of null pages
             tile_tokens=np.zeros((shape.num_tiles, TILE_SIZE), np.int32),
             sampled=np.zeros(num_sampled_rows, np.int32),
         )
@@ -72,7 +71,7 @@ def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> Hos
     on_device = buffer.device_token_position[slots[:num_decode]] == starts[:num_decode]
     known = buffer.token_ids[slots[:num_decode], starts[:num_decode]]
     decode[:, TOKEN] = np.where(on_device, FROM_DEVICE, known)
-    batch.page_table[:num_decode] = buffer.page_table[slots[:num_decode]]
+    np.take(buffer.page_table, slots[:num_decode], axis=0, out=batch.page_table[:num_decode], mode="clip")
 
     # Index of each row's last token among the step's tokens.
     last_token = np.arange(plan.num_rows, dtype=np.int32)

@@ -24,6 +24,8 @@ from engine.timeline import Timeline
 from engine.types import EngineStats, Progress
 from engine.weights import GGUFModel
 
+_COLLECTOR_THRESHOLD = 50_000  # objects more than freed, until a young collection
+
 
 class Engine:
     """Everything of one model that is not asyncio."""
@@ -66,9 +68,7 @@ class Engine:
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
         self.runner.compile(progress)
-        # What is alive now stays so: a full collection over it would stop both threads for tens of milliseconds.
-        gc.collect()
-        gc.freeze()
+        _calm_collector()
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
@@ -155,6 +155,18 @@ class Engine:
     def close(self) -> None:
         """Lets go of what outlives the thread."""
         self._compile_counter.stop()
+
+
+def _calm_collector() -> None:
+    """Keeps the garbage collector of this process from stopping both threads in the middle of serving.
+
+    What is alive now stays so; a full collection over it takes tens of milliseconds. A step of
+    hundreds of rows makes enough short-lived objects for a young collection of its own, which
+    finds nothing: they die by their reference counts.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECTOR_THRESHOLD, 20, 20)
 
 
 def _kv_layout(model: GGUFModel, config: EngineConfig, max_model_len: int) -> KVLayout:

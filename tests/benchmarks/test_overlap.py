@@ -27,19 +27,19 @@ def test_ways_take_turns_with_the_same_prompts() -> None:
     loads = [Workload(url="", model="stub", concurrency=2, seed=seed) for seed in (5, 6, 7)]
     comparison = compare(ways, loads)
     assert stub.turns == [(way, seed) for seed in (5, 6, 7) for way in SPEEDS]
-    assert comparison.rates["overlapped"] == [150.0] * 3
+    assert comparison.rates("overlapped") == [150.0] * 3
     assert comparison.to_dict()["ratios"] == {"SSE/bare": 0.9, "overlapped/synchronous": 1.5}
 
 
 def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     stub = StubWays()
     ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
-    options = argparse.Namespace(streams=[1, 16], output_len=128, repeats=2, seed=0)
+    options = argparse.Namespace(streams=[1, 16], output_len=128, repeats=2, seed=0, max_others=1.0)
     comparisons = compare_all(ways, "stub", options)
     assert [comparison.num_streams for comparison in comparisons] == [1, 16]
     header, _, line, *_ = capsys.readouterr().out.splitlines()
-    assert header.split() == ["streams", *SPEEDS, "SSE/bare", "overlapped/synchronous"]
+    assert header.split() == ["streams", *SPEEDS, "SSE/bare", "overlapped/synchronous", "others"]
     assert line.split()[:3] == ["16", "1,600.0", "(1,600.0..1,600.0)"]
-    assert line.split()[-2:] == ["0.900", "1.500"]
+    assert line.split()[-3:-1] == ["0.900", "1.500"]
     # The warm-up, then prompts of their own in each repeat.
     assert len({seed for _, seed in stub.turns}) == 1 + 2 * 2

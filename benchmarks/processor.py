@@ -1,0 +1,56 @@
+"""What other processes take from the processor meanwhile, so that a disturbed measurement is known as such.
+
+Linux tells; elsewhere nothing is known.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+STAT = Path("/proc/stat")
+
+
+class _Moment(NamedTuple):
+    wall: float  # seconds; so are the others
+    busy: float  # of all processors
+    ours: float  # of this process and its children, those that have ended included
+
+
+class Disturbance:
+    """Watches from its construction on."""
+
+    def __init__(self) -> None:
+        self._start = _now() if STAT.exists() else None
+
+    def share(self) -> float | None:
+        """What others have had of all processors' time since the start, 0 to 1; None where nobody tells."""
+        if self._start is None:
+            return None
+        passed = _Moment(*(now - then for now, then in zip(_now(), self._start, strict=True)))
+        share = (passed.busy - passed.ours) / (passed.wall * (os.cpu_count() or 1))
+        return max(share, 0.0)  # the kernel counts in ticks
+
+
+def _now() -> _Moment:
+    user, nice, system, _, _, interrupts, soft_interrupts, steal, *_ = map(int, STAT.read_text().split()[1:11])
+    busy = user + nice + system + interrupts + soft_interrupts + steal
+    return _Moment(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), _our_time())
+
+
+def _our_time() -> float:
+    times = os.times()
+    ended = times.user + times.system + times.children_user + times.children_system
+    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    return ended + sum(_time_of(pid) for pid in children)
+
+
+def _time_of(pid: str) -> float:
+    try:
+        # Behind the name, which may hold blanks and brackets, the user and system ticks are fields 12 and 13.
+        fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # it has ended just now
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
