@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from cache.page import CachePage
 
@@ -37,18 +38,14 @@ class FreeCachePageQueue:
         before = self._tail.prev_free_page
         assert before is not None
         if page.prev_free_page is not None:
-            raise _already_queued(page)
+            raise ValueError(f"page {page.page_id} is in the free queue already")
         page.prev_free_page = before
         page.next_free_page = self._tail
         before.next_free_page = self._tail.prev_free_page = page
         self.num_free_pages += 1
 
     def append_n(self, pages: Sequence[CachePage]) -> None:
-        """Puts pages at the back, in their order.
-
-        Raises:
-            ValueError: one is in the queue already; the queue is broken then.
-        """
+        """Puts pages at the back, in their order. None of them may be in the queue: it is not looked for."""
         before = self._tail.prev_free_page
         assert before is not None
         self._link(before, pages, self._tail)
@@ -58,11 +55,7 @@ class FreeCachePageQueue:
         self.appendleft_n((page,))
 
     def appendleft_n(self, pages: Sequence[CachePage]) -> None:
-        """Puts pages at the front, in their order: the first of them is handed out next.
-
-        Raises:
-            ValueError: one is in the queue already; the queue is broken then.
-        """
+        """Puts pages at the front, the first of them foremost. None may be in the queue: it is not looked for."""
         after = self._head.next_free_page
         assert after is not None
         self._link(self._head, pages, after)
@@ -89,14 +82,13 @@ class FreeCachePageQueue:
         if n > self.num_free_pages:
             raise IndexError(f"{n} free pages are asked for, {self.num_free_pages} are left")
         pages = []
-        page = self._head.next_free_page
+        page: Any = self._head.next_free_page  # a page at each of the n places: the count says so
         for _ in range(n):
-            assert page is not None
             pages.append(page)
+            page.prev_free_page = None
             after = page.next_free_page
-            page.prev_free_page = page.next_free_page = None
+            page.next_free_page = None
             page = after
-        assert page is not None
         self._head.next_free_page = page
         page.prev_free_page = self._head
         self.num_free_pages -= n
@@ -128,15 +120,9 @@ class FreeCachePageQueue:
     def _link(self, before: CachePage, pages: Sequence[CachePage], after: CachePage) -> None:
         """Puts pages between two neighbours."""
         for page in pages:
-            if page.prev_free_page is not None:
-                raise _already_queued(page)
             page.prev_free_page = before
             before.next_free_page = page
             before = page
         before.next_free_page = after
         after.prev_free_page = before
         self.num_free_pages += len(pages)
-
-
-def _already_queued(page: CachePage) -> ValueError:
-    return ValueError(f"page {page.page_id} is in the free queue already")
