@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import random
 import sys
 import time
@@ -35,6 +34,7 @@ from engine.scheduler import Scheduler
 from engine.shapes import TILE_SIZE
 from engine.step_event import StepEvent
 from sampling.params import SamplingParams
+from server.collector import calm_collector
 
 PAGE_SIZE = 32  # tokens
 PROMPT_LENGTHS = range(4, 4 + PAGE_SIZE)  # spread, so that every step fills some rows' pages
@@ -197,7 +197,7 @@ def measure(
     )
     draw = random.Random(seed)
     prompts = [draw.choices(range(VOCAB_SIZE), k=draw.choice(PROMPT_LENGTHS)) for _ in range(num_rows)]
-    gc.collect()  # the garbage of the run before is not this one's
+    calm_collector()  # as `eagre serve` does
     asyncio.run(_read_all(EngineClient(engine), prompts, params))
     full_steps = meter.full_steps[NUM_SETTLING_STEPS:]
     if len(full_steps) <= num_steps:

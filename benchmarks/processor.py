@@ -13,7 +13,7 @@ from typing import NamedTuple
 STAT = Path("/proc/stat")
 
 
-class _Moment(NamedTuple):
+class Moment(NamedTuple):
     wall: float  # seconds; so are the others
     busy: float  # of all processors
     ours: float  # of this process and its children, those that have ended included
@@ -23,24 +23,26 @@ class Disturbance:
     """Watches from its construction on."""
 
     def __init__(self) -> None:
-        self._start = _now() if STAT.exists() else None
+        self._start = now() if STAT.exists() else None
 
     def share(self) -> float | None:
         """What others have had of all processors' time since the start, 0 to 1; None where nobody tells."""
         if self._start is None:
             return None
-        passed = _Moment(*(now - then for now, then in zip(_now(), self._start, strict=True)))
+        passed = Moment(*(end - start for end, start in zip(now(), self._start, strict=True)))
         share = (passed.busy - passed.ours) / (passed.wall * (os.cpu_count() or 1))
-        return max(share, 0.0)  # the kernel counts in ticks
+        return min(max(share, 0.0), 1.0)  # the kernel counts in ticks
 
 
-def _now() -> _Moment:
+def now() -> Moment:
+    """Linux only."""
     user, nice, system, _, _, interrupts, soft_interrupts, steal, *_ = map(int, STAT.read_text().split()[1:11])
     busy = user + nice + system + interrupts + soft_interrupts + steal
-    return _Moment(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), _our_time())
+    return Moment(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), our_time())
 
 
-def _our_time() -> float:
+def our_time() -> float:
+    """Processor seconds of this process and its children; Linux only."""
     times = os.times()
     ended = times.user + times.system + times.children_user + times.children_system
     children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]

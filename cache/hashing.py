@@ -89,6 +89,8 @@ def extend_page_hashes(
 
     The work of `hash_request_tokens` without a new list, for a sequence that grows page by page.
     """
+    if len(token_ids) < (len(hashes) + 1) * page_size:
+        return
     parent = hashes[-1].hash_value if hashes else NONE_HASH
     unnamed = tuple(token_ids[len(hashes) * page_size :])
     for end in range(page_size, len(unnamed) + 1, page_size):

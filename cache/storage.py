@@ -118,9 +118,18 @@ def machine_memory() -> tuple[int, int]:
         available = int(fields["MemAvailable"].split()[0]) * 1024
     limit = _container_number("memory.max")
     if limit is not None:
-        used = _container_number("memory.current") or 0
-        total, available = min(total, limit), min(available, limit - used)
+        used = (_container_number("memory.current") or 0) - _container_file_cache()
+        total, available = min(total, limit), max(0, min(available, limit - used))
     return total, available
+
+
+def _container_file_cache() -> int:
+    """Bytes of files that our control group is charged for and that the kernel takes back when it needs them."""
+    try:
+        lines = (_CONTROL_GROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("active_file ", "inactive_file ")))
 
 
 def _container_number(name: str) -> int | None:

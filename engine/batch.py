@@ -71,6 +71,7 @@ def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> Hos
     on_device = buffer.device_token_position[slots[:num_decode]] == starts[:num_decode]
     known = buffer.token_ids[slots[:num_decode], starts[:num_decode]]
     decode[:, TOKEN] = np.where(on_device, FROM_DEVICE, known)
+    # Clipping changes nothing, all slots being valid; without it numpy makes a copy before it fills `out`.
     np.take(buffer.page_table, slots[:num_decode], axis=0, out=batch.page_table[:num_decode], mode="clip")
 
     # Index of each row's last token among the step's tokens.

@@ -205,9 +205,9 @@ class EngineClient:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine thread turns."""
-        turned = time.monotonic() - self._engine_loop.heartbeat
-        is_turning = turned < _STALLED_SECONDS or self._engine_loop.is_in_call
+        """Whether the engine thread turns, or does what an operator has asked for, however long that takes."""
+        # In this order: the heartbeat is renewed before the call is over.
+        is_turning = self._engine_loop.is_in_call or time.monotonic() - self._engine_loop.heartbeat < _STALLED_SECONDS
         return not self._is_closed and self._engine_loop.is_running and is_turning
 
     @property
@@ -230,7 +230,11 @@ class EngineClient:
         self._engine_loop.join(_JOIN_SECONDS)
         self._engine.close()
         self.lifecycle.close("the engine is shut down")
-        self._end_streams(FinishReason.ABORT, None)
+        end = partial(self._end_streams, FinishReason.ABORT, None)
+        if self._loop is not None and self._loop.is_running():
+            self._loop.call_soon(end)  # behind the events that the thread has published
+        else:
+            end()
         if self._failure is not None and not self._failure.done():
             self._failure.cancel()
 
@@ -261,7 +265,7 @@ class EngineClient:
     # ---------------------------------------------------------------- called in the engine thread
 
     def _publish(self, events: Sequence[StepEvent]) -> None:
-        """One wake-up of the asyncio loop for all events of a step."""
+        """One wake-up of the asyncio loop for all events of a turn."""
         self._call(partial(self._deliver, events))
 
     def _on_failure(self, error: BaseException) -> None:

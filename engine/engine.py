@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from engine.step_event import StepEvent
 from engine.timeline import Timeline
 from engine.types import EngineStats, Progress
 from engine.weights import GGUFModel
-
-_COLLECTOR_THRESHOLD = 50_000  # objects more than freed, until a young collection
 
 
 class Engine:
@@ -68,7 +65,6 @@ class Engine:
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
         self.runner.compile(progress)
-        _calm_collector()
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
@@ -155,18 +151,6 @@ class Engine:
     def close(self) -> None:
         """Lets go of what outlives the thread."""
         self._compile_counter.stop()
-
-
-def _calm_collector() -> None:
-    """Keeps the garbage collector of this process from stopping both threads in the middle of serving.
-
-    What is alive now stays so; a full collection over it takes tens of milliseconds. A step of
-    hundreds of rows makes enough short-lived objects for a young collection of its own, which
-    finds nothing: they die by their reference counts.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECTOR_THRESHOLD, 20, 20)
 
 
 def _kv_layout(model: GGUFModel, config: EngineConfig, max_model_len: int) -> KVLayout:

@@ -101,18 +101,12 @@ class Lifecycle:
             scheduler = self._engine.scheduler
             scheduler.is_admitting = False
             try:
-                while drain and scheduler.num_begun:
-                    if not self._engine_loop.is_running:
-                        raise EngineError("the engine is not running")
-                    if self.state is EngineState.PAUSED:
-                        raise EngineBusy("the engine is paused, so its requests cannot end; resume it first")
-                    await asyncio.sleep(_DRAIN_POLL_SECONDS)
-
-                def replace() -> None:
-                    self._refuse_while_busy()
-                    self._engine.replace_params(params)
-
-                await self._run(replace)
+                is_replaced = False
+                while not is_replaced:
+                    if drain:
+                        await self._wait_for_begun()
+                    # While it drains, a request may still slip in between the last look and the call.
+                    is_replaced = await self._run(partial(self._replace, params, may_refuse=not drain))
             finally:
                 scheduler.is_admitting = True
                 self._engine_loop.post(Call(_wake_up))
@@ -123,6 +117,20 @@ class Lifecycle:
         for future in self._pending:
             if not future.done():
                 future.set_exception(EngineError(error))
+
+    async def _wait_for_begun(self) -> None:
+        """Waits for the requests that have begun.
+
+        Raises:
+            EngineBusy: the engine is paused, so they cannot end.
+            EngineError: the engine is not running.
+        """
+        while self._engine.scheduler.num_begun:
+            if not self._engine_loop.is_running:
+                raise EngineError("the engine is not running")
+            if self.state is EngineState.PAUSED:
+                raise EngineBusy("the engine is paused, so its requests cannot end; resume it first")
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     def _refuse_while_busy(self) -> None:
         num_begun = self._engine.scheduler.num_begun
@@ -155,6 +163,15 @@ class Lifecycle:
             self._engine_loop.is_paused = True
             self.state = EngineState.ASLEEP  # even if it fails half-way: `wake` undoes whatever was done
             self._engine.sleep(drop_weights=drop_weights)
+
+    def _replace(self, params: LlamaParams, *, may_refuse: bool) -> bool:
+        """Whether the weights were replaced; where requests have begun they are not."""
+        if may_refuse:
+            self._refuse_while_busy()
+        elif self._engine.scheduler.num_begun:
+            return False
+        self._engine.replace_params(params)
+        return True
 
     def _wake(self) -> None:
         if self.state is EngineState.ASLEEP:

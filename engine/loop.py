@@ -1,7 +1,7 @@
 """The engine's loop: overlapped, and its synchronous twin as the oracle.
 
 device  |   step N            |   step N+1            |   step N+2
-host    | schedule, dispatch N+1 | result N, commit N, schedule, dispatch N+2 | …
+host    | schedule, dispatch N+1, tell | result N, commit N, schedule, dispatch N+2 | …
 asyncio |       … events of N-1 …                  |        events of N …
 """
 
@@ -107,7 +107,10 @@ class EngineLoop:
                 self._run_synchronously()
         except Exception as error:  # noqa: BLE001
             # The boundary of the thread: whatever happened must reach the streams, then the process ends.
-            self._on_failure(error)
+            try:
+                self._tell()  # what was true before
+            finally:
+                self._on_failure(error)
 
     def _run_overlapped(self) -> None:
         """Dispatches step N+1 before it waits for step N."""
@@ -121,6 +124,7 @@ class EngineLoop:
             did_work = dispatched is not None or in_flight is not None
             in_flight = dispatched
             if in_flight is None:
+                self._tell()  # before a call: it may be long, and its own end is told at once
                 did_work |= self._run_calls()
         if in_flight is not None:
             self._commit(in_flight)
@@ -159,6 +163,7 @@ class EngineLoop:
         self.is_in_call = had_calls
         while self._calls:
             self._calls.popleft().function()
+        self.heartbeat = time.monotonic()
         self.is_in_call = False
         return had_calls
 
@@ -168,9 +173,9 @@ class EngineLoop:
         The overlapped loop does so behind a dispatch: readers that wake up want the interpreter
         lock, and the device shall not wait for them.
         """
-        if self._untold:
-            self._publish(self._untold)
-            self._untold = []
+        events, self._untold = self._untold, []
+        if events:
+            self._publish(events)
 
     def _commit(self, pending: PendingStep) -> None:
         """Waits for the oldest step and makes it true on the host."""

@@ -51,6 +51,8 @@ class Scheduler:
                 f"max_num_batched_tokens is {max_num_batched_tokens}; it must be at least max_num_seqs "
                 f"({buffer.num_slots}) plus one chunk of {chunk_alignment}, or prompts would starve"
             )
+        if chunk_alignment < 2:
+            raise ValueError(f"chunk_alignment is {chunk_alignment}; a piece of a prompt is never of one token")
         self.pool = pool
         self.buffer = buffer
         self.counters = SchedulerCounters()
@@ -99,7 +101,8 @@ class Scheduler:
             RuntimeError: pages or slots are held although no request is left.
         """
         num_used_slots = self.buffer.num_slots - self.buffer.num_free_slots
-        if self.is_idle and (self.pool.num_active or num_used_slots):
+        is_quiet = not (self._requests or self._num_in_flight_steps)
+        if is_quiet and (self._running or self.pool.num_active or num_used_slots):
             raise RuntimeError(f"{self.pool.num_active} pages and {num_used_slots} slots are held by no request")
 
     @property
@@ -367,8 +370,8 @@ class Scheduler:
                     self._leave(request)
                 continue
             request.num_committed_tokens = start + num_tokens
-            if start < request.num_prompt_tokens:
-                self._prefixes.commit(request)  # others may wait for it; pages of the output are named at the end
+            if request.num_hashed_pages < len(request.page_hashes):
+                self._prefixes.commit(request)  # others may wait for what has a name; later pages get theirs at the end
             if samples:
                 events.append(self._append(request, sampled))
         return events

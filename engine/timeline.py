@@ -86,7 +86,7 @@ class Timeline:
 
     def schedule_began(self, *, has_work: bool) -> None:
         """Args:
-        has_work: whether a request is there that has not sent its last event.
+        has_work: whether a request is there that waits for the device.
         """
         self._schedule_began = self._mark()
         self._note_work(has_work, self._schedule_began)
@@ -124,7 +124,7 @@ class Timeline:
                 times.seen_unfinished = now
 
     def commit_ended(self, *, has_work: bool) -> None:
-        """The oldest step is true on the host, and its events are on their way.
+        """The oldest step is true on the host.
 
         Args:
             has_work: as in `schedule_began`.

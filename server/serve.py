@@ -14,6 +14,7 @@ from aiohttp import web
 from engine.types import Progress
 from server import websocket
 from server.app import make_runner
+from server.collector import calm_collector
 from server.loading import LoadedModel, load_model, run_in_daemon_thread
 from server.logs import log, set_up_logs
 from server.progress import ProgressReporter
@@ -35,12 +36,18 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure; returns the process's exit status."""
     set_up_logs(settings.log_level, settings.log_format)
     with ProgressReporter() as progress:
-        status = asyncio.run(serve(settings, announce, progress))
+        status = asyncio.run(serve(settings, announce, progress, _load_calmly))
     # A signal during loading leaves a thread inside the compiler, which the interpreter's own
     # way out could crash or wait for.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:
+    loaded = load_model(settings, progress)
+    calm_collector()
+    return loaded
 
 
 async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:

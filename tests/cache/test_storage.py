@@ -85,3 +85,5 @@ def test_a_container_has_the_memory_of_its_limit(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
     assert storage.machine_memory() == (1_000_000, 600_000)
+    (tmp_path / "memory.stat").write_text("anon 100000\nactive_file 200000\ninactive_file 50000\n")
+    assert storage.machine_memory() == (1_000_000, 850_000)

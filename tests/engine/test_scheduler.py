@@ -1,12 +1,14 @@
 """Random arrivals, aborts, priorities and page pressure: everyone gets what they would get alone."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.pool import PagePool
-from engine.loop import Abort
+from engine.loop import Abort, Call
 from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
@@ -274,3 +276,63 @@ def test_a_top_k_above_every_vocabulary_keeps_it_whole():
     buffer = SequenceBuffer(1, 16, 4)
     buffer.add_request(Request("a", [1], SamplingParams(top_k=2**31), seed=0, max_length=2))
     assert buffer.sampling_ints[0, TOP_K] == 2**31 - 1
+
+
+def test_a_request_does_not_wait_for_what_another_computes_again_behind_its_prompt():
+    """Pages of the output are promised too where they are computed again, and each promise is kept at once."""
+    world = World(num_slots=4, num_pages=600, page_size=4, max_model_len=600, num_tiles=1)
+    twins = [world.request(str(i), [5, 6, 7], arrival=i, max_tokens=400, ignore_eos=True) for i in range(2)]
+    published = {"0": [], "1": []}
+    publish = world._publish
+
+    def watch(events):
+        for event in events:
+            published[event.request.request_id].append(world.runner.num_steps)
+        publish(events)
+
+    world._publish = watch
+
+    def lose_the_pages():
+        world.scheduler.send_all_back()
+        world.runner.cache[:] = -7
+
+    outcomes = world.run({0: twins, 300: [Call(lose_the_pages)]})
+    assert outcomes["0"].token_ids == outcomes["1"].token_ids == expected_output([5, 6, 7], 0, 403, ignore_eos=True)
+    steps = published["1"]
+    assert max(after - before for before, after in pairwise(steps)) <= 20
+
+
+def test_what_was_committed_before_a_failure_is_told():
+    world = World()
+    dispatch = world.runner.dispatch
+
+    def failing(plan):
+        if world.runner.num_steps == 6:
+            raise RuntimeError("the device is gone")
+        return dispatch(plan)
+
+    world.runner.dispatch = failing
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        world.run({0: [world.request("a", [1, 2], max_tokens=5, ignore_eos=True), world.request("b", [3], arrival=1)]})
+    assert len(world.outcomes["a"].token_ids) == world.scheduler.counters.num_generation_tokens - len(
+        world.outcomes["b"].token_ids
+    )
+    assert world.outcomes["a"].finish_reason is FinishReason.LENGTH
+
+
+def test_the_events_of_drained_steps_come_before_the_call_that_drained_them():
+    world = World()
+    seen = []
+    call = Call(lambda: seen.append((len(request.token_ids) - 2, len(world.outcomes["a"].token_ids))))
+    request = world.request("a", [1, 2], max_tokens=20, ignore_eos=True)
+    world.run({0: [request], 8: [call]})
+    [(committed, told)] = seen
+    assert committed == told > 0
+
+
+def test_a_leak_is_found_in_a_quiet_moment():
+    world = World()
+    world.scheduler.check_idle()
+    world.pool.allocate(2)
+    with pytest.raises(RuntimeError, match="2 pages and 0 slots are held by no request"):
+        world.scheduler.check_idle()
