@@ -10,6 +10,7 @@ import pytest
 
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.loop import Call
 from engine.types import FinishReason
 from sampling.params import SamplingParams
 
@@ -132,3 +133,40 @@ async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_co
     assert chunked == await asyncio.gather(*(read(single, *job) for job in jobs))
     single.shutdown()
     assert num_steps < sum(wish.max_tokens for _, wish in jobs) / 2
+
+
+async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_engine, monkeypatch):
+    """A long prompt in chunks of one tile and of two, cold and warm, and thrown out in the middle of its answer."""
+    long = next(golden for golden in GOLDENS if golden["name"] == "long")
+    scheduler = real_engine.scheduler
+    wishes = [
+        SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True),
+        SamplingParams(max_tokens=12, temperature=0.8, top_p=0.9, seed=11, ignore_eos=True),
+    ]
+    outputs = []
+    for budget, preempt in ((72, False), (128, False), (72, True), (128, True)):
+        monkeypatch.setattr(scheduler, "_max_num_batched_tokens", budget)
+        assert real_engine.pool.reset_prefix_cache()
+        client = EngineClient(real_engine)
+        client.start(asyncio.get_running_loop())
+
+        def preempt_all():
+            for request in tuple(scheduler._running):
+                scheduler._preempt(request)
+
+        async def read(wish, client=client, preempt=preempt, preempt_all=preempt_all):
+            token_ids = []
+            stream = client.submit(long["prompt_token_ids"], wish)
+            async for event in stream:
+                if preempt and not token_ids:
+                    client._engine_loop.post(Call(preempt_all))
+                token_ids += event.token_ids
+            return token_ids
+
+        num_preemptions = scheduler.counters.num_preemptions
+        outputs.append(await asyncio.gather(*map(read, wishes)))
+        assert (scheduler.counters.num_preemptions > num_preemptions) == preempt
+        client.shutdown()
+        real_engine.pool.check()
+    assert outputs[0][0] == long["output_token_ids"][:12]
+    assert all(output == outputs[0] for output in outputs)
