@@ -50,10 +50,6 @@ class FreeCachePageQueue:
         assert before is not None
         self._link(before, pages, self._tail)
 
-    def appendleft(self, page: CachePage) -> None:
-        """Puts a page at the front: it is handed out next."""
-        self.appendleft_n((page,))
-
     def appendleft_n(self, pages: Sequence[CachePage]) -> None:
         """Puts pages at the front, the first of them foremost. None may be in the queue: it is not looked for."""
         after = self._head.next_free_page

@@ -55,7 +55,3 @@ class SamplingParams:
                 "stop_token_ids",
                 f"stop_token_ids has {len(self.stop_token_ids)} entries; at most {MAX_STOP_TOKEN_IDS} are allowed",
             )
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0

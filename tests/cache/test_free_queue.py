@@ -24,7 +24,7 @@ def test_it_is_a_list_with_fast_removal(num_pages, script):
             model.append(page)
         elif name == "appendleft" and outside:
             page = outside.pop(argument % len(outside))
-            queue.appendleft(page)
+            queue.appendleft_n([page])
             model.insert(0, page)
         elif name == "popleft" and model:
             page = queue.popleft()

@@ -31,5 +31,5 @@ def test_a_value_outside_its_limits_is_named(name, value, words):
 
 def test_the_limits_themselves_are_allowed():
     params = SamplingParams(max_tokens=1, temperature=0.0, top_k=-1, top_p=1.0, min_p=1.0, seed=-(2**63))
-    assert params.is_greedy
-    assert not SamplingParams(temperature=2.0, min_p=0.0, seed=2**63 - 1).is_greedy
+    assert (params.max_tokens, params.temperature, params.top_k, params.min_p) == (1, 0.0, -1, 1.0)
+    assert SamplingParams(temperature=2.0, min_p=0.0, seed=2**63 - 1).seed == 2**63 - 1
