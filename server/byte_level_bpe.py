@@ -104,6 +104,7 @@ class ByteLevelBpe:
         ]
         self._tokenizer.add_tokens(whole)
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
+        self.tokens = metadata.tokens
         self.token_bytes = _token_bytes(metadata)
 
     def encode(self, text: str) -> list[int]:

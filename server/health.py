@@ -85,4 +85,6 @@ def _model(service: Service) -> dict[str, Any]:
         "num_parameters": info.num_parameters,
         "max_model_len": info.max_model_len,
         "dtype": info.dtype,
+        "matmul_backend": info.matmul_backend,
+        "attention_backend": info.attention_backend,
     }

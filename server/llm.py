@@ -59,7 +59,7 @@ class LLM:
         """Pulls the model where it is missing, reads it and compiles every shape.
 
         Args:
-            model: name of a built-in model, or path of a GGUF file.
+            model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
             progress: False is silent; a callable is told stages instead of showing bars.
             engine: fields of EngineConfig. Programs are kept in the user's cache unless
                 compilation_cache says otherwise.

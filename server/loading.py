@@ -37,7 +37,7 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
     """`load_model` with another source of configuration. Raises what that raises.
 
     Args:
-        model: name of a built-in model, or path of a GGUF file.
+        model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
         configure: from the model's end tokens to the engine's configuration.
     """
     path = ensure_model(model, progress)

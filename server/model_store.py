@@ -1,4 +1,4 @@
-"""The per-user cache of built-in models, and the way from a `--model` value to a GGUF file.
+"""The per-user cache of built-in models, and the way from a `--model` value to a model file or folder.
 
 Layout of the cache folder ($EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre):
 
@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from engine.model_folder import CONFIG
 from engine.types import Progress
 
 GGUF_MAGIC = b"GGUF"
@@ -102,12 +103,13 @@ def model_file(name: str) -> Path:
 
 
 def resolve_model(name_or_path: str) -> Path | None:
-    """The GGUF file that a `--model` value means; None: a built-in model that has yet to be pulled.
+    """The GGUF file or the folder that a `--model` value means; None: a built-in model that has yet to be pulled.
 
-    A built-in name wins over a file of the same name in the working folder (write `./NAME` for that).
+    A folder is one in Hugging Face's layout. A built-in name wins over a file or folder of the same
+    name in the working folder (write `./NAME` for that).
 
     Raises:
-        ModelStoreError: neither a built-in name nor the path of a GGUF file.
+        ModelStoreError: neither a built-in name nor the path of a model.
     """
     if name_or_path in BUILTIN_MODELS:
         path = model_file(name_or_path)
@@ -115,10 +117,15 @@ def resolve_model(name_or_path: str) -> Path | None:
     path = Path(name_or_path).expanduser()
     try:
         if path.is_dir():
-            raise ModelStoreError(f"--model {name_or_path} is a folder; give the path of a GGUF file")
+            if not (path / CONFIG).is_file():
+                raise ModelStoreError(
+                    f"--model {name_or_path} is a folder without {CONFIG}; "
+                    "give a folder in Hugging Face's layout, or the path of a GGUF file"
+                )
+            return path
         if not path.exists():
             if path.suffix == ".gguf" or os.sep in name_or_path:
-                raise ModelStoreError(f"--model {name_or_path}: there is no such file")
+                raise ModelStoreError(f"--model {name_or_path}: there is no such file or folder")
             raise ModelStoreError(f"unknown model {name_or_path!r}; {_known_models()}")
         if not path.is_file():
             raise ModelStoreError(f"--model {name_or_path} is no regular file")
@@ -174,7 +181,7 @@ def pull(name: str, progress: Progress) -> Path:
 
 
 def _known_models() -> str:
-    return f"built-in models are {', '.join(BUILTIN_MODELS)}; or give the path of a GGUF file"
+    return f"built-in models are {', '.join(BUILTIN_MODELS)}; or give the path of a GGUF file or a folder"
 
 
 @contextlib.contextmanager

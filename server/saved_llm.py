@@ -9,12 +9,14 @@ One file, `eagre.json`; no weights:
       "engine": {"dtype": "float32", "max_num_seqs": 64, …}
     }
 
-`name` is a built-in model's name or the absolute path of a GGUF file.
+`name` is a built-in model's name, or the absolute path of a GGUF file or of a model folder. The
+SHA-256 of a folder is that of the list of its files, each line as `sha256sum` writes it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ VERSION = 1
 # Where compiled programs are kept is a matter of the machine.
 _NOT_SAVED = frozenset({"compilation_cache"})
 
+_FOLDER_SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors"})  # of what is read from a model folder
+
 
 class SavedLLMError(ValueError):
     """The folder holds no configuration that can be used; the message says why."""
@@ -41,14 +45,14 @@ class SavedLLMError(ValueError):
 class SavedLLM:
     """What is written to the folder."""
 
-    model: str  # name of a built-in model, or absolute path of a GGUF file
-    sha256: str  # of the model's file
-    size: int  # of the model's file, bytes
+    model: str  # name of a built-in model, or absolute path of a GGUF file or a model folder
+    sha256: str  # of the model's file, or of the list of its files
+    size: int  # of the model's files, bytes
     engine: dict[str, Any]  # fields of EngineConfig
 
     @classmethod
     def of(cls, model: str, config: EngineConfig) -> SavedLLM:
-        """Reads the model's file for its hash.
+        """Reads the model's files for their hash.
 
         Raises:
             OSError: it cannot be read.
@@ -107,8 +111,8 @@ class SavedLLM:
         path = ensure_model(model, progress)
         if builtin is not None:  # whoever ensures a built-in model has compared it with this table
             sha256, size = builtin.sha256, builtin.size
-        elif path.stat().st_size != self.size:
-            raise SavedLLMError(f"{model} has {path.stat().st_size} bytes; the saved model has {self.size}")
+        elif (size := _size(path)) != self.size:
+            raise SavedLLMError(f"{model} has {size} bytes; the saved model has {self.size}")
         else:
             progress("verify", 0, self.size)
             sha256, size = _digest(path)
@@ -117,8 +121,32 @@ class SavedLLM:
             raise SavedLLMError(f"{model} has the SHA-256 {sha256}; the saved model has {self.sha256}")
 
 
+def _files(path: Path) -> list[Path]:
+    """The file itself, or those of a model folder in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    files = (file for file in path.iterdir() if file.suffix in _FOLDER_SUFFIXES and file.name != FILE_NAME)
+    return sorted(file for file in files if file.is_file())
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files of a model folder."""
+    return sum(file.stat().st_size for file in _files(path))
+
+
 def _digest(path: Path) -> tuple[str, int]:
-    """SHA-256 and size of a file."""
+    """SHA-256 and size of a file, or of the list of a model folder's files."""
+    if not path.is_dir():
+        return _file_digest(path)
+    listing, size = hashlib.sha256(), 0
+    for file in _files(path):
+        sha256, num_bytes = _file_digest(file)
+        listing.update(f"{sha256}  ".encode() + os.fsencode(file.name) + b"\n")
+        size += num_bytes
+    return listing.hexdigest(), size
+
+
+def _file_digest(path: Path) -> tuple[str, int]:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return sha256, file.tell()

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from engine.config import ModelInfo
 from engine.types import Progress
 from server import websocket
 from server.app import make_runner
@@ -79,6 +80,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             announce(f"eagre: {error}")
             return EXIT_FAILURE
         loaded.engine.start(asyncio.get_running_loop())
+        _log_backends(loaded.engine.model_info, settings)
         service.open(loaded.engine, loaded.text_model)
         announce(f"Eagre serves {service.model_name}; open {_address(settings.host, runner)}/ in a browser")
         return await _serve_until_stopped(service, loaded, stopped)
@@ -87,6 +89,14 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         await runner.cleanup()
         if loaded is not None:
             loaded.engine.shutdown()
+
+
+def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
+    """One line: what computes, and where that is slower than it could be, what was lost and how to get it."""
+    pairs = ((info.matmul_backend, settings.matmul_backend), (info.attention_backend, settings.attention_backend))
+    fell_back = info.device == "cpu" and ("xla", "auto") in pairs
+    backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
+    (log.warning if fell_back else log.info)("backends", **backends)
 
 
 async def _serve_until_stopped(service: Service, loaded: LoadedModel, stopped: asyncio.Future[str]) -> int:

@@ -53,9 +53,14 @@ class ServerSettings:
 
     host: str = _setting("127.0.0.1", str, "address to listen on")
     port: int = _setting(8000, int, "port to listen on; 0 picks a free one")
-    model: str = _setting(DEFAULT_MODEL, str, "name of a built-in model, or path of a GGUF file")
+    model: str = _setting(DEFAULT_MODEL, str, "a built-in model, or path of a GGUF file or a Hugging Face folder")
     served_model_name: str | None = _setting(None, str, "name for clients; the model's own if not given", "NAME")
-    dtype: str = _setting(EngineConfig.dtype, str, "float32 (exact) or bfloat16")
+    dtype: str = _setting(
+        EngineConfig.dtype, str, "auto (quantised weights as the file has them), float32 (exact) or bfloat16"
+    )
+    quantize: str | None = _setting(None, str, "int8 or int4: rounds weights that the model holds as floats", "BITS")
+    matmul_backend: str = _setting(EngineConfig.matmul_backend, str, "what computes products: auto, native or xla")
+    attention_backend: str = _setting(EngineConfig.attention_backend, str, "and attention: auto, native or xla")
     max_model_len: int | None = _setting(None, int, "tokens, prompt and output together", "TOKENS")
     max_num_seqs: int = _setting(EngineConfig.max_num_seqs, int, "requests that run at once", "N")
     max_num_batched_tokens: int = _setting(
@@ -67,7 +72,11 @@ class ServerSettings:
         EngineConfig.memory_utilization, float, "share of the machine's memory for the cache", "SHARE"
     )
     kv_cache_bytes: int | None = _setting(None, int, "bytes for the cache, instead of a share", "BYTES")
-    kv_cache_dtype: str = _setting(EngineConfig.kv_cache_dtype, str, "auto (as --dtype), float32, bfloat16 or int8")
+    kv_cache_dtype: str = _setting(
+        EngineConfig.kv_cache_dtype,
+        str,
+        "auto (as --dtype; beside auto what suits attention), float32, bfloat16 or int8",
+    )
     no_prefix_caching: bool = _setting(False, _switch, "compute every prompt anew")
     synchronous: bool = _setting(False, _switch, "wait for each step before the next one is planned")
     seed: int | None = _setting(
@@ -119,6 +128,9 @@ class ServerSettings:
         try:
             return EngineConfig(
                 dtype=self.dtype,
+                quantize=self.quantize,
+                matmul_backend=self.matmul_backend,
+                attention_backend=self.attention_backend,
                 max_model_len=self.max_model_len,
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=self.max_num_batched_tokens,

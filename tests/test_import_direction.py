@@ -25,7 +25,7 @@ MAY_IMPORT = {
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 
 # What is on the border of the engine; the rest of it is its own affair. Both sides read model files, each its part.
-ENGINE_BORDER = ("engine.client", "engine.config", "engine.types", "engine.gguf_file")
+ENGINE_BORDER = ("engine.client", "engine.config", "engine.types", "engine.gguf_file", "engine.model_folder")
 
 # A library and where in the four packages it may be imported: a folder ends in "/".
 ONLY_IN = {
@@ -33,8 +33,9 @@ ONLY_IN = {
     "tokenizers": ("server/",),
     "sentencepiece": ("server/",),
     "jinja2": ("server/",),
-    "json": ("server/",),
+    "json": ("server/", "engine/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),
+    "safetensors": ("engine/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),
     "jaxlib": ("engine/", "sampling/", "cache/storage.py"),
 }

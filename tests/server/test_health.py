@@ -35,6 +35,8 @@ async def test_models(server: RunningServer) -> None:
         "num_parameters": 0,
         "max_model_len": 512,
         "dtype": "float32",
+        "matmul_backend": "xla",
+        "attention_backend": "xla",
     }
     assert (await server.get("/v1/models/fake"))[1] == {**model, "created": created}
     status, body = await server.get("/v1/models/org/other")

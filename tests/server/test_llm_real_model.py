@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,33 @@ TIE = 1e-4  # where the reference's two best logits are closer than this, roundi
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
 
 
-@pytest.fixture
-def llm(real_engine: Engine, text_model: TextModel) -> Iterator[LLM]:
-    """Over the session's engine, with a short queue; the engine is left as it was found."""
-    config = real_engine.config
+@contextmanager
+def opened(engine: Engine, text_model: TextModel) -> Iterator[LLM]:
+    """With a short queue; the engine is left as it was found."""
+    config = engine.config
     short = dataclasses.replace(config, max_num_queued_requests=8)
-    real_engine.config = short
-    client = EngineClient(real_engine)
-    real_engine.config = config
+    engine.config = short
+    client = EngineClient(engine)
+    engine.config = config
     with LLM.from_loaded(LoadedModel(client, text_model), model=text_model.name, config=short) as llm:
         yield llm
         assert llm.stats().compiles_after_ready == 0
-    real_engine.pool.check()
-    assert real_engine.pool.num_active == 0
+    engine.pool.check()
+    assert engine.pool.num_active == 0
+
+
+@pytest.fixture
+def llm(real_engine: Engine, text_model: TextModel) -> Iterator[LLM]:
+    """Over the session's engine."""
+    with opened(real_engine, text_model) as llm:
+        yield llm
+
+
+@pytest.fixture
+def exact_llm(exact_engine: Engine, text_model: TextModel) -> Iterator[LLM]:
+    """In float32."""
+    with opened(exact_engine, text_model) as llm:
+        yield llm
 
 
 def short_goldens(count: int) -> list[dict[str, Any]]:
@@ -58,13 +73,17 @@ def assert_golden(output: Output, golden: dict[str, Any]) -> None:
     assert output.token_ids[:num_compared] == golden["output_token_ids"][:num_compared]
 
 
-def test_the_tokens_of_the_reference_in_a_batch_and_alone(llm: LLM) -> None:
+def test_the_tokens_of_the_reference(exact_llm: LLM) -> None:
     goldens = short_goldens(6)
-    prompts = [golden["text"] for golden in goldens]
-    together = llm.generate(prompts, GREEDY, progress=False)
-    for output, golden in zip(together, goldens, strict=True):
+    outputs = exact_llm.generate([golden["text"] for golden in goldens], GREEDY, progress=False)
+    for output, golden in zip(outputs, goldens, strict=True):
         assert_golden(output, golden)
         assert output.finish_reason is FinishReason.LENGTH
+
+
+def test_the_same_in_a_batch_and_alone(llm: LLM) -> None:
+    prompts = [golden["text"] for golden in short_goldens(6)]
+    together = llm.generate(prompts, GREEDY, progress=False)
     for prompt, output in list(zip(prompts, together, strict=True))[:2]:
         alone = llm.generate(prompt, GREEDY)
         assert (alone.text, alone.token_ids) == (output.text, output.token_ids)

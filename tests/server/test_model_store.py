@@ -355,7 +355,7 @@ def test_paths_that_are_no_models(cache: Path, tmp_path: Path) -> None:
         ("missing.gguf", "no such file"),
         ("some/where", "no such file"),
         ("x" * 5000, "cannot be read"),
-        (str(tmp_path), "is a folder"),
+        (str(tmp_path), "is a folder without config.json"),
         (str(pipe), "is no regular file"),
         (str(other), "is no GGUF file: it begins with b'GGML'"),
         ("gpt-17", "unknown model 'gpt-17'; built-in models are tiny"),

@@ -392,5 +392,5 @@ async def test_health_and_models_tell_of_the_real_engine(server: RealServer) -> 
     stats = health["stats"]
     assert stats["num_free_pages"] + stats["num_cached_pages"] + stats["num_active_pages"] == stats["num_pages"] == 599
     _, model = await server.get(f"/v1/models/{MODEL}")
-    assert (model["architecture"], model["max_model_len"], model["dtype"]) == ("llama", 1024, "float32")
+    assert (model["architecture"], model["max_model_len"], model["dtype"]) == ("llama", 1024, "int4+int8")
     assert model["num_parameters"] == 134_515_008

@@ -21,6 +21,12 @@ from tests.fakes.text_model import EOS, FakeTextModel
 
 MODEL = "smollm2-135m-instruct"
 BYTES = b"GGUF and then nothing of use"
+FOLDER_FILES = {
+    "tokenizer.json": b"[tokenizer]",
+    "config.json": b"{config}",
+    "model.safetensors": b"tensors",
+    "a.jinja": b"{t}",
+}
 
 
 @pytest.fixture
@@ -97,6 +103,57 @@ def test_a_model_that_has_moved(model_file: Path, tmp_path: Path, loads: list[tu
     moved = model_file.rename(tmp_path / "moved.gguf")
     LLM.load(tmp_path, model=moved, progress=False).close()
     assert loads[0][0] == str(moved)
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """As far as a digest is concerned."""
+    folder = tmp_path / "model"
+    (folder / "onnx").mkdir(parents=True)
+    for name, content in FOLDER_FILES.items():
+        (folder / name).write_bytes(content)
+    (folder / "README.md").write_text("of no use")
+    (folder / "onnx" / "model.json").write_text("of no use")
+    return folder
+
+
+def test_a_round_trip_of_a_folder(model_folder: Path, loads: list[tuple[str, EngineConfig]]) -> None:
+    """Saved beside the model itself."""
+    with LLM(model_folder, progress=False, quantize="int8", compilation_cache="here") as llm:
+        llm.save(model_folder)
+        llm.save(model_folder)  # what was saved is no part of the model
+    saved = SavedLLM.read(model_folder)
+    listing = "".join(f"{hashlib.sha256(FOLDER_FILES[name]).hexdigest()}  {name}\n" for name in sorted(FOLDER_FILES))
+    assert saved.model == str(model_folder)
+    assert (saved.sha256, saved.size) == (
+        hashlib.sha256(listing.encode()).hexdigest(),
+        sum(map(len, FOLDER_FILES.values())),
+    )
+    (model_folder / "README.md").write_text("changed")
+    LLM.load(model_folder, progress=False, compilation_cache="here").close()
+    (_, first), (model, second) = loads
+    assert (model, second) == (str(model_folder), first)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"[TOKENIZER]", "has the SHA-256"),
+        ("chat_template.jinja", b"{{ x }}", r"has 36 bytes; the saved model has 29"),
+        ("model.safetensors", None, r"has 22 bytes; the saved model has 29"),
+    ],
+)
+def test_another_folder_is_refused(
+    model_folder: Path, name: str, content: bytes | None, message: str, loads: list[tuple[str, EngineConfig]]
+) -> None:
+    SavedLLM.of(str(model_folder), EngineConfig()).write(model_folder / "saved")
+    if content is None:
+        (model_folder / name).unlink()
+    else:
+        (model_folder / name).write_bytes(content)
+    with pytest.raises(SavedLLMError, match=message):
+        LLM.load(model_folder / "saved", progress=False)
+    assert loads == []
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def original() -> sentencepiece.SentencePieceProcessor:
 
 @pytest.fixture(scope="module")
 def tokenizer(original: sentencepiece.SentencePieceProcessor, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer(metadata_of(tmp_path_factory.mktemp("model"), fields_of(original)))
+    return Tokenizer.from_gguf(metadata_of(tmp_path_factory.mktemp("model"), fields_of(original)))
 
 
 texts = st.text(min_size=1, max_size=30).filter(
@@ -103,7 +103,7 @@ def test_control_tokens_in_the_text(tokenizer: Tokenizer) -> None:
 
 def test_without_a_space_prefix(original: sentencepiece.SentencePieceProcessor, tmp_path: Path) -> None:
     fields = fields_of(original) | {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
-    tokenizer = Tokenizer(metadata_of(tmp_path, fields))
+    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
     for text in ("the boat", " the boat", "a  b", "\n", "😀"):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=True)) == text
 
@@ -114,11 +114,11 @@ def test_a_vocabulary_with_a_piece_twice_is_refused(
     fields = fields_of(original)
     fields["tokenizer.ggml.tokens"][-1] = fields["tokenizer.ggml.tokens"][-2]
     with pytest.raises(GgufError, match="SentencePiece does not accept"):
-        Tokenizer(metadata_of(tmp_path, fields))
+        Tokenizer.from_gguf(metadata_of(tmp_path, fields))
 
 
 def test_a_strange_byte_token_is_named(original: sentencepiece.SentencePieceProcessor, tmp_path: Path) -> None:
     fields = fields_of(original)
     fields["tokenizer.ggml.token_type"][-1] = int(TokenType.BYTE)
     with pytest.raises(GgufError):
-        Tokenizer(metadata_of(tmp_path, fields))
+        Tokenizer.from_gguf(metadata_of(tmp_path, fields))

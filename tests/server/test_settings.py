@@ -37,7 +37,10 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         "port": "9",
         "model": "m.gguf",
         "served_model_name": "s",
-        "dtype": "bfloat16",
+        "dtype": "auto",
+        "quantize": "int4",
+        "matmul_backend": "native",
+        "attention_backend": "xla",
         "max_model_len": "64",
         "max_num_seqs": "4",
         "max_num_batched_tokens": "96",
@@ -69,7 +72,9 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
     assert parse(*flags) == from_environment
     assert from_environment.allowed_origins == ("https://a.example", "https://b.example")
     config = from_environment.engine_config((2,))
-    assert (config.dtype, config.max_model_len, config.max_num_seqs, config.page_size) == ("bfloat16", 64, 4, 8)
+    assert (config.max_model_len, config.max_num_seqs, config.page_size) == (64, 4, 8)
+    assert (config.dtype, config.quantize) == ("auto", "int4")
+    assert (config.matmul_backend, config.attention_backend) == ("native", "xla")
     assert (config.overlap, config.enable_prefix_caching, config.eos_token_ids) == (False, False, (2,))
 
 
@@ -82,6 +87,10 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         (("--ping-interval", "0"), {}, "ping_interval is 0.0; it must be above 0"),
         (("--memory-utilization", "2"), {}, "memory_utilization is 2.0"),
         (("--dtype", "float16"), {}, "float32 or bfloat16"),
+        (("--quantize", "int3"), {}, "quantize is 'int3'; it must be int8 or int4"),
+        (("--quantize", "int8", "--dtype", "float32"), {}, "quantize is int8 and dtype float32; quantised weights"),
+        (("--matmul-backend", "cuda"), {}, "matmul_backend is 'cuda'; it must be auto, native or xla"),
+        ((), {"EAGRE_ATTENTION_BACKEND": "x"}, "attention_backend is 'x'; it must be auto, native or xla"),
         (("--log-level", "loud"), {}, "log_level is 'loud'"),
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
         (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),

@@ -20,7 +20,7 @@ GREEDY = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json
 
 def tiny(folder: Path, **changed: Any) -> Tokenizer:
     fields = byte_level_fields() | {f"tokenizer.ggml.{key}": value for key, value in changed.items()}
-    return Tokenizer(metadata_of(folder, fields))
+    return Tokenizer.from_gguf(metadata_of(folder, fields))
 
 
 @pytest.mark.parametrize("entry", GOLDEN["texts"], ids=lambda entry: ascii(entry["text"])[:30])
