@@ -23,18 +23,27 @@ INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 
-.PHONY: help serve test check pull bench lock clean venv
+# The native kernels: one library for each instruction set, compiled anew when their sources have changed. The stamp
+# is there also where nothing could be built, so that it is said once.
+BUILD_NATIVE  := $(BIN)/python setup.py --quiet build_native
+NATIVE_STAMP  := $(VENV)/native
+NATIVE_INPUTS := setup.py $(wildcard engine/native/src/*)
+ifeq ($(origin CXX),default)
+  CXX := c++
+endif
+
+.PHONY: help serve test check pull bench native sanitize lock clean venv
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "usage: make TARGET [HOST=$(HOST)] [PORT=$(PORT)] [MODEL=$(MODEL)] [ARGS=...]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 # `exec`, so that a signal for make's child reaches the server itself, which then drains.
-serve: venv ## serve MODEL (a name or a path to a GGUF file) on HOST:PORT; ARGS go to `eagre serve`
+serve: $(NATIVE_STAMP) ## serve MODEL (a name, or a path to a GGUF file or a folder) on HOST:PORT; ARGS go to `eagre serve`
 	@exec $(BIN)/eagre serve --host '$(HOST)' --port '$(PORT)' --model '$(MODEL)' $(ARGS)
 
-test: venv ## run the tests; ARGS go to pytest
+test: $(NATIVE_STAMP) ## run the tests; ARGS go to pytest
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: venv ## lint, formatting, types, direction of the imports
@@ -46,15 +55,35 @@ check: venv ## lint, formatting, types, direction of the imports
 pull: venv ## fetch MODEL into the user's cache
 	@exec $(BIN)/eagre pull '$(MODEL)'
 
-bench: venv ## measure a server under load; ARGS go to benchmarks/serve.py
+bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks/serve.py
 	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
+
+native: venv ## compile the native kernels that are out of date; CXX names the compiler, ARGS=--force compiles all
+	@$(BUILD_NATIVE) --inplace $(ARGS)
+	@$(if $(ARGS),,touch $(NATIVE_STAMP))
+
+$(NATIVE_STAMP): $(NATIVE_INPUTS) | venv
+	@$(BUILD_NATIVE) --inplace
+	@touch $@
+
+SANITIZED := build/sanitized
+
+# Python itself is not instrumented: it needs the sanitizer's library before all others, and the one that exceptions
+# are thrown with right after it; its own leaks do not count.
+sanitize: venv ## run the native kernels' tests with the address and undefined behaviour sanitizers of GCC
+	@variant=$$($(BIN)/python -c 'from engine.native import library as l; print(next(filter(l.runs_here, l.VARIANTS)))') && \
+	$(BUILD_NATIVE) --folder $(SANITIZED) --sanitize --variant $$variant && \
+	test -f $(SANITIZED)/libeagre_$$variant.so && \
+	EAGRE_NATIVE_FOLDER=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	$(BIN)/python -m pytest tests/engine/native $(ARGS)
 
 lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
 	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
 	  --extra dev --no-header $(ARGS) -o requirements.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
-	@rm -rf $(VENV) build dist eagre.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) build dist eagre.egg-info engine/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifeq ($(INSTALLED),$(WANTED))
@@ -75,6 +104,9 @@ endif
 	@# pip shows its progress bars only where it is not told to be quiet, and then every package it has already.
 	@if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
 	$(PIP_INSTALL) $$quiet --no-deps --require-hashes -r requirements.lock
+	@# Before the installation, which would compile them too, and say nothing of it.
+	@$(BUILD_NATIVE) --inplace
+	@touch $(NATIVE_STAMP)
 	@# setuptools warns that folders here are imported from here, which is what is wanted.
 	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@echo '$(WANTED)' > $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,19 +20,25 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup")
 # ones cost the host fewer names and the device fewer gathers.
 PAGE_SIZE_BY_BACKEND = {"cpu": 32, "gpu": 16, "tpu": 128}
 
-AXES = ("layer", "page", "token", "key_or_value", "head", "feature")
+# A head's vectors within a page lie side by side, so that attention, which goes head by head, reads
+# memory in streams.
+AXES = ("layer", "page", "key_or_value", "head", "token", "feature")
 
 
 class KVPages(NamedTuple):
     """Keys and values of all layers and pages."""
 
-    data: jax.Array  # [layer, page, token, 2, head, feature]; 2: keys, values
-    scales: jax.Array | None  # float32[layer, page, token, 2, head] where data is int8, else None
+    data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
+    scales: jax.Array | None  # float32[layer, page, 2, head, token] where data is int8, else None
 
     @property
     def page_size(self) -> int:
         """Tokens of a page."""
-        return self.data.shape[2]
+        return self.data.shape[4]
+
+    @property
+    def num_heads(self) -> int:
+        return self.data.shape[3]
 
     def write(
         self, layer: jax.Array, pages: jax.Array, offsets: jax.Array, keys: jax.Array, values: jax.Array
@@ -45,28 +52,31 @@ class KVPages(NamedTuple):
         """
         both = jnp.stack([keys, values], axis=1)
         if self.scales is None:
-            return KVPages(self.data.at[layer, pages, offsets].set(both.astype(self.data.dtype)), None)
+            return KVPages(self.data.at[layer, pages, :, :, offsets].set(both.astype(self.data.dtype)), None)
         # Symmetric, one scale for each token and head: a page may be filled by several steps.
         wide = both.astype(jnp.float32)
         scales = jnp.max(jnp.abs(wide), axis=-1) / _INT8_MAX
         quantised = jnp.round(wide / jnp.where(scales == 0.0, 1.0, scales)[..., None]).astype(jnp.int8)
         return KVPages(
-            self.data.at[layer, pages, offsets].set(quantised), self.scales.at[layer, pages, offsets].set(scales)
+            self.data.at[layer, pages, :, :, offsets].set(quantised),
+            self.scales.at[layer, pages, :, :, offsets].set(scales),
         )
 
     def read(self, layer: jax.Array, pages: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of some pages, each [num_rows, num_pages * page_size, head, feature] of `dtype`.
+        """Keys and values of some pages, each [num_rows, head, num_pages * page_size, feature] of `dtype`.
 
         Args:
             layer: int32 scalar.
             pages: int32[num_rows, num_pages].
         """
-        num_rows, num_pages = pages.shape
         block = self.data[layer, pages]
         if self.scales is not None:
             block = block.astype(jnp.float32) * self.scales[layer, pages][..., None]
-        block = block.astype(dtype).reshape(num_rows, num_pages * self.page_size, *block.shape[3:])
-        return block[:, :, 0], block[:, :, 1]
+        # [2, num_rows, head, page, token, feature]
+        keys, values = jnp.moveaxis(block.astype(dtype), (2, 1), (0, 3)).reshape(
+            2, pages.shape[0], -1, pages.shape[1] * self.page_size, block.shape[5]
+        )
+        return keys, values
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ class KVLayout:
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes in the order of AXES."""
-        return (self.num_layers, self.num_pages, self.page_size, 2, self.num_kv_heads, self.head_dim)
+        return (self.num_layers, self.num_pages, 2, self.num_kv_heads, self.page_size, self.head_dim)
 
     @property
     def bytes_per_page(self) -> int:
@@ -95,14 +105,21 @@ class KVLayout:
         """How `data` is split over a mesh: the head axis over the mesh axis `head`, all others whole."""
         return PartitionSpec(*(head if axis == "head" else None for axis in AXES))
 
-    def allocate(self, mesh: Mesh | None = None, head: str | None = None) -> KVPages:
-        """The arrays, zeroed; on a mesh, with heads split over its axis `head`."""
+    def allocate(
+        self, mesh: Mesh | None = None, head: str | None = None, *, empty: Callable[..., jax.Array] = jnp.zeros
+    ) -> KVPages:
+        """The arrays; on a mesh, with heads split over its axis `head`.
 
-        def zeros(num_axes: int, dtype: str) -> jax.Array:
+        Args:
+            empty: makes an array of a shape, dtype and device. What it holds does not matter: nothing
+                is read of a page before it is written.
+        """
+
+        def make(num_axes: int, dtype: str) -> jax.Array:
             spec = PartitionSpec(*self.partition_spec(head)[:num_axes])
-            return jnp.zeros(self.shape[:num_axes], dtype, device=None if mesh is None else NamedSharding(mesh, spec))
+            return empty(self.shape[:num_axes], dtype, device=None if mesh is None else NamedSharding(mesh, spec))
 
-        return KVPages(zeros(len(AXES), self.dtype), zeros(len(AXES) - 1, "float32") if self.dtype == "int8" else None)
+        return KVPages(make(len(AXES), self.dtype), make(len(AXES) - 1, "float32") if self.dtype == "int8" else None)
 
 
 def machine_memory() -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""Paged attention in portable XLA: the body that runs everywhere, and the reference of all others.
+"""Paged attention: the native kernel where it was chosen, or portable XLA, which runs everywhere.
 
-The context is walked in blocks of a few pages with a running softmax (Milakov and Gimelshein,
+In XLA the context is walked in blocks of a few pages with a running softmax (Milakov and Gimelshein,
 "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The number
 of blocks is a run-time value, the longest context of the step, so one program serves every
 length, and a row's result does not depend on its neighbours: blocks past its own end add exact
@@ -19,6 +19,7 @@ from jax import lax
 from cache.page import NULL_PAGE_ID
 from cache.storage import KVPages
 from engine.batch import NUM_TOKENS, START, StepBatch
+from engine.native import kernels
 
 BLOCK_SIZE = 128  # tokens of context that are gathered at a time
 
@@ -36,9 +37,16 @@ class TokenLayout(NamedTuple):
     write_offset: jax.Array  # int32[num_tokens], within the page
     decode_table: jax.Array  # int32[num_decode_rows, max_pages]
     tile_table: jax.Array  # int32[num_tiles, max_pages]
+    rows: jax.Array  # int32[num_decode_rows + num_tiles, NUM_ROW_INTS], as in the batch
+    page_table: jax.Array  # int32[num_decode_rows + num_tiles, max_pages]
+    is_native: bool  # which body attention has; static
+
+    @property
+    def num_tiles(self) -> int:
+        return self.tile_table.shape[0]
 
 
-def token_layout(batch: StepBatch, page_size: int) -> TokenLayout:
+def token_layout(batch: StepBatch, page_size: int, *, is_native: bool) -> TokenLayout:
     """Spreads a batch's rows over its tokens: one for each decode row, then the tiles' tokens."""
     num_tiles, tile_size = batch.tile_tokens.shape
     num_decode = batch.rows.shape[0] - num_tiles
@@ -55,7 +63,47 @@ def token_layout(batch: StepBatch, page_size: int) -> TokenLayout:
         write_offset=positions % page_size,
         decode_table=table[:num_decode],
         tile_table=table[num_decode:],
+        rows=rows,
+        page_table=table,
+        is_native=is_native,
     )
+
+
+def attend(
+    qkv: jax.Array, rotations: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, *, num_heads: int
+) -> tuple[jax.Array, KVPages]:
+    """Rotates queries and keys, writes keys and values into their pages, and attends causally.
+
+    Args:
+        qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+        rotations: float32[num_tokens, head_dim], cosines and then sines.
+        kv: the pages of all layers, updated in place.
+        layer: int32 scalar, the index into kv.
+
+    Returns:
+        [num_tokens, num_heads * head_dim], and kv.
+    """
+    if layout.is_native:
+        attended, kv = kernels.attention(
+            qkv.astype(jnp.float32), rotations, layout.rows, layout.page_table, layer, kv,
+            num_heads=num_heads, num_tiles=layout.num_tiles,
+        )  # fmt: skip
+        return attended.astype(qkv.dtype), kv
+    heads = qkv.reshape(qkv.shape[0], -1, kv.data.shape[5])
+    q, k, v = jnp.split(heads, [num_heads, num_heads + kv.num_heads], axis=1)
+    return paged_attention(_rotate(q, rotations), _rotate(k, rotations), v, kv, layer, layout)
+
+
+def _rotate(x: jax.Array, rotations: jax.Array) -> jax.Array:
+    """Su et al., "RoFormer", 2021; feature i is paired with feature i + head_dim / 2.
+
+    Args:
+        x: [num_tokens, num_heads, head_dim].
+    """
+    cos, sin = jnp.split(rotations[:, None], 2, axis=-1)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 def paged_attention(
@@ -97,7 +145,7 @@ def _attend(q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, t
         [num_rows * width, num_heads * head_dim].
     """
     num_rows, width, num_heads, head_dim = q.shape
-    num_kv_heads = kv.data.shape[4]
+    num_kv_heads = kv.num_heads
     group = num_heads // num_kv_heads  # query heads that share a key head
     num_pages = pages_per_block(kv.page_size)
     block_size = num_pages * kv.page_size
@@ -112,15 +160,15 @@ def _attend(q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, t
         best, total, acc = carry
         pages = lax.dynamic_slice_in_dim(table, index * num_pages, num_pages, axis=1)
         keys, values = kv.read(layer, pages, q.dtype)
-        scores = jnp.einsum("rhqd,rkhd->rhqk", queries, keys, preferred_element_type=jnp.float32)
+        scores = jnp.einsum("rhqd,rhkd->rhqk", queries, keys, preferred_element_type=jnp.float32)
         key_positions = index * block_size + jnp.arange(block_size)
         # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
-        values = jnp.where((key_positions <= last_positions)[:, :, None, None], values, 0)
+        values = jnp.where((key_positions <= last_positions)[:, None, :, None], values, 0)
         scores = jnp.where(key_positions <= query_positions, scores, -jnp.inf)
         new_best = jnp.maximum(best, jnp.max(scores, axis=-1, keepdims=True))
         weights = jnp.exp(scores - new_best)
         shrink = jnp.exp(best - new_best)
-        mixed = jnp.einsum("rhqk,rkhd->rhqd", weights.astype(q.dtype), values, preferred_element_type=jnp.float32)
+        mixed = jnp.einsum("rhqk,rhkd->rhqd", weights.astype(q.dtype), values, preferred_element_type=jnp.float32)
         return new_best, total * shrink + jnp.sum(weights, axis=-1, keepdims=True), acc * shrink + mixed
 
     shape = (num_rows, num_kv_heads, group * width)

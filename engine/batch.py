@@ -26,7 +26,7 @@ class StepBatch(NamedTuple):
     rows: np.ndarray  # int32[num_rows, NUM_ROW_INTS]; NUM_TOKENS is 0 in a padding row
     page_table: np.ndarray  # int32[num_rows, max_pages_per_request]
     tile_tokens: np.ndarray  # int32[num_tiles, TILE_SIZE]
-    sampled: np.ndarray  # int32[num_sampled_rows], index of the token whose logits are wanted
+    sampled: np.ndarray  # int32[num_sampled_rows], index of the token whose logits are wanted; -1 in padding
 
     @classmethod
     def padding(cls, shape: StepShape, num_sampled_rows: int, max_pages_per_request: int) -> StepBatch:
@@ -35,7 +35,7 @@ class StepBatch(NamedTuple):
             rows=np.zeros((shape.num_rows, NUM_ROW_INTS), np.int32),
             page_table=np.zeros((shape.num_rows, max_pages_per_request), np.int32),  # of null pages
             tile_tokens=np.zeros((shape.num_tiles, TILE_SIZE), np.int32),
-            sampled=np.zeros(num_sampled_rows, np.int32),
+            sampled=np.full(num_sampled_rows, -1, np.int32),
         )
 
 

@@ -15,7 +15,12 @@ class EngineConfig:
         ValueError: a value is outside its limits or contradicts another.
     """
 
-    dtype: str = "float32"  # of weights and arithmetic: float32 (exact) or bfloat16
+    # Of weights and arithmetic: auto (weights as the file has them, floats as bfloat16, where native
+    # kernels are; else float32), float32 (exact) or bfloat16.
+    dtype: str = "auto"
+    quantize: str | None = None  # int8 or int4: weights that the file holds as floats are rounded at load
+    matmul_backend: str = "auto"  # native, xla, or auto: native where it can be had
+    attention_backend: str = "auto"
     max_model_len: int | None = None  # prompt and output together; None: what the model was trained for
     max_num_seqs: int = 64  # requests that run at once; the number of slots
     max_num_batched_tokens: int = 256  # token budget of one step
@@ -23,7 +28,7 @@ class EngineConfig:
     num_pages: int | None = None  # the null page included; None: from kv_cache_bytes or memory_utilization
     kv_cache_bytes: int | None = None  # None: from memory_utilization
     memory_utilization: float = 0.1  # share of the machine's memory that the KV pages take
-    kv_cache_dtype: str = "auto"  # auto (as dtype), float32, bfloat16 or int8
+    kv_cache_dtype: str = "auto"  # auto (as dtype; if that is auto, what suits attention), float32, bfloat16 or int8
     enable_prefix_caching: bool = True
     max_num_queued_requests: int = 1024
     max_num_queued_tokens: int = 1 << 20
@@ -36,8 +41,15 @@ class EngineConfig:
     eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"dtype is {self.dtype!r}; it must be float32 or bfloat16")
+        if self.dtype not in ("auto", "float32", "bfloat16"):
+            raise ValueError(f"dtype is {self.dtype!r}; it must be auto, float32 or bfloat16")
+        if self.quantize not in (None, "int8", "int4"):
+            raise ValueError(f"quantize is {self.quantize!r}; it must be int8 or int4")
+        if self.quantize is not None and self.dtype != "auto":
+            raise ValueError(f"quantize is {self.quantize} and dtype {self.dtype}; quantised weights need dtype auto")
+        for name in ("matmul_backend", "attention_backend"):
+            if getattr(self, name) not in ("auto", "native", "xla"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be auto, native or xla")
         for name in (
             "max_num_seqs",
             "max_num_batched_tokens",
@@ -80,3 +92,7 @@ class ModelInfo:
     max_model_len: int  # tokens, prompt and output together
     dtype: str
     num_parameters: int
+    device: str  # cpu, gpu or tpu
+    matmul_backend: str  # native or xla
+    attention_backend: str
+    backend_detail: str  # which native kernels these are, or why there are none and how to get them

@@ -10,10 +10,12 @@ import jax
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.attention import pages_per_block
+from engine.backends import Backends
 from engine.compiled import CompileCounter, use_persistent_cache
 from engine.config import EngineConfig, ModelInfo
 from engine.loop import EngineLoop
-from engine.models.llama import LlamaParams
+from engine.model_file import open_model
+from engine.models.llama import LlamaConfig, LlamaParams
 from engine.runner import DeviceRunner
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
@@ -21,7 +23,7 @@ from engine.shapes import TILE_SIZE, ShapeTable
 from engine.step_event import StepEvent
 from engine.timeline import Timeline
 from engine.types import EngineStats, Progress
-from engine.weights import GGUFModel
+from engine.weights import WeightsFormat, dtype_name, num_parameters
 
 
 class Engine:
@@ -76,21 +78,26 @@ class Engine:
         """
         if config.compilation_cache is not None:
             use_persistent_cache(Path(config.compilation_cache))
-        model = GGUFModel(path)
-        params = model.load(config.dtype, progress)
+        model = open_model(path)
+        backends = Backends.choose(config, model.config)
+        params = model.load(WeightsFormat.of_engine(config, backends), progress)
         max_model_len = min(config.max_model_len or model.config.context_length, model.config.context_length)
-        layout = _kv_layout(model, config, max_model_len)
+        layout = _kv_layout(model.config, config, backends, max_model_len)
         model_info = ModelInfo(
             architecture=model.architecture,
             vocab_size=model.config.vocab_size,
             # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
             max_model_len=min(max_model_len, (layout.num_pages - 1) * layout.page_size),
-            dtype=config.dtype,
-            num_parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
+            dtype=dtype_name(params),
+            num_parameters=num_parameters(params),
+            device=jax.default_backend(),
+            matmul_backend=backends.matmul,
+            attention_backend=backends.attention,
+            backend_detail=backends.detail,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            return DeviceRunner(params, model.config, layout, buffer, table, config.decode_chunk)
+            return DeviceRunner(params, model.config, backends, layout, buffer, table, config.decode_chunk)
 
         return cls(config, layout, model_info, make_runner, progress)
 
@@ -153,18 +160,11 @@ class Engine:
         self._compile_counter.stop()
 
 
-def _kv_layout(model: GGUFModel, config: EngineConfig, max_model_len: int) -> KVLayout:
+def _kv_layout(model: LlamaConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
 
     def layout(num_pages: int) -> KVLayout:
-        return KVLayout(
-            num_layers=model.config.num_layers,
-            num_pages=num_pages,
-            page_size=page_size,
-            num_kv_heads=model.config.num_kv_heads,
-            head_dim=model.config.head_dim,
-            dtype=config.dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
-        )
+        return model.kv_layout(num_pages, page_size, backends.kv_dtype(config))
 
     if config.num_pages is not None:
         return layout(config.num_pages)

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from engine.engine import Engine
 from engine.loop import Call, EngineLoop
+from engine.model_file import open_model
 from engine.models.llama import LlamaParams
 from engine.types import EngineError
-from engine.weights import GGUFModel, WeightsError
+from engine.weights import WeightsError, WeightsFormat
 
 T = TypeVar("T")
 
@@ -138,12 +139,16 @@ class Lifecycle:
             raise EngineBusy(f"{num_begun} requests have begun; wait for them, or let the update drain them")
 
     def _read_weights(self, path: Path) -> LlamaParams:
-        model = GGUFModel(path)
+        model = open_model(path)
         if model.config != self._engine.runner.config:
             raise WeightsError(
                 f"{path} is of another shape: {model.config} in the place of {self._engine.runner.config}"
             )
-        return model.load(self._engine.config.dtype, lambda stage, done, total: None)
+        wanted = WeightsFormat.of_engine(self._engine.config, self._engine.runner.backends)
+        params = model.load(wanted, lambda stage, done, total: None)
+        if not self._engine.runner.accepts(params):
+            raise WeightsError(f"{path} holds its weights in other formats than the model that is loaded")
+        return params
 
     # ---------------------------------------------------------------- called in the engine thread
 

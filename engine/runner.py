@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVLayout
+from engine.backends import Backends
 from engine.batch import HostStep, StepBatch, build_step
 from engine.compiled import CompiledPrograms
+from engine.host_memory import large_array
 from engine.models import llama
 from engine.plan import StepPlan
 from engine.sequence_buffer import SequenceBuffer
@@ -51,16 +53,17 @@ class DeviceRunner:
     """The runner of a real model."""
 
     def __init__(
-        self, params: llama.LlamaParams, config: llama.LlamaConfig, layout: KVLayout, buffer: SequenceBuffer,
-        table: ShapeTable, decode_chunk: int = 1,
+        self, params: llama.LlamaParams, config: llama.LlamaConfig, backends: Backends, layout: KVLayout,
+        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1,
     ) -> None:  # fmt: skip
         self._params = params
         self.config = config
+        self.backends = backends
         self._buffer = buffer
         self._table = table
         self._decode_chunk = decode_chunk
         self._layout = layout
-        self._kv = layout.allocate()
+        self._kv = layout.allocate(empty=backends.empty)
         self._slots = Slots.zeros(buffer.num_slots)
         self._programs = CompiledPrograms()
 
@@ -79,19 +82,22 @@ class DeviceRunner:
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-        program = jax.jit(partial(forward, config=self.config), donate_argnums=1)
+        program = jax.jit(partial(forward, config=self.config, backends=self.backends), donate_argnums=1)
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
 
     def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
         logits = jax.ShapeDtypeStruct((num_rows, self.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        program = jax.jit(partial(sample, all_greedy=all_greedy), donate_argnums=1)
+        program = jax.jit(partial(sample, all_greedy=all_greedy, greedy=self.backends.greedy), donate_argnums=1)
         return program.lower(logits, _abstract(self._slots), _abstract(rows))
 
     def _lower_chunk(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        chunk = partial(decode_chunk, config=self.config, num_repeats=self._decode_chunk, all_greedy=all_greedy)
+        chunk = partial(
+            decode_chunk, config=self.config, backends=self.backends,
+            num_repeats=self._decode_chunk, all_greedy=all_greedy,
+        )  # fmt: skip
         program = jax.jit(chunk, donate_argnums=(1, 2))
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch, rows)))
 
@@ -100,16 +106,19 @@ class DeviceRunner:
         for leaf in jax.tree.leaves(self._kv):
             leaf.delete()
         if drop_weights:
-            # Copies: on CPU a host view would keep the device's memory, or read it after it is freed.
-            host = jax.tree.map(lambda leaf: np.array(leaf, copy=True), self._params)
+            host = jax.tree.map(_host_copy, self._params)
             for leaf in jax.tree.leaves(self._params):
                 leaf.delete()
             self._params = host
 
     def wake(self) -> None:
         """Undoes `sleep`; the pages are empty."""
-        self._kv = self._layout.allocate()
+        self._kv = self._layout.allocate(empty=self.backends.empty)
         self._params = jax.tree.map(jax.device_put, self._params)  # of a host array jnp.asarray compiles a program
+
+    def accepts(self, params: llama.LlamaParams) -> bool:
+        """Whether the compiled programs take these weights: they have the same shapes and formats."""
+        return bool(_abstract(params) == _abstract(self._params))
 
     def replace_params(self, params: llama.LlamaParams) -> None:
         """Takes other weights of the same shapes."""
@@ -144,6 +153,13 @@ class DeviceRunner:
         """Whether the step's tokens are computed."""
         is_done: bool = pending.out.is_ready()  # type: ignore[attr-defined]  # jax's stub of Array leaves it out
         return is_done
+
+
+def _host_copy(leaf: jax.Array) -> np.ndarray:
+    """On CPU a mere view would keep the device's memory, or read it after it is freed; this the device takes back."""
+    copy = large_array(leaf.shape, leaf.dtype)
+    np.copyto(copy, np.asarray(leaf))
+    return copy
 
 
 def _abstract(tree: Tree) -> Tree:

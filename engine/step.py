@@ -11,16 +11,20 @@ from jax import lax
 
 from cache.storage import KVPages
 from engine.attention import token_layout
+from engine.backends import Backends
 from engine.batch import FROM_DEVICE, SLOT, START, TOKEN, StepBatch
 from engine.models import llama
 from sampling.rows import POSITION, SamplingRows
 from sampling.sampler import sample
 from sampling.slots import Slots
 
+_OPERATIONS = 2048
+
 
 def forward(
-    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *, config: llama.LlamaConfig
-) -> tuple[jax.Array, KVPages]:
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    config: llama.LlamaConfig, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Computes logits of the rows that sample, and writes the keys and values of all tokens.
 
     Args:
@@ -33,9 +37,24 @@ def forward(
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
-    tokens = jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)])
-    hidden, kv = llama.forward(params, config, tokens, kv, token_layout(batch, kv.page_size))
-    return llama.logits(params, config, hidden[batch.sampled]), kv
+    tokens = _kept_asynchronous(jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)]))
+    layout = token_layout(batch, kv.page_size, is_native=backends.attention == "native")
+    hidden, kv = llama.forward(params, config, tokens, kv, layout)
+    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv
+
+
+def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
+    """The tokens, at a price that keeps their program out of the thread that dispatches it.
+
+    XLA on CPU runs a program at once, in the caller's thread, if it estimates its arithmetic at fewer
+    than 1,000 operations (TfrtCpuExecutable, `cheap_computation_`). Native kernels count for nothing
+    there, so a step of few rows would seem cheap and leave nothing to overlap. The operations added
+    take a tenth of a microsecond; the barriers keep the compiler from seeing through them.
+    """
+    magnitude = lax.optimization_barrier(jnp.broadcast_to(jnp.abs(tokens[:1]), (_OPERATIONS,)))
+    nothing = jnp.minimum(jnp.sum(jnp.minimum(magnitude, 1)), 0)
+    kept: jax.Array = tokens + lax.optimization_barrier(nothing)
+    return kept
 
 
 def decode_chunk(
@@ -46,6 +65,7 @@ def decode_chunk(
     sampling: SamplingRows,
     *,
     config: llama.LlamaConfig,
+    backends: Backends,
     num_repeats: int,
     all_greedy: bool,
 ) -> tuple[KVPages, Slots, jax.Array]:
@@ -64,9 +84,12 @@ def decode_chunk(
         rows = jnp.asarray(batch.rows).at[:, START].add(index)
         rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
         # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), config=config)
+        logits, kv = forward(
+            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), config=config, backends=backends
+        )
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
-        slots, out = sample(logits, slots, sampling._replace(ints=cast(np.ndarray, ints)), all_greedy=all_greedy)
+        moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
+        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, greedy=backends.greedy)
         return (kv, slots), out
 
     (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_repeats, dtype=jnp.int32))

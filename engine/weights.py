@@ -1,23 +1,37 @@
-"""Weights from a GGUF file into a parameter tree.
+"""From the tensors of a model file to a parameter tree.
 
-Each architecture states its leaves declaratively: which tensors of the file make a leaf, and how.
-Source of the format: the GGUF specification of the ggml project.
+Each kind of file states declaratively which of its tensors make a leaf; what becomes of them,
+arrays for XLA or packed matrices for the native kernels, is decided here for all kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gguf import ReaderTensor
-from gguf.quants import dequantize
 
-from engine.gguf_file import GGUFFile, GGUFFileError
-from engine.models import llama
+from engine.backends import Backends
+from engine.config import EngineConfig
+from engine.host_memory import large_array
+from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
+from engine.packing import (
+    GROUP,
+    TILE,
+    Format,
+    PackedMatrix,
+    PackingError,
+    Quantised,
+    alternate_tiles,
+    pack_floats,
+    pack_quantised,
+    quantise,
+    widen,
+)
+from engine.products import Matrix
 from engine.types import Progress
 
 
@@ -25,152 +39,249 @@ class WeightsError(RuntimeError):
     """The file is no model that can be served; the message says why."""
 
 
+class ModelTensor(Protocol):
+    """A tensor of a model file; nothing is read until it is asked for."""
+
+    @property
+    def name(self) -> str:
+        """In the file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Row-major; matrices are [outputs, inputs]."""
+
+    @property
+    def num_bytes(self) -> int:
+        """In the file."""
+
+    @property
+    def format(self) -> Format:
+        """How a packed matrix of it alone would hold it, without --quantize."""
+
+    def float32(self) -> np.ndarray:
+        """All of it, float32[shape]."""
+
+    def quantised(self) -> Quantised:
+        """All of it in `format`, which is one of integers."""
+
+
 @dataclass(frozen=True)
-class Leaf:
-    """How one leaf of the parameter tree is made.
+class TensorNames:
+    """Where a kind of model file keeps the leaves of a parameter tree.
 
-    The named tensors, each stored [out, in], are joined along their outputs. A name with `{}`
-    stands for one tensor a layer; such leaves are stacked over layers.
+    Of a leaf over all layers, `{}` in a name stands for the layer; several tensors are joined along
+    their outputs.
     """
 
-    names: tuple[str, ...]
-    transpose: bool = False  # to [in, out], so that products apply from the right
-    unpermute: tuple[bool, ...] = ()  # for each name, whether rows are paired for adjacent-pair rotation
+    attention_norm: str
+    qkv: tuple[str, ...]
+    attention_output: tuple[str, ...]
+    mlp_norm: str
+    gate_up: tuple[str, ...]
+    down: tuple[str, ...]
+    embedding: str  # [vocab, hidden]
+    output_norm: str  # [hidden]
+    output: str  # [vocab, hidden]; absent where the embedding serves
+
+    def shapes(self, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor of a model, row-major."""
+        hidden, intermediate, kv_size = config.hidden_size, config.intermediate_size, config.kv_size
+        layer = {
+            self.attention_norm: (hidden,),
+            **dict(zip(self.qkv, ((config.q_size, hidden), (kv_size, hidden), (kv_size, hidden)), strict=True)),
+            **dict.fromkeys(self.attention_output, (hidden, config.q_size)),
+            self.mlp_norm: (hidden,),
+            **dict.fromkeys(self.gate_up, (intermediate, hidden)),
+            **dict.fromkeys(self.down, (hidden, intermediate)),
+        }
+        vocab = config.vocab_size, hidden
+        shapes: dict[str, tuple[int, ...]] = {self.embedding: vocab, self.output_norm: (hidden,), self.output: vocab}
+        for index in range(config.num_layers):
+            shapes |= {name.format(index): shape for name, shape in layer.items()}
+        return shapes
+
+    def all(self, num_layers: int) -> Iterator[str]:
+        """Every name, layer by layer."""
+        yield from (self.embedding, self.output_norm, self.output)
+        matrices = (*self.qkv, *self.attention_output, *self.gate_up, *self.down)
+        for layer in range(num_layers):
+            yield from (name.format(layer) for name in (self.attention_norm, self.mlp_norm, *matrices))
 
 
-LLAMA_LAYERS: Mapping[str, Leaf] = {
-    "attention_norm": Leaf(("blk.{}.attn_norm.weight",)),
-    "qkv": Leaf(
-        ("blk.{}.attn_q.weight", "blk.{}.attn_k.weight", "blk.{}.attn_v.weight"),
-        transpose=True,
-        unpermute=(True, True, False),
-    ),
-    "attention_output": Leaf(("blk.{}.attn_output.weight",), transpose=True),
-    "mlp_norm": Leaf(("blk.{}.ffn_norm.weight",)),
-    "gate_up": Leaf(("blk.{}.ffn_gate.weight", "blk.{}.ffn_up.weight"), transpose=True),
-    "down": Leaf(("blk.{}.ffn_down.weight",), transpose=True),
-}
+@dataclass(frozen=True)
+class WeightsFormat:
+    """What the weights become in memory."""
+
+    is_packed: bool  # for the native kernels; else arrays for XLA
+    dtype: str  # float32, bfloat16, or auto: packed integers where the file has integers
+    quantize: str | None  # int8 or int4: what a packed matrix makes of floats
+
+    @classmethod
+    def of_engine(cls, config: EngineConfig, backends: Backends) -> WeightsFormat:
+        return cls(backends.matmul == "native", config.dtype, config.quantize)
+
+    @property
+    def array_dtype(self) -> str:
+        """Of what is not packed."""
+        return "float32" if self.is_packed or self.dtype == "auto" else self.dtype
+
+    @property
+    def of_floats(self) -> Format:
+        """What a packed matrix, not of floats by `dtype`, makes of a tensor of floats."""
+        return {None: Format.BFLOAT16, "int8": Format.INT8, "int4": Format.INT4_MIN}[self.quantize]
+
+    def of(self, tensors: Sequence[ModelTensor]) -> Format:
+        """The one format in which tensors are packed that make one leaf."""
+        if self.dtype == "float32":
+            return Format.FLOAT32
+        if self.dtype == "bfloat16":
+            return Format.BFLOAT16
+        formats = {tensor.format if tensor.format.is_integer else self.of_floats for tensor in tensors}
+        if len(formats) == 1:
+            return formats.pop()
+        if any(not kind.is_integer for kind in formats):
+            return Format.BFLOAT16
+        return Format.INT4_MIN if all(kind.is_nibbles for kind in formats) else Format.INT8_MIN
 
 
-class GGUFModel:
-    """An open GGUF file: its configuration, and its tensors as they are asked for."""
+def load_params(
+    names: TensorNames,
+    num_layers: int,
+    find: Callable[[str], ModelTensor | None],
+    wanted: WeightsFormat,
+    progress: Progress,
+) -> LlamaParams:
+    """Reads all weights.
 
-    def __init__(self, path: Path) -> None:
-        """Raises:
-        WeightsError: the file is no GGUF file, or of an architecture that is not served.
-        """
-        try:
-            self._reader = GGUFFile(path)
-        except (GGUFFileError, OSError) as error:
-            raise WeightsError(str(error)) from error
-        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        self.architecture = str(self._field("general.architecture"))
-        if self.architecture != "llama":
-            raise WeightsError(f"the architecture {self.architecture!r} is not served; this version serves 'llama'")
-        self.config = self._read_config()
+    Args:
+        find: the tensor of a name, or None where the file has none.
+        progress: counts bytes of the file.
 
-    def _field(self, key: str, default: int | float | None = None) -> str | int | float:
-        value = self._reader.value(key)
-        if isinstance(value, str | int | float):
-            return value
-        if value is not None or default is None:
-            raise WeightsError(f"the file has no field {key!r} of one value")
-        return default
+    Raises:
+        WeightsError: a tensor is missing, has an unexpected size, or cannot be packed.
+    """
+    loader = _Loader(names, num_layers, find, wanted, progress)
+    has_output = find(names.output) is not None
+    return LlamaParams(
+        embedding=loader.single_matrix(names.embedding),
+        layers=LlamaLayers(
+            attention_norm=loader.vectors(names.attention_norm),
+            qkv=loader.matrices(names.qkv),
+            attention_output=loader.matrices(names.attention_output),
+            mlp_norm=loader.vectors(names.mlp_norm),
+            gate_up=loader.matrices(names.gate_up, is_gated=True),
+            down=loader.matrices(names.down),
+        ),
+        output_norm=loader.vector(names.output_norm),
+        output=loader.single_matrix(names.output) if has_output else None,
+    )
 
-    def _read_config(self) -> llama.LlamaConfig:
-        def number(key: str, default: int | float | None = None) -> float:
-            return float(self._field(f"{self.architecture}.{key}", default))
 
-        if f"{self.architecture}.rope.scaling.type" in self._reader.fields:
-            kind = self._field(f"{self.architecture}.rope.scaling.type")
-            if kind != "none":
-                raise WeightsError(f"rotary scaling of type {kind!r} is not served")
-        if "rope_freqs.weight" in self._tensors:
-            raise WeightsError("rotary frequency factors (rope_freqs.weight) are not served")
-        hidden_size, num_heads = int(number("embedding_length")), int(number("attention.head_count"))
-        head_dim = int(number("attention.key_length", hidden_size // num_heads))
-        if int(number("rope.dimension_count", head_dim)) != head_dim:
-            raise WeightsError("a rotary embedding over a part of the head is not served")
-        return llama.LlamaConfig(
-            vocab_size=int(self._tensor("token_embd.weight").shape[1]),
-            hidden_size=hidden_size,
-            intermediate_size=int(number("feed_forward_length")),
-            num_layers=int(number("block_count")),
-            num_heads=num_heads,
-            num_kv_heads=int(number("attention.head_count_kv", num_heads)),
-            head_dim=head_dim,
-            context_length=int(number("context_length")),
-            rope_theta=number("rope.freq_base", 10000.0),
-            # Stored as float32: 1e-5 comes back as 9.99999974e-06.
-            rms_norm_eps=float(f"{number('attention.layer_norm_rms_epsilon'):.6g}"),
-        )
+def num_parameters(params: LlamaParams) -> int:
+    """Weights of a tree, in whatever form."""
+    leaves = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, PackedMatrix))
+    return sum(leaf.num_weights if isinstance(leaf, PackedMatrix) else leaf.size for leaf in leaves)
 
-    def load(self, dtype: str, progress: Progress) -> llama.LlamaParams:
-        """Reads all weights; `progress` counts bytes of the file.
 
-        Raises:
-            WeightsError: a tensor is missing or has an unexpected size.
-        """
-        done, total = 0, sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
+def dtype_name(params: LlamaParams) -> str:
+    """The types of a tree's matrices, such as "float32" or "int4+int8"."""
+    matrices = (params.embedding, params.layers.qkv, params.layers.attention_output, params.layers.gate_up)
+    names = set()
+    for matrix in (*matrices, params.layers.down, params.output):
+        if isinstance(matrix, PackedMatrix):
+            names.add(matrix.format.name.lower().removesuffix("_min"))
+        elif matrix is not None:
+            names.add(matrix.dtype.name)
+    return "+".join(sorted(names))
 
-        def read(name: str) -> np.ndarray:
-            nonlocal done
-            tensor = self._tensor(name)
-            array = _dequantize(tensor)
-            done += int(tensor.n_bytes)
-            progress("load weights", done, total)
-            return array
 
-        has_output = "output.weight" in self._tensors
-        layers = {name: self._stack(leaf, read, dtype) for name, leaf in LLAMA_LAYERS.items()}
-        return llama.LlamaParams(
-            embedding=jnp.asarray(read("token_embd.weight"), dtype),
-            layers=llama.LlamaLayers(**layers),
-            output_norm=jnp.asarray(read("output_norm.weight"), dtype),
-            output=jnp.asarray(read("output.weight"), dtype) if has_output else None,
-        )
+class _Loader:
+    def __init__(
+        self, names: TensorNames, num_layers: int, find: Callable[[str], ModelTensor | None],
+        wanted: WeightsFormat, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._num_layers = num_layers
+        self._find = find
+        self._wanted = wanted
+        self._progress = progress
+        self._done = 0
+        present = (find(name) for name in names.all(num_layers))
+        self._total = sum(tensor.num_bytes for tensor in present if tensor is not None)
 
-    def _tensor(self, name: str) -> ReaderTensor:
-        if name not in self._tensors:
-            raise WeightsError(f"the file has no tensor {name!r}")
-        return self._tensors[name]
+    def vector(self, name: str) -> jax.Array:
+        return jnp.asarray(self._read(self._tensor(name)), self._wanted.array_dtype)
 
-    def _stack(self, leaf: Leaf, read: Callable[[str], np.ndarray], dtype: str) -> jax.Array:
-        """One leaf over all layers; written in place, so that no second copy of it is ever held."""
-        num_layers = self.config.num_layers
-        shapes = [tuple(reversed(self._tensor(name.format(0)).shape.tolist())) for name in leaf.names]
-        joined = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        stack = np.empty((num_layers, *(reversed(joined) if leaf.transpose else joined)), jnp.dtype(dtype))
-        for index in range(num_layers):
+    def single_matrix(self, name: str) -> Matrix:
+        """[outputs, inputs] as an array."""
+        tensor = self._tensor(name)
+        if not self._wanted.is_packed:
+            return jnp.asarray(self._read(tensor), self._wanted.array_dtype)
+        return self._packed_stack([[tensor]], is_gated=False)
+
+    def vectors(self, name: str) -> jax.Array:
+        """[num_layers, size]."""
+        return self._array_stack(self._layers((name,)))
+
+    def matrices(self, names: tuple[str, ...], *, is_gated: bool = False) -> Matrix:
+        """[num_layers, inputs, outputs] as an array; of a gated product, packed, the tiles alternate."""
+        layers = self._layers(names)
+        return self._packed_stack(layers, is_gated) if self._wanted.is_packed else self._array_stack(layers)
+
+    def _layers(self, names: tuple[str, ...]) -> list[list[ModelTensor]]:
+        layers = [[self._tensor(name.format(layer)) for name in names] for layer in range(self._num_layers)]
+        for index, tensors in enumerate(layers):
+            for name, tensor, first in zip(names, tensors, layers[0], strict=True):
+                if tensor.shape != first.shape:
+                    raise WeightsError(f"{name.format(index)} has shape {tensor.shape}, expected {first.shape}")
+        return layers
+
+    def _array_stack(self, layers: list[list[ModelTensor]]) -> jax.Array:
+        """Transposed to [inputs, outputs]; written in place, so that no second copy of it is ever held."""
+        joined = (sum(tensor.shape[0] for tensor in layers[0]), *layers[0][0].shape[1:])
+        stack = large_array((len(layers), *reversed(joined)), jnp.dtype(self._wanted.array_dtype))
+        for target, tensors in zip(stack, layers, strict=True):
             start = 0
-            for position, name in enumerate(leaf.names):
-                array = read(name.format(index))
-                if array.shape != shapes[position]:
-                    raise WeightsError(f"{name.format(index)} has shape {array.shape}, expected {shapes[position]}")
-                if leaf.unpermute and leaf.unpermute[position]:
-                    array = _unpermute(array, self.config.head_dim)
-                end = start + array.shape[0]
-                if leaf.transpose:
-                    stack[index, :, start:end] = array.T
-                else:
-                    stack[index, start:end] = array
+            for tensor in tensors:
+                end = start + tensor.shape[0]
+                target[..., start:end] = self._read(tensor).T
                 start = end
-        return jnp.asarray(stack)
+        array: jax.Array = jax.device_put(stack)
+        return array
 
+    def _packed_stack(self, layers: list[list[ModelTensor]], is_gated: bool) -> PackedMatrix:
+        kind = self._wanted.of([tensor for tensors in layers for tensor in tensors])
+        # Written in place, so that no second copy of it is ever held.
+        num_outputs, num_inputs = sum(tensor.shape[0] for tensor in layers[0]), layers[0][0].shape[1]
+        stack = large_array((len(layers), -(-num_outputs // TILE), num_inputs // GROUP, kind.block_bytes), np.uint8)
+        for target, tensors in zip(stack, layers, strict=True):
+            parts = [self._packed(tensor, kind) for tensor in tensors]
+            target[:] = alternate_tiles(*parts) if is_gated else np.concatenate(parts)
+        return PackedMatrix(jax.device_put(stack), kind, num_outputs)
 
-def _dequantize(tensor: ReaderTensor) -> np.ndarray:
-    """float32, in row-major order: the reverse of the order in which GGUF states dimensions."""
-    try:
-        array = dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError as error:
-        raise WeightsError(f"{tensor.name}: the format {tensor.tensor_type.name} cannot be read") from error
-    return array.astype(np.float32, copy=False).reshape(tuple(reversed(tensor.shape.tolist())))
+    def _packed(self, tensor: ModelTensor, kind: Format) -> np.ndarray:
+        """uint8[tiles, groups, block bytes]."""
+        if not kind.is_integer:
+            return pack_floats(self._read(tensor), kind)
+        try:
+            if tensor.format.is_integer:
+                self._count(tensor)
+                quantised = tensor.quantised()
+            else:
+                quantised = quantise(self._read(tensor), 4 if self._wanted.of_floats.is_nibbles else 8)
+            return pack_quantised(quantised if quantised.format is kind else widen(quantised, kind))
+        except PackingError as error:
+            raise WeightsError(f"{tensor.name} cannot be packed: {error}") from error
 
+    def _read(self, tensor: ModelTensor) -> np.ndarray:
+        self._count(tensor)
+        return tensor.float32()
 
-def _unpermute(weight: np.ndarray, head_dim: int) -> np.ndarray:
-    """Rows of each head from adjacent pairs (0, 1), (2, 3), … to halves (0, d/2), (1, d/2 + 1), …
+    def _count(self, tensor: ModelTensor) -> None:
+        self._done += tensor.num_bytes
+        self._progress("load weights", self._done, self._total)
 
-    GGUF files of this architecture store queries and keys for a rotation of adjacent features.
-    """
-    pairs = weight.reshape(-1, head_dim // 2, 2, weight.shape[-1])
-    return pairs.swapaxes(1, 2).reshape(weight.shape)
+    def _tensor(self, name: str) -> ModelTensor:
+        tensor = self._find(name)
+        if tensor is None:
+            raise WeightsError(f"the file has no tensor {name!r}")
+        return tensor

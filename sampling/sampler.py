@@ -6,6 +6,9 @@ parameters, seed and position alone, so its tokens are the same in every batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -28,7 +31,25 @@ from sampling.threshold import top_k_mask, top_p_mask
 _DRAW_GROUP = 256  # tokens; the draw sums groups first and then looks inside one
 
 
-def sample(logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool) -> tuple[Slots, jax.Array]:
+# Of logits, the rows' slots and the number of slots: the first of the best tokens of each row, or
+# vocab_size where a logit is NaN; anything in padding rows.
+Greedy: TypeAlias = Callable[[jax.Array, jax.Array, int], jax.Array]
+
+
+def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.Array:
+    """A Greedy for every device, int32[num_rows].
+
+    Plain reductions: XLA on CPU makes vector code of them, of an argmax it does not.
+    """
+    vocab_size = logits.shape[-1]
+    best = jnp.max(logits, axis=-1, keepdims=True)
+    first = jnp.min(jnp.where(logits == best, jnp.arange(vocab_size, dtype=jnp.int32), vocab_size), axis=-1)
+    return jnp.where(jnp.isnan(best[:, 0]), vocab_size, first)
+
+
+def sample(
+    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, greedy: Greedy = portable_greedy
+) -> tuple[Slots, jax.Array]:
     """Draws one token for each row and remembers it in the row's slot.
 
     Args:
@@ -36,30 +57,21 @@ def sample(logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: b
         slots: donated.
         rows: what each row asks for; padding rows name the slot `num_slots`.
         all_greedy: static; leaves everything but the argmax out of the program.
+        greedy: what finds the best tokens.
 
     Returns:
         The new slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or
         vocab_size where the logits hold a NaN.
     """
     num_slots = slots.last_token.shape[0]
-    slot = rows.ints[:, SLOT]
-    tokens = greedy(logits)
+    slot = jnp.asarray(rows.ints)[:, SLOT]
+    best = greedy(logits, slot, num_slots)
+    tokens = best
     if not all_greedy:
-        drawn = _draw(logits, rows)
-        tokens = jnp.where(rows.floats[:, TEMPERATURE] == 0.0, tokens, drawn)
-    tokens = jnp.where(jnp.isnan(jnp.max(logits, axis=-1)), logits.shape[-1], tokens)
+        is_greedy = rows.floats[:, TEMPERATURE] == 0.0
+        tokens = jnp.where(is_greedy | (best == logits.shape[-1]), best, _draw(logits, rows))
     last_token = slots.last_token.at[slot].set(tokens, mode="drop")
     return Slots(last_token), jnp.where(slot < num_slots, tokens, NOT_SAMPLED)
-
-
-def greedy(logits: jax.Array) -> jax.Array:
-    """The first of the best tokens of each row, int32[num_rows].
-
-    Two plain reductions: XLA on CPU makes vector code of them, of an argmax it does not.
-    """
-    vocab_size = logits.shape[-1]
-    best = jnp.max(logits, axis=-1, keepdims=True)
-    return jnp.min(jnp.where(logits == best, jnp.arange(vocab_size, dtype=jnp.int32), vocab_size), axis=-1)
 
 
 def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import settings
 from engine.config import EngineConfig
 from engine.engine import Engine
 from server.model_store import cache_folder, ensure_model
-from server.progress import ProgressReporter
+from server.progress import ProgressReporter, silent
 from server.text_model import TextModel
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -35,7 +36,7 @@ def text_model(model_path: Path) -> TextModel:
 
 @pytest.fixture(scope="session")
 def real_engine_config(text_model: TextModel) -> EngineConfig:
-    """A small engine, so that few shapes compile; kept where `eagre serve` keeps its programs."""
+    """A small engine, so that few shapes compile, of the default formats; kept where `eagre serve` keeps programs."""
     return EngineConfig(
         max_num_seqs=8,
         max_num_batched_tokens=128,
@@ -50,4 +51,10 @@ def real_engine_config(text_model: TextModel) -> EngineConfig:
 @pytest.fixture(scope="session")
 def real_engine(model_path: Path, real_engine_config: EngineConfig) -> Engine:
     """The default model, loaded once for all tests; make an `EngineClient(real_engine)` and shut it down."""
-    return Engine.load(model_path, real_engine_config, lambda stage, done, total: None)
+    return Engine.load(model_path, real_engine_config, silent)
+
+
+@pytest.fixture(scope="session")
+def exact_engine(model_path: Path, real_engine_config: EngineConfig) -> Engine:
+    """The same in float32, which gives the reference's tokens."""
+    return Engine.load(model_path, dataclasses.replace(real_engine_config, dtype="float32", num_pages=300), silent)

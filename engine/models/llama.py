@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from cache.storage import KVPages
-from engine.attention import TokenLayout, paged_attention
+from cache.storage import KVLayout, KVPages
+from engine import products
+from engine.attention import TokenLayout, attend
+from engine.products import Matrix
 
 
 @dataclass(frozen=True)
@@ -37,25 +39,29 @@ class LlamaConfig:
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
 
+    def kv_layout(self, num_pages: int, page_size: int, dtype: str) -> KVLayout:
+        """The layout of this model's pages, of `page_size` tokens each."""
+        return KVLayout(self.num_layers, num_pages, page_size, self.num_kv_heads, self.head_dim, dtype)
+
 
 class LlamaLayers(NamedTuple):
-    """Weights of all layers, stacked; products apply from the right (`x @ w`)."""
+    """Weights of all layers, stacked; of matrices, inputs and outputs are named."""
 
     attention_norm: jax.Array  # [num_layers, hidden]
-    qkv: jax.Array  # [num_layers, hidden, q_size + 2 * kv_size]
-    attention_output: jax.Array  # [num_layers, q_size, hidden]
+    qkv: Matrix  # hidden to q_size + 2 * kv_size
+    attention_output: Matrix  # q_size to hidden
     mlp_norm: jax.Array  # [num_layers, hidden]
-    gate_up: jax.Array  # [num_layers, hidden, 2 * intermediate]
-    down: jax.Array  # [num_layers, intermediate, hidden]
+    gate_up: Matrix  # hidden to 2 * intermediate
+    down: Matrix  # intermediate to hidden
 
 
 class LlamaParams(NamedTuple):
     """The parameter tree: few leaves, because calling a program costs time for each."""
 
-    embedding: jax.Array  # [vocab, hidden]
+    embedding: Matrix  # [vocab, hidden]
     layers: LlamaLayers
     output_norm: jax.Array  # [hidden]
-    output: jax.Array | None  # [vocab, hidden]; None where the embedding serves (tied)
+    output: Matrix | None  # [vocab, hidden]; None where the embedding serves (tied)
 
 
 def forward(
@@ -70,56 +76,35 @@ def forward(
     Returns:
         [num_tokens, hidden], not yet normalised, and kv.
     """
-    hidden = params.embedding[tokens]
-    cos, sin = _rotations(layout.positions, config)
+    hidden = products.embed(params.embedding, tokens, layout)
+    rotations = _rotations(layout.positions, config)
+    layers, epsilon = params.layers, config.rms_norm_eps
 
-    def layer(
-        carry: tuple[jax.Array, KVPages], scanned: tuple[jax.Array, LlamaLayers]
-    ) -> tuple[tuple[jax.Array, KVPages], None]:
+    def layer(index: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
         x, kv = carry
-        index, weights = scanned
-        qkv = _rms_norm(x, weights.attention_norm, config.rms_norm_eps) @ weights.qkv
-        q, k, v = jnp.split(qkv, [config.q_size, config.q_size + config.kv_size], axis=-1)
-        q = _rotate(q.reshape(-1, config.num_heads, config.head_dim), cos, sin)
-        k = _rotate(k.reshape(-1, config.num_kv_heads, config.head_dim), cos, sin)
-        v = v.reshape(-1, config.num_kv_heads, config.head_dim)
-        attended, kv = paged_attention(q, k, v, kv, index, layout)
-        x = x + attended @ weights.attention_output
-        gate, up = jnp.split(_rms_norm(x, weights.mlp_norm, config.rms_norm_eps) @ weights.gate_up, 2, axis=-1)
-        return (x + (jax.nn.silu(gate) * up) @ weights.down, kv), None
+        qkv = products.norm_product(x, layers.attention_norm, layers.qkv, index, layout, epsilon)
+        attended, kv = attend(qkv, rotations, kv, index, layout, num_heads=config.num_heads)
+        x = products.add_product(x, attended, layers.attention_output, index, layout)
+        mixed = products.gated_norm_product(x, layers.mlp_norm, layers.gate_up, index, layout, epsilon)
+        return products.add_product(x, mixed, layers.down, index, layout), kv
 
-    (hidden, kv), _ = lax.scan(layer, (hidden, kv), (jnp.arange(config.num_layers), params.layers))
+    hidden, kv = lax.fori_loop(0, config.num_layers, layer, (hidden, kv))
     return hidden, kv
 
 
-def logits(params: LlamaParams, config: LlamaConfig, hidden: jax.Array) -> jax.Array:
-    """float32[num_rows, vocab] of the rows [num_rows, hidden] that `forward` returned."""
-    normed = _rms_norm(hidden, params.output_norm, config.rms_norm_eps)
-    weights = params.embedding if params.output is None else params.output
-    return jnp.einsum("re,ve->rv", normed, weights, preferred_element_type=jnp.float32)
-
-
-def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019; in float32 whatever x is."""
-    wide = x.astype(jnp.float32)
-    normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return normed.astype(x.dtype) * weight
-
-
-def _rotations(positions: jax.Array, config: LlamaConfig) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines of the rotary embedding, each float32[num_tokens, 1, head_dim / 2]."""
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim
-    frequencies = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
-    angles = positions.astype(jnp.float32)[:, None, None] * frequencies
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Su et al., "RoFormer", 2021; feature i is paired with feature i + head_dim / 2.
+def logits(params: LlamaParams, config: LlamaConfig, hidden: jax.Array, sampled: jax.Array) -> jax.Array:
+    """float32[num_sampled_rows, vocab] of some of the tokens that `forward` returned.
 
     Args:
-        x: [num_tokens, num_heads, head_dim].
+        sampled: int32[num_sampled_rows], indices of tokens, negative in padding rows.
     """
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)
+    weights = params.embedding if params.output is None else params.output
+    return products.head_product(hidden, sampled, params.output_norm, weights, config.rms_norm_eps)
+
+
+def _rotations(positions: jax.Array, config: LlamaConfig) -> jax.Array:
+    """Cosines and then sines of the rotary embedding, float32[num_tokens, head_dim]."""
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / config.head_dim
+    frequencies = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
+    angles = positions.astype(jnp.float32)[:, None] * frequencies
+    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)

@@ -12,6 +12,8 @@ from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 TOKENS_PER_CHUNK = 3
+NUM_CACHED_TOKENS = 5  # of every prompt, it says
+TEXTLESS = 4  # the value of max_tokens that asks for tokens without text
 REFUSED, BROKEN, CUT_OFF = 1, 2, 3  # values of max_tokens that ask for a failure
 
 
@@ -23,6 +25,7 @@ class StubServer:
         self.num_open = 0
         self.max_open = 0
         self.num_sockets = 0
+        self.clients: set[tuple[str, int]] = set()  # addresses that completions were asked from
         app = web.Application()
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/stream", self.stream)
@@ -55,6 +58,8 @@ class StubServer:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        assert request.transport is not None
+        self.clients.add(request.transport.get_extra_info("peername"))
         if body["max_tokens"] == REFUSED:
             return web.json_response({"error": {"message": "queue is full"}}, status=429)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -62,17 +67,24 @@ class StubServer:
         await response.write(b": ping\n\n")
 
         async def send(event: dict[str, Any]) -> None:
+            if not body.get("return_token_ids"):
+                for choice in event.get("choices", ()):
+                    del choice["token_ids"]
             await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
 
         if body["max_tokens"] == BROKEN:
             await send({"error": {"message": "the engine failed"}})
             return response
         async for token_ids in self.chunks(body):
-            await send({"choices": [{"text": "x" * len(token_ids), "token_ids": token_ids, "finish_reason": None}]})
+            text = "" if body["max_tokens"] == TEXTLESS else "x" * len(token_ids)
+            await send({"choices": [{"text": text, "token_ids": token_ids, "finish_reason": None}]})
         if body["max_tokens"] == CUT_OFF:
             return response
         await send({"choices": [{"text": "", "token_ids": [], "finish_reason": "length"}]})
-        await send({"choices": [], "usage": {"completion_tokens": body["max_tokens"]}})
+        details = {"cached_tokens": NUM_CACHED_TOKENS}
+        await send(
+            {"choices": [], "usage": {"completion_tokens": body["max_tokens"], "prompt_tokens_details": details}}
+        )
         await response.write(b"data: [DONE]\n\n")
         return response
 

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from benchmarks.load import Transport, Workload, measure_apart, parse_arguments, run_clients
-from tests.benchmarks.conftest import BROKEN, CUT_OFF, REFUSED, StubServer
+from tests.benchmarks.conftest import BROKEN, CUT_OFF, NUM_CACHED_TOKENS, REFUSED, TEXTLESS, StubServer
 
 ANYWHERE = Workload(url="http://127.0.0.1:1", model="stub")
 
@@ -20,6 +20,17 @@ def test_prompts_are_of_exact_length_and_all_different() -> None:
     assert len({tuple(prompt) for prompt in prompts}) == 20
     assert [body["prompt"] for body in workload.bodies()] == prompts
     assert [body["prompt"] for body in replace(workload, seed=1).bodies()] != prompts
+
+
+def test_prompts_share_their_beginning_and_nothing_else() -> None:
+    workload = replace(ANYWHERE, num_requests=3, num_prompt_tokens=50, num_shared_tokens=30)
+    prompts = workload.token_prompts()
+    assert [len(prompt) for prompt in prompts] == [50] * 3
+    assert len({tuple(prompt[:30]) for prompt in prompts}) == 1
+    assert len({prompt[30] for prompt in prompts}) == 3
+    texts = [text.split(" ") for text in workload.text_prompts()]
+    assert len({tuple(words[:30]) for words in texts}) == 1
+    assert len({tuple(words) for words in texts}) == 3
 
 
 def test_text_prompts_have_one_word_a_token() -> None:
@@ -44,6 +55,28 @@ async def test_closed_loop(stub: StubServer, transport: Transport) -> None:
     for trace in traces:
         times = [trace.sent, *(arrival.time for arrival in trace.arrivals), trace.ended]
         assert times == sorted(times)
+
+
+@pytest.mark.parametrize("keep_alive", [True, False])
+async def test_a_connection_for_each_client_or_each_request(stub: StubServer, keep_alive: bool) -> None:
+    workload = Workload(url=stub.url, model="stub", concurrency=2, num_requests=6, num_output_tokens=9)
+    await run_clients(replace(workload, keep_alive=keep_alive))
+    assert len(stub.clients) == (2 if keep_alive else 6)
+
+
+async def test_chunks_without_token_ids(stub: StubServer) -> None:
+    workload = Workload(url=stub.url, model="stub", num_requests=1, num_output_tokens=10, return_token_ids=False)
+    (trace,) = await run_clients(workload)
+    assert "return_token_ids" not in stub.bodies[0]
+    assert len(trace.arrivals) == 4  # three tokens a chunk, which nobody tells
+    assert (trace.num_tokens, trace.num_cached_tokens) == (10, NUM_CACHED_TOKENS)
+
+
+async def test_an_end_without_any_text_is_the_first_token(stub: StubServer) -> None:
+    workload = Workload(url=stub.url, model="stub", num_requests=1, num_output_tokens=TEXTLESS, return_token_ids=False)
+    (trace,) = await run_clients(workload)
+    assert trace.ttft is not None
+    assert len(trace.arrivals) == 1
 
 
 @pytest.mark.parametrize("num_connections", [1, 3])
@@ -109,6 +142,8 @@ async def test_a_process_of_its_own(stub: StubServer) -> None:
 
 def test_arguments() -> None:
     workload = parse_arguments(
-        ["--url", "http://h:1", "--model", "m", "--transport", "ws", "--token-ids", "5", "9", "--timeout", "2"]
+        "--url http://h:1 --model m --transport ws --token-ids 5 9 --timeout 2 --no-keep-alive".split()
     )
-    assert workload == Workload(url="http://h:1", model="m", transport="ws", token_ids=(5, 9), timeout=2.0)
+    assert workload == Workload(
+        url="http://h:1", model="m", transport="ws", token_ids=(5, 9), timeout=2.0, keep_alive=False
+    )

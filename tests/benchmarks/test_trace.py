@@ -73,6 +73,13 @@ def test_report() -> None:
     assert report.ttft == Spread(mean=1500.0, p50=1500.0, p99=1990.0, max=2000.0)
 
 
+def test_chunks_of_several_tokens_that_only_the_server_counts() -> None:
+    seen = trace(0.0, (1.0, 1), (2.0, 1), num_output_tokens=5, num_cached_tokens=3)
+    report = Report.of([seen, seen], concurrency=1, num_output_tokens=5)
+    assert report.tokens_per_chunk == 2.5
+    assert report.num_cached_tokens == 6
+
+
 def test_report_of_nothing() -> None:
     report = Report.of([], concurrency=1, num_output_tokens=2)
     assert (report.tokens_per_s, report.ttft, report.itl, report.full_tokens_per_s) == (0.0, None, None, None)

@@ -21,7 +21,9 @@ class FakeEngine:
         self.world = World(num_slots=2, num_pages=100, max_model_len=60)
         self.scheduler = self.world.scheduler
         self.config = EngineConfig(**config)
-        self.model_info = ModelInfo("fake", VOCAB_SIZE, self.world.max_model_len, "float32", 0)
+        self.model_info = ModelInfo(
+            "fake", VOCAB_SIZE, self.world.max_model_len, "float32", 0, "cpu", "xla", "xla", "a fake"
+        )
         self.gate = threading.Event()
         self.gate.set()
         self.error = None

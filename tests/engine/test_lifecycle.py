@@ -8,17 +8,40 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Kind
 
 from engine.client import EngineClient
+from engine.config import EngineConfig
+from engine.engine import Engine
 from engine.lifecycle import EngineBusy, EngineState
+from engine.shapes import TILE_SIZE
 from engine.types import EngineError, FinishReason
 from engine.weights import WeightsError
 from sampling.params import SamplingParams
+from server.progress import silent
+from tests.gguf_tensors import write_random_model
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]
 STORY = next(golden for golden in GOLDENS if golden["name"] == "story")
 FACT = next(golden for golden in GOLDENS if golden["name"] == "fact")
+LONG = next(golden for golden in GOLDENS if golden["name"] == "long")
 NUM_TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def expected(real_engine):
+    """What the engine says when nobody interferes."""
+
+    async def outputs():
+        client = EngineClient(real_engine)
+        client.start(asyncio.get_running_loop())
+        try:
+            return {golden["name"]: (await read(submit(client, golden, 64)))[0] for golden in (STORY, FACT, LONG)}
+        finally:
+            client.shutdown()
+
+    undisturbed = asyncio.run(outputs())
+    return lambda golden, num_tokens=NUM_TOKENS: undisturbed[golden["name"]][:num_tokens]
 
 
 @pytest.fixture
@@ -52,11 +75,7 @@ async def begin(client, golden):
     return stream, event.token_ids
 
 
-def expected(golden, num_tokens=NUM_TOKENS):
-    return golden["output_token_ids"][:num_tokens]
-
-
-async def test_a_paused_engine_keeps_everything_and_goes_on(client):
+async def test_a_paused_engine_keeps_everything_and_goes_on(client, expected):
     stream, first = await begin(client, STORY)
     await client.lifecycle.pause()
     await client.lifecycle.pause()
@@ -71,7 +90,7 @@ async def test_a_paused_engine_keeps_everything_and_goes_on(client):
     assert (await read(waiting))[0] == expected(FACT)
 
 
-async def test_an_abort_during_a_pause_is_heard(client):
+async def test_an_abort_during_a_pause_is_heard(client, expected):
     stream, first = await begin(client, STORY)
     await client.lifecycle.pause()
     assert client.abort(stream.request_id)
@@ -84,11 +103,12 @@ async def test_an_abort_during_a_pause_is_heard(client):
 
 
 @pytest.mark.parametrize("drop_weights", [False, True])
-async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights):
+async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights, expected, real_engine):
     def device_bytes():
         return sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted())
 
-    weights, pages = 4 * client.model_info.num_parameters, 600 * 32 * 30 * 2 * 3 * 64 * 4
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
+    pages = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._kv))
     awake = device_bytes()
     assert awake >= weights + pages
     stream, first = await begin(client, STORY)
@@ -109,7 +129,7 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert device_bytes() >= weights + pages
 
 
-async def test_a_sleep_that_nobody_waits_for_any_more_is_still_a_sleep(client, real_engine, monkeypatch):
+async def test_a_sleep_that_nobody_waits_for_any_more_is_still_a_sleep(client, real_engine, monkeypatch, expected):
     begun, may_go_on, sleep = threading.Event(), threading.Event(), real_engine.sleep
 
     def slow(**options):
@@ -130,7 +150,7 @@ async def test_a_sleep_that_nobody_waits_for_any_more_is_still_a_sleep(client, r
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
-async def test_a_sleep_that_fails_half_way_can_be_woken_from(client, real_engine, monkeypatch):
+async def test_a_sleep_that_fails_half_way_can_be_woken_from(client, real_engine, monkeypatch, expected):
     sleep = real_engine.runner.sleep
 
     def failing(**options):
@@ -146,7 +166,9 @@ async def test_a_sleep_that_fails_half_way_can_be_woken_from(client, real_engine
     assert first + (await read(stream))[0] == expected(STORY)
 
 
-async def test_requests_that_waited_for_new_weights_begin_at_once(client, real_engine, model_path, monkeypatch):
+async def test_requests_that_waited_for_new_weights_begin_at_once(
+    client, real_engine, model_path, monkeypatch, expected
+):
     monkeypatch.setattr("engine.loop.IDLE_TURN_SECONDS", 30.0)  # longer than the test has patience
     run = client.lifecycle._run
 
@@ -167,20 +189,19 @@ async def test_requests_that_waited_for_new_weights_begin_at_once(client, real_e
     assert token_ids == expected(FACT)
 
 
-async def test_the_prefix_cache_is_reset_only_while_nobody_holds_a_page(client):
-    long = next(golden for golden in GOLDENS if golden["name"] == "long")
-    assert (await read(submit(client, long, 2)))[0] == expected(long, 2)
+async def test_the_prefix_cache_is_reset_only_while_nobody_holds_a_page(client, expected):
+    assert (await read(submit(client, LONG, 2)))[0] == expected(LONG, 2)
     stream, _ = await begin(client, STORY)
     assert not await client.lifecycle.reset_prefix_cache()
     await read(stream)
     assert client.stats().num_cached_pages > 0
     assert await client.lifecycle.reset_prefix_cache()
     assert client.stats().num_cached_pages == 0
-    event = await anext(submit(client, long, 1))
-    assert (event.num_cached_tokens, event.token_ids) == (0, expected(long, 1))
+    event = await anext(submit(client, LONG, 1))
+    assert (event.num_cached_tokens, event.token_ids) == (0, expected(LONG, 1))
 
 
-async def test_weights_are_replaced_between_requests(client, model_path, tmp_path):
+async def test_weights_are_replaced_between_requests(client, model_path, tmp_path, expected):
     stream, first = await begin(client, STORY)
     with pytest.raises(EngineBusy, match="1 requests have begun"):
         await client.lifecycle.update_weights(model_path)
@@ -197,7 +218,7 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
-async def test_new_weights_are_what_answers_afterwards(client, real_engine, model_path):
+async def test_new_weights_are_what_answers_afterwards(client, real_engine, model_path, expected):
     params = real_engine.runner._params
     # Every logit is 0: token 0 is the first of the best. (Made on the host, as the device would have to compile.)
     silent = params._replace(output_norm=jax.device_put(np.zeros(params.output_norm.shape, np.float32)))
@@ -209,11 +230,30 @@ async def test_new_weights_are_what_answers_afterwards(client, real_engine, mode
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
-async def test_a_timeout_ends_a_request_wherever_it_is(client):
+@pytest.mark.usefixtures("native")
+async def test_weights_of_other_formats_do_not_fit_the_programs(tmp_path):
+    first = write_random_model(tmp_path / "first.gguf", lambda name: Kind.Q4_1)
+    other = write_random_model(tmp_path / "other.gguf", lambda name: Kind.Q8_0, seed=1)
+    same = write_random_model(tmp_path / "same.gguf", lambda name: Kind.Q4_1, seed=2)
+    config = EngineConfig(max_num_seqs=1, max_num_batched_tokens=1 + TILE_SIZE, num_pages=20)
+    client = EngineClient(Engine.load(first, config, silent))
+    client.start(asyncio.get_running_loop())
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+    before = await read(client.submit([1, 2, 3], params))
+    with pytest.raises(WeightsError, match=r"other\.gguf holds its weights in other formats"):
+        await client.lifecycle.update_weights(other)
+    assert await read(client.submit([1, 2, 3], params)) == before
+    await client.lifecycle.update_weights(same)
+    assert await read(client.submit([1, 2, 3], params)) != before
+    assert client.stats().compiles_after_ready == 0
+    client.shutdown()
+
+
+async def test_a_timeout_ends_a_request_wherever_it_is(client, expected):
     running = submit(client, STORY, 500, timeout=0.4)
     token_ids, reason = await read(running)
     assert reason is FinishReason.TIMEOUT
-    assert token_ids[:64] == STORY["output_token_ids"][: len(token_ids)]
+    assert token_ids[:64] == expected(STORY, len(token_ids))
     await client.lifecycle.pause()
     waiting = submit(client, FACT, timeout=0.05)
     assert await asyncio.wait_for(read(waiting), 5) == ([], FinishReason.TIMEOUT)
@@ -227,7 +267,7 @@ async def test_what_is_asked_of_an_ended_engine_fails_at_once(client):
         await client.lifecycle.pause()
 
 
-async def test_the_next_client_of_a_sleeping_engine_finds_it_awake(client, real_engine):
+async def test_the_next_client_of_a_sleeping_engine_finds_it_awake(client, real_engine, expected):
     await client.lifecycle.sleep()
     client.shutdown()
     successor = EngineClient(real_engine)

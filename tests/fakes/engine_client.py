@@ -98,7 +98,7 @@ class FakeEngineClient:
         max_model_len: int = 512,
         max_num_queued: int = 1024,
     ) -> None:
-        self.model_info = ModelInfo("fake", vocab_size, max_model_len, "float32", 0)
+        self.model_info = ModelInfo("fake", vocab_size, max_model_len, "float32", 0, "cpu", "xla", "xla", "a fake")
         self.respond = respond
         self.is_manual = is_manual
         self.eos_token_id = eos_token_id

@@ -1,0 +1,27 @@
+"""Host arrays that a device on the host takes over as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+
+def large_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
+    """Zeros, aligned to a page of memory and in huge pages where the system gives them.
+
+    `jax.device_put` keeps such an array where it lies, so that weights are in memory once; one that
+    `numpy.empty` made is not aligned well enough and is copied. Huge pages save a decode step, which
+    reads all weights, the look-up of each 4 KiB.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # on Linux
+        with contextlib.suppress(OSError):  # a kernel that was built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)

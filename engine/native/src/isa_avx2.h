@@ -1,0 +1,202 @@
+// Sixteen lanes as two vectors of eight, on AVX2 with FMA and F16C (Haswell, Zen and later).
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace eagre {
+
+struct Floats {  // 16 float32
+  __m256 low, high;
+};
+struct Ints {  // 16 int32
+  __m256i low, high;
+};
+using Words = Ints;  // 64 bytes: 16 lanes of 4 bytes or of 2 bfloat16
+
+inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, Floats x) {
+  _mm256_storeu_ps(p, x.low);
+  _mm256_storeu_ps(p + 8, x.high);
+}
+inline Words load_words(const void* p) {
+  const __m256i* from = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1)};
+}
+inline void store_words(void* p, Words x) {
+  __m256i* to = static_cast<__m256i*>(p);
+  _mm256_storeu_si256(to, x.low);
+  _mm256_storeu_si256(to + 1, x.high);
+}
+inline Floats broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Ints broadcast_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline Floats zeros() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+
+inline Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+inline Floats sub(Floats a, Floats b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+inline Floats mul(Floats a, Floats b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+inline Floats div(Floats a, Floats b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+inline Floats fma(Floats a, Floats b, Floats c) {  // a * b + c
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+// b where either is no number.
+inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline Floats abs(Floats a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+}
+inline float sum(Floats a) {
+  const __m256 eight = _mm256_add_ps(a.low, a.high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float largest(Floats a) {
+  const __m256 eight = _mm256_max_ps(a.low, a.high);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+// The first `count` lanes of x, `other` in the rest; count 0 to 16.
+inline Floats first_lanes(Floats x, int count, Floats other) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const auto before = [&](int end) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(end), lanes)); };
+  return {_mm256_blendv_ps(other.low, x.low, before(count)), _mm256_blendv_ps(other.high, x.high, before(count - 8))};
+}
+
+inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+inline Floats as_floats(Words x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }  // the same bits
+inline Floats load_halves(const void* p) {  // 16 IEEE float16
+  const __m128i* from = static_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};
+}
+inline Floats load_bytes(const int8_t* p) {  // 16 int8
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return to_floats({_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))});
+}
+// Rounds to nearest even and stores 16 int8; the values lie within int8.
+inline void store_bytes(int8_t* p, Floats x) {
+  const auto four_bytes_each = [](__m256 half) {  // 8 lanes as 16-bit numbers
+    const __m256i wide = _mm256_cvtps_epi32(half);
+    return _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  };
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(four_bytes_each(x.low), four_bytes_each(x.high)));
+}
+
+inline Floats round_to_integer(Floats x) {  // to nearest even
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.low, kNearest), _mm256_round_ps(x.high, kNearest)};
+}
+// x * 2^n for a whole n of -150 to 0: in two steps, of which only the second can leave the normal numbers.
+inline Floats times_power_of_two(Floats x, Floats n) {
+  const auto half = [](__m256 y, __m256 exponent) {
+    const __m256i whole = _mm256_cvtps_epi32(exponent), first = _mm256_srai_epi32(whole, 1);
+    const auto power = [](__m256i e) {
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
+    };
+    return _mm256_mul_ps(_mm256_mul_ps(y, power(first)), power(_mm256_sub_epi32(whole, first)));
+  };
+  return {half(x.low, n.low), half(x.high, n.high)};
+}
+
+// bfloat16, rounded to nearest even.
+inline void store_bf16(uint16_t* p, Floats x) {
+  const auto rounded = [](__m256 half) {  // in the low 16 bits of each lane
+    const __m256i bits = _mm256_castps_si256(half);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i number = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));  // adding might make NaN a number
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(half, half, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(number, quiet, is_nan), 16);
+  };
+  const __m256i mixed = _mm256_packus_epi32(rounded(x.low), rounded(x.high));  // within each 128 bits
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0b11'01'10'00));
+}
+inline Words load_bf16_bits(const uint16_t* p) {  // in the low 16 bits of each lane
+  const __m128i* from = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtepu16_epi32(_mm_loadu_si128(from)), _mm256_cvtepu16_epi32(_mm_loadu_si128(from + 1))};
+}
+inline Floats load_bf16(const uint16_t* p) {
+  const Words bits = load_bf16_bits(p);
+  return as_floats({_mm256_slli_epi32(bits.low, 16), _mm256_slli_epi32(bits.high, 16)});
+}
+
+// Nibbles of each byte.
+inline Words low_nibbles(Words x) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(x.low, mask), _mm256_and_si256(x.high, mask)};
+}
+inline Words high_nibbles(Words x) { return low_nibbles({_mm256_srli_epi16(x.low, 4), _mm256_srli_epi16(x.high, 4)}); }
+
+inline int32_t word_at(const void* p) {
+  int32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+// Four products a lane, of unsigned bytes with the four signed bytes at `b`, added to `a`.
+template <bool kNibbles>  // the unsigned bytes are below 16
+inline Ints dot4(Ints a, Words bytes, const void* b) {
+  const __m256i other = _mm256_set1_epi32(word_at(b));
+  const auto dot = [&](__m256i x) {
+    if constexpr (kNibbles) {  // a sum of two products fits into 16 bits
+      return _mm256_madd_epi16(_mm256_maddubs_epi16(x, other), _mm256_set1_epi16(1));
+    } else {  // it would not, so bytes 0 and 2, and then 1 and 3, are multiplied as 16-bit numbers
+      const __m256i even = _mm256_and_si256(x, _mm256_set1_epi16(0xff)), odd = _mm256_srli_epi16(x, 8);
+      const __m256i other_even = _mm256_srai_epi16(_mm256_slli_epi16(other, 8), 8);
+      const __m256i other_odd = _mm256_srai_epi16(other, 8);
+      return _mm256_add_epi32(_mm256_madd_epi16(even, other_even), _mm256_madd_epi16(odd, other_odd));
+    }
+  };
+  return {_mm256_add_epi32(a.low, dot(bytes.low)), _mm256_add_epi32(a.high, dot(bytes.high))};
+}
+
+// Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
+inline Floats dot2(Floats a, Words pairs, const void* b) {
+  const auto even = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };
+  const auto odd = [](__m256i x) {
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  };
+  const __m256i other = _mm256_set1_epi32(word_at(b));
+  const auto dot = [&](__m256 total, __m256i x) {
+    return _mm256_fmadd_ps(odd(x), odd(other), _mm256_fmadd_ps(even(x), even(other), total));
+  };
+  return {dot(a.low, pairs.low), dot(a.high, pairs.high)};
+}
+
+// Transposes 16 rows of `quarters` times 16 bytes, as 4-byte words: out[i] holds word i of each row.
+inline void transpose_words(const uint8_t* const* rows, int quarters, uint8_t* out, size_t out_stride) {
+  for (int q = 0; q < quarters; ++q) {
+    const auto part = [&](int row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + q * 16)); };
+    for (int eight = 0; eight < 2; ++eight) {
+      __m256i x[4];
+      for (int i = 0; i < 4; ++i) {  // the 128-bit lane L holds row 8 eight + 4 L + i
+        x[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(part(8 * eight + i)), part(8 * eight + 4 + i), 1);
+      }
+      const __m256i a = _mm256_unpacklo_epi32(x[0], x[1]), b = _mm256_unpackhi_epi32(x[0], x[1]);
+      const __m256i c = _mm256_unpacklo_epi32(x[2], x[3]), d = _mm256_unpackhi_epi32(x[2], x[3]);
+      const __m256i words[4] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d),
+                                _mm256_unpackhi_epi64(b, d)};
+      for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (q * 4 + i) * out_stride + 32 * eight), words[i]);
+      }
+    }
+  }
+}
+
+// 16 pairs (first[i], second[i]) of bfloat16.
+inline void interleave_bf16(const uint16_t* first, const uint16_t* second, uint32_t* out) {
+  const Words a = load_bf16_bits(first), b = load_bf16_bits(second);
+  store_words(out, {_mm256_or_si256(a.low, _mm256_slli_epi32(b.low, 16)),
+                    _mm256_or_si256(a.high, _mm256_slli_epi32(b.high, 16))});
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch_later(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // second cache
+inline void pause() { _mm_pause(); }
+
+}  // namespace eagre

@@ -1,0 +1,25 @@
+// The pages of one layer, as cache/storage.py lays them out.
+#pragma once
+
+#include <cstdint>
+
+namespace eagre {
+
+constexpr int kLargestHead = 256;  // features
+
+enum class PageType { kFloat32, kBfloat16, kInt8 };
+
+// Keys and values of one layer, [page][2][head][token][feature].
+struct Pages {
+  PageType type;
+  void* data;
+  float* scales;  // [page][2][head][token] of int8 pages, else null
+  int64_t num_pages, page_size, num_heads, head_dim;
+};
+
+// Index of a token's vector, in vectors of head_dim features; part: 0 for keys, 1 for values.
+inline int64_t vector_index(const Pages& p, int64_t page, int64_t part, int64_t head, int64_t token) {
+  return ((page * 2 + part) * p.num_heads + head) * p.page_size + token;
+}
+
+}  // namespace eagre

@@ -1,0 +1,82 @@
+// Threads that share the tasks of one kernel call.
+//
+// A decode step makes some 150 calls of a few microseconds each; waking a thread costs more than
+// such a call. So workers spin for a short while after a job and sleep only when none follows.
+// Tasks are taken from a shared counter: a thread that the system has put aside delays the job by
+// one task at most.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace eagre {
+
+class Pool {
+ public:
+  // The pool of this process: as many threads as cores it may use, or EAGRE_THREADS of them.
+  static Pool& shared();
+
+  explicit Pool(int num_threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Held by whoever runs jobs: one caller at a time, since kernels keep their scratch memory.
+  std::mutex& caller_mutex() { return caller_mutex_; }
+
+  // Calls body(task, thread) for each task from 0 to num_tasks - 1, on the caller and the workers. It must not throw:
+  // others may still be at its tasks.
+  template <class Body>
+  void run(int64_t num_tasks, const Body& body) {
+    if (num_tasks <= 1 || workers_.empty()) {
+      for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
+      return;
+    }
+    const auto invoke = [](const void* context, int64_t task, int thread) {
+      (*static_cast<const Body*>(context))(task, thread);
+    };
+    for (int64_t first = 0; first < num_tasks; first += kMostTasks) {
+      run_job({invoke, &body, first}, std::min(kMostTasks, num_tasks - first));
+    }
+  }
+
+ private:
+  struct Job {
+    void (*invoke)(const void* context, int64_t task, int thread);
+    const void* context;
+    int64_t first_task;
+  };
+
+  static constexpr int kTaskBits = 20;
+  static constexpr int64_t kMostTasks = (int64_t{1} << kTaskBits) - 1;  // of one job
+  static constexpr uint64_t kTaskMask = kMostTasks;
+  static uint64_t number_of(uint64_t ticket) { return ticket >> (2 * kTaskBits); }
+  static int64_t num_tasks_of(uint64_t ticket) { return static_cast<int64_t>(ticket >> kTaskBits & kTaskMask); }
+  static int64_t next_task_of(uint64_t ticket) { return static_cast<int64_t>(ticket & kTaskMask); }
+
+  void run_job(const Job& job, int64_t num_tasks);
+  int64_t run_tasks(uint64_t number, int thread);
+  void work(int thread);
+  bool wait_for_job_after(uint64_t number);
+
+  Job job_{};
+  // A job's number, how many tasks it has and the next one to take, in one word: a thread that
+  // comes late cannot take a task of another job for one of its own. The number wraps after 2^24
+  // jobs; who slept through exactly so many misses one, which the others then do without it.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int64_t> num_done_{0};
+  alignas(64) std::atomic<int> num_asleep_{0};
+  std::atomic<bool> is_stopping_{false};
+  std::mutex sleep_mutex_, caller_mutex_;
+  std::condition_variable wake_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace eagre

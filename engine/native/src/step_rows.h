@@ -1,0 +1,44 @@
+// The rows of a step: which tokens are real, and where each row stands in its sequence.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace eagre {
+
+// One row of the batch with at least one real token.
+struct StepRow {
+  int32_t row;          // in the page table
+  int32_t first_token;  // among the step's tokens
+  int32_t num_tokens;
+  int32_t start;  // position of its first token in the sequence
+};
+
+class StepRows {
+ public:
+  // rows: int32[num_rows][stride] of which columns 0 and 1 are the start and the number of
+  // tokens: first rows of one token, then num_tiles rows of tile_size tokens, all padded.
+  void read(const int32_t* rows, int64_t num_rows, int64_t stride, int64_t num_tiles, int64_t num_tokens) {
+    rows_.clear();
+    tokens_.clear();
+    const int64_t num_single = num_rows - num_tiles;
+    const int64_t tile_size = num_tiles > 0 ? (num_tokens - num_single) / num_tiles : 0;
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const int32_t start = rows[row * stride], count = rows[row * stride + 1];
+      const int64_t room = row < num_single ? 1 : tile_size;
+      if (count <= 0 || count > room || start < 0) continue;
+      const int64_t first = row < num_single ? row : num_single + (row - num_single) * tile_size;
+      rows_.push_back({static_cast<int32_t>(row), static_cast<int32_t>(first), count, start});
+      for (int32_t i = 0; i < count; ++i) tokens_.push_back(static_cast<int32_t>(first) + i);
+    }
+  }
+
+  const std::vector<StepRow>& rows() const { return rows_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }  // indices of the real ones
+
+ private:
+  std::vector<StepRow> rows_;
+  std::vector<int32_t> tokens_;
+};
+
+}  // namespace eagre

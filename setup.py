@@ -1,0 +1,229 @@
+"""Builds the native kernels beside the Python packages; everything else is in pyproject.toml.
+
+Without a C++17 compiler, or without the headers that jaxlib brings, one line says so and the
+Python part is installed alone: the server then computes with XLA.
+
+    python setup.py build_native --inplace    # into engine/native, as `make native` does
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+
+PACKAGE = Path("engine", "native")
+SOURCES = PACKAGE / "src"
+
+# The instruction sets of each processor, by the names that engine/native/library.py knows. What
+# the compiler may assume of every such processor is "plain": on ARM that is NEON without dot products.
+_AVX512 = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+VARIANTS = {
+    "x86_64": {
+        "avx512_bf16": f"{_AVX512} -mavx512bf16",
+        "avx512_vnni": _AVX512,
+        "avx2": "-mavx2 -mfma -mf16c",
+        "plain": "",
+    },
+    "arm64": {"neon": "-march=armv8.2-a+dotprod", "plain": ""},
+}
+MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}  # other names of the same
+
+# Contraction is off because a row's result must not depend on which loop the compiler fused.
+FLAGS = "-std=c++17 -fPIC -pthread -ffp-contract=off"
+OPTIMISE = "-O3"
+SANITIZE = "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+
+class CannotBuild(Exception):
+    """Why there will be no native kernels."""
+
+
+class BuildNative(Command):
+    """Compiles the kernels once for each instruction set, into one shared library each."""
+
+    description = "compile the native kernels"
+    user_options = [  # noqa: RUF012  (setuptools reads it from the class)
+        ("inplace", "i", "put the libraries beside their sources"),
+        ("folder=", None, "put the libraries there, and the objects too"),
+        ("variant=", None, "build this one only"),
+        ("sanitize", None, "with the address and undefined behaviour sanitizers"),
+        ("force", "f", "compile what is up to date, too"),
+    ]
+    boolean_options = ["inplace", "sanitize", "force"]  # noqa: RUF012
+
+    def initialize_options(self) -> None:
+        self.inplace = self.sanitize = self.force = False
+        self.editable_mode = False  # set by setuptools for an editable install
+        self.folder: str | None = None
+        self.variant: str | None = None
+        self.build_lib: str | None = None
+        self.build_temp: str | None = None
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build", ("build_lib", "build_lib"), ("build_temp", "build_temp"))
+
+    def run(self) -> None:
+        try:
+            self._build(_compiler(), _headers())
+        except CannotBuild as reason:
+            self.announce(f"native kernels are not built: {reason}", logging.WARNING)
+
+    # setuptools asks every step of a build for these three.
+
+    def get_source_files(self) -> list[str]:
+        return [str(path) for path in sorted(SOURCES.glob("*.*"))]
+
+    def get_outputs(self) -> list[str]:
+        return list(self.get_output_mapping()) if self.editable_mode else [str(path) for path in self._libraries()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        assert self.build_lib is not None
+        return {str(Path(self.build_lib, path)): str(path) for path in self._libraries()} if self.editable_mode else {}
+
+    def _variants(self) -> dict[str, str]:
+        machine = platform.machine().lower()
+        variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": ""})
+        if self.variant is None:
+            return variants
+        if self.variant not in variants:
+            raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
+        return {self.variant: variants[self.variant]}
+
+    def _library(self, variant: str) -> Path:
+        assert self.build_lib is not None
+        own = PACKAGE if self.inplace or self.editable_mode else Path(self.build_lib, PACKAGE)
+        return (Path(self.folder) if self.folder else own) / f"libeagre_{variant}.so"
+
+    def _libraries(self) -> list[Path]:
+        return [path for variant in self._variants() if (path := self._library(variant)).exists()]
+
+    def _build(self, compiler: list[str], headers: Path) -> None:
+        inputs = [Path(__file__), *SOURCES.glob("*.*"), *headers.rglob("*.h")]
+        newest = max(path.stat().st_mtime for path in inputs)
+
+        def is_stale(library: Path) -> bool:
+            return self.force or not library.exists() or library.stat().st_mtime <= newest
+
+        stale = {name: flags for name, flags in self._variants().items() if is_stale(self._library(name))}
+        if not stale:
+            return
+        self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
+        common = [*compiler, *FLAGS.split(), *(SANITIZE if self.sanitize else OPTIMISE).split()]
+        common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')  # what is loaded must be of the sources beside it
+        with ThreadPoolExecutor(_num_cores()) as pool:
+            objects = {
+                name: [
+                    pool.submit(self._compile, [*common, *flags.split(), "-isystem", str(headers)], source, name)
+                    for source in sorted(SOURCES.glob("*.cc"))
+                ]
+                for name, flags in stale.items()
+            }
+            failures = {}
+            for name, futures in objects.items():
+                library = self._library(name)
+                try:
+                    self._link(common, [future.result() for future in futures], library)
+                except CannotBuild as reason:
+                    library.unlink(missing_ok=True)  # what is there does not belong to these sources
+                    failures[name] = str(reason)
+        if len(failures) == len(self._variants()):
+            raise CannotBuild(next(iter(failures.values())))
+        for name, failure in failures.items():
+            self.announce(f"native kernels for {name} are not built: {failure}", logging.WARNING)
+
+    def _compile(self, command: list[str], source: Path, variant: str) -> Path:
+        assert self.build_temp is not None
+        to = Path(self.folder or self.build_temp, "native", variant, f"{source.stem}.o")
+        _run([*command, "-c", str(source), "-o", str(to)], to)
+        return to
+
+    def _link(self, command: list[str], objects: list[Path], library: Path) -> None:
+        # Made beside its place and moved there, for the old one may be in use by a server.
+        to = library.with_suffix(".new")
+        _run([*command, "-shared", *map(str, objects), "-o", str(to)], to)
+        to.replace(library)
+
+
+class PlatformWheel(bdist_wheel):
+    """Tagged for a platform and, since the libraries know nothing of Python, for every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class PlatformDistribution(Distribution):
+    """One whose files belong to a platform, although it has no extension modules."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+def _compiler() -> list[str]:
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    for command in [wanted] if wanted else [["c++"], ["g++"], ["clang++"]]:
+        if shutil.which(command[0]):
+            return command
+    if wanted:
+        raise CannotBuild(f"CXX is {wanted[0]!r}, and there is no such command")
+    raise CannotBuild("there is no C++17 compiler; install g++ or clang++ (or name one as CXX) and install Eagre again")
+
+
+def _headers() -> Path:
+    """The folder of XLA's FFI headers; jaxlib is looked up, not imported, which takes a second."""
+    spec = importlib.util.find_spec("jaxlib")
+    folders = (spec.submodule_search_locations if spec is not None else None) or []
+    for folder in folders:
+        if Path(folder, "include", "xla", "ffi", "api", "ffi.h").exists():
+            return Path(folder, "include")
+    raise CannotBuild(f"{sys.executable} has no jaxlib with XLA's FFI headers")
+
+
+def _digest_of_sources() -> str:
+    """As engine/native/sources.py says; loaded alone, for its package needs JAX."""
+    spec = importlib.util.spec_from_file_location("sources", PACKAGE / "sources.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sources = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sources)
+    digest: str = sources.digest()
+    return digest
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run(command: list[str], output: Path) -> None:
+    """Runs a compiler that makes the file `output`.
+
+    Raises:
+        CannotBuild: it failed, with the first error it printed.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        lines = [line.strip() for line in result.stderr.splitlines()]
+        errors = [line for line in lines if "error" in line.lower()]
+        raise CannotBuild(f"{command[0]} failed: {next(iter(errors or lines), f'exit status {result.returncode}')}")
+
+
+build.sub_commands = [*build.sub_commands, ("build_native", None)]
+
+setup(
+    cmdclass={"build_native": BuildNative, "bdist_wheel": PlatformWheel},
+    distclass=PlatformDistribution,
+)

@@ -1,0 +1,113 @@
+"""Logits of whole sequences through `engine.step.forward`, step by step, without scheduler or sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from cache.storage import KVLayout
+from engine.attention import pages_per_block
+from engine.backends import Backends
+from engine.batch import NUM_TOKENS, START, TOKEN, StepBatch
+from engine.config import EngineConfig
+from engine.model_file import open_model
+from engine.models.llama import LlamaConfig, LlamaParams
+from engine.shapes import TILE_SIZE, ShapeTable
+from engine.step import forward
+from engine.weights import WeightsFormat
+from sampling.slots import Slots
+
+PAGE_SIZE = 32
+
+
+class ForwardSteps:
+    """A model whose steps a test composes by hand."""
+
+    def __init__(self, params: LlamaParams, config: LlamaConfig, backends: Backends, kv_dtype: str) -> None:
+        self.params = params
+        self.config = config
+        self._kv_dtype = kv_dtype
+        self._forward = jax.jit(partial(forward, config=config, backends=backends), donate_argnums=1)
+
+    @classmethod
+    def load(cls, path: Path, config: EngineConfig) -> ForwardSteps:
+        """As an engine of this configuration would compute."""
+        model = open_model(path)
+        backends = Backends.choose(config, model.config)
+        params = model.load(WeightsFormat.of_engine(config, backends), lambda *step: None)
+        return cls(params, model.config, backends, backends.kv_dtype(config))
+
+    def logits(self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20) -> np.ndarray:
+        """Of the last tokens, float32[num_sequences, num_decoded + 1, vocab].
+
+        Each step takes the next tokens of all sequences: of each prompt a chunk, and once all are
+        at their last `num_decoded` tokens, one.
+        """
+        layout = self._layout(sequences)
+        kv, slots = layout.allocate(), Slots.zeros(1)
+        tables = self._tables(sequences, layout.num_pages)
+        done, kept = [0] * len(sequences), [[] for _ in sequences]
+        prompt_ends = [len(sequence) - num_decoded for sequence in sequences]
+        while any(done[i] < len(sequence) for i, sequence in enumerate(sequences)):
+            ends = [min(at + chunk, end) for at, end in zip(done, prompt_ends, strict=True)]
+            if all(at >= end for at, end in zip(done, prompt_ends, strict=True)):
+                ends = [at + 1 for at in done]
+            parts = [(i, done[i], end) for i, end in enumerate(ends) if end > done[i]]
+            logits, kv = self._forward(self.params, kv, slots, _batch(sequences, parts, tables))
+            for (i, _, end), row in zip(parts, np.asarray(logits), strict=False):
+                done[i] = end
+                if end >= prompt_ends[i]:
+                    kept[i].append(row)
+        return np.array(kept)
+
+    def _layout(self, sequences: Sequence[list[int]]) -> KVLayout:
+        num_pages = 1 + sum(-(-len(sequence) // PAGE_SIZE) for sequence in sequences)
+        config = self.config
+        return KVLayout(
+            config.num_layers, num_pages, PAGE_SIZE, config.num_kv_heads, config.head_dim, dtype=self._kv_dtype
+        )
+
+    def _tables(self, sequences: Sequence[list[int]], num_pages: int) -> np.ndarray:
+        """int32[num_sequences, max_pages]; pages in a random order."""
+        free = np.random.default_rng(0).permutation(np.arange(1, num_pages)).tolist()
+        block = pages_per_block(PAGE_SIZE)
+        longest = max(map(len, sequences))
+        tables = np.zeros((len(sequences), -(-longest // (PAGE_SIZE * block)) * block), np.int32)
+        for table, sequence in zip(tables, sequences, strict=True):
+            for page in range(-(-len(sequence) // PAGE_SIZE)):
+                table[page] = free.pop()
+        return tables
+
+
+def _batch(sequences: Sequence[list[int]], parts: list[tuple[int, int, int]], tables: np.ndarray) -> StepBatch:
+    """A step of the tokens from start to end of some sequences, padded as the engine pads; its logits are in order.
+
+    Args:
+        parts: (sequence, start, end).
+    """
+    tiles = [
+        (i, first, min(first + TILE_SIZE, end))
+        for i, start, end in parts
+        if end - start > 1
+        for first in range(start, end, TILE_SIZE)
+    ]
+    singles = [(i, start, end) for i, start, end in parts if end - start == 1]
+    shape = ShapeTable(max(len(singles), 1), max(len(tiles), 1)).fit(len(singles), len(tiles))
+    batch = StepBatch.padding(shape, shape.num_rows, tables.shape[1])
+    last_token: dict[int, int] = {}
+    for row, (i, start, _) in enumerate(singles):
+        batch.rows[row, [START, NUM_TOKENS, TOKEN]] = start, 1, sequences[i][start]
+        batch.page_table[row] = tables[i]
+        last_token[i] = row
+    for tile, (i, start, end) in enumerate(tiles):
+        row = shape.num_decode_rows + tile
+        batch.rows[row, [START, NUM_TOKENS]] = start, end - start
+        batch.page_table[row] = tables[i]
+        batch.tile_tokens[tile, : end - start] = sequences[i][start:end]
+        last_token[i] = shape.num_decode_rows + tile * TILE_SIZE + end - start - 1
+    batch.sampled[: len(parts)] = [last_token[i] for i, _, _ in parts]
+    return batch
