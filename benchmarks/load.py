@@ -16,11 +16,11 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import aiohttp
 import orjson
@@ -30,6 +30,7 @@ from benchmarks.trace import Arrival, Report, Trace
 
 Transport = Literal["sse", "ws"]
 PromptKind = Literal["ids", "text"]
+T = TypeVar("T")
 CHOICES = {"transport": get_args(Transport), "prompt_kind": get_args(PromptKind)}
 
 # Common enough to be about one token each, with the blank before it.
@@ -43,7 +44,7 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is asked of the server. No two requests share a prompt, so that no prefix cache helps."""
+    """What is asked of the server. Beyond the tokens that all share, no prefix cache helps: the rest is random."""
 
     url: str  # http://host:port
     model: str
@@ -51,8 +52,11 @@ class Workload:
     concurrency: int = 1  # clients
     num_requests: int = 4  # in all
     num_prompt_tokens: int = 128  # exact for ids, about right for text
+    num_shared_tokens: int = 0  # of the prompt's, at its beginning: the same in all requests
     num_output_tokens: int = 128
     num_connections: int = 1  # WebSockets that the clients share; with SSE each client has its own connection
+    keep_alive: bool = True  # with SSE: a client's next request goes over the same connection
+    return_token_ids: bool = True  # with SSE: chunks bring their ids; else the text alone says that tokens came
     prompt_kind: PromptKind = "ids"
     token_ids: tuple[int, int] = (1000, 20000)  # prompts are drawn from here, the end excluded
     seed: int = 0
@@ -61,14 +65,17 @@ class Workload:
     def token_prompts(self) -> list[list[int]]:
         """One for each request, as token ids."""
         rng = random.Random(self.seed)
-        return [
-            [rng.randrange(*self.token_ids) for _ in range(self.num_prompt_tokens)] for _ in range(self.num_requests)
-        ]
+        return self._prompts(lambda: rng.randrange(*self.token_ids))
 
     def text_prompts(self) -> list[str]:
         """One for each request, as words."""
         rng = random.Random(self.seed)
-        return [" ".join(rng.choices(WORDS, k=self.num_prompt_tokens)) for _ in range(self.num_requests)]
+        return [" ".join(words) for words in self._prompts(lambda: rng.choice(WORDS))]
+
+    def _prompts(self, draw: Callable[[], T]) -> list[list[T]]:
+        shared = [draw() for _ in range(self.num_shared_tokens)]
+        num_own = self.num_prompt_tokens - self.num_shared_tokens
+        return [[*shared, *(draw() for _ in range(num_own))] for _ in range(self.num_requests)]
 
     def bodies(self) -> Iterator[dict[str, Any]]:
         """The requests' parameters, as both transports take them."""
@@ -92,9 +99,12 @@ class SSEClients:
     def __init__(self, session: aiohttp.ClientSession, workload: Workload) -> None:
         self._session = session
         self._url = workload.url.rstrip("/") + "/v1/completions"
+        self._options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+        if workload.return_token_ids:
+            self._options["return_token_ids"] = True
 
     async def run(self, trace: Trace, body: dict[str, Any]) -> None:
-        body |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+        body |= self._options
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         async with self._session.post(self._url, data=orjson.dumps(body), headers=headers) as response:
             if response.status != 200:
@@ -116,9 +126,12 @@ class SSEClients:
             raise RequestFailed(f"error in the stream: {event['error']}"[:300])
         if event.get("usage"):
             trace.num_output_tokens = event["usage"]["completion_tokens"]
+            trace.num_cached_tokens = (event["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         for choice in event.get("choices", ()):
-            # A server that knows no return_token_ids is taken to send one token a chunk.
-            num_tokens = len(choice.get("token_ids") or ()) or int(bool(choice.get("text")))
+            # Without ids a chunk is taken to bring one token. So is the end of a stream without any text:
+            # a token may be a part of a character.
+            has_token = choice.get("text") or (choice.get("finish_reason") and not trace.arrivals)
+            num_tokens = len(choice.get("token_ids") or ()) or int(bool(has_token))
             if num_tokens:
                 trace.arrivals.append(Arrival(now, num_tokens))
             trace.finish_reason = choice.get("finish_reason") or trace.finish_reason
@@ -227,7 +240,8 @@ async def run_clients(workload: Workload) -> list[Trace]:
             trace.ended = time.perf_counter()
 
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+    connector = aiohttp.TCPConnector(limit=0, force_close=not workload.keep_alive)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         transport: SSEClients | WebSocketClients
         if workload.transport == "sse":
             transport = SSEClients(session, workload)
@@ -266,6 +280,8 @@ def parse_arguments(arguments: Sequence[str]) -> Workload:
             parser.add_argument(name, choices=CHOICES[option.name], default=option.default)
         elif option.name == "token_ids":
             parser.add_argument(name, type=int, nargs=2, metavar=("FIRST", "END"), default=option.default)
+        elif isinstance(option.default, bool):
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=option.default)
         else:
             parser.add_argument(name, type=type(option.default), default=option.default)
     values = vars(parser.parse_args(arguments))

@@ -45,8 +45,14 @@ def our_time() -> float:
     """Processor seconds of this process and its children; Linux only."""
     times = os.times()
     ended = times.user + times.system + times.children_user + times.children_system
-    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
-    return ended + sum(_time_of(pid) for pid in children)
+    return ended + sum(_time_of(pid) for path in Path("/proc/self/task").glob("*/children") for pid in _words(path))
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # the thread has ended just now
 
 
 def _time_of(pid: str) -> float:

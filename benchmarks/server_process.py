@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 EAGRE = "import sys; from server.cli import main; sys.exit(main())"  # the console script, installed or not
 READY_TIMEOUT = 900.0  # seconds; the first start fetches the model and compiles every shape
 STOP_TIMEOUT = 30.0
-POLL_INTERVAL = 0.2
+POLL_INTERVAL = 0.05
 
 
 class ServerFailed(RuntimeError):
@@ -43,6 +44,18 @@ def free_port() -> int:
         return port
 
 
+class RunningServer(NamedTuple):
+    url: str
+    pid: int
+    started: float  # time.perf_counter, before there was a process
+
+
+def eagre_command(port: int, arguments: Sequence[str]) -> list[str]:
+    """`eagre serve`, without a line for each request: it keeps the tables readable."""
+    serve = [sys.executable, "-c", EAGRE, "serve", "--host", "127.0.0.1", "--port", str(port)]
+    return [*serve, "--log-level", "warning", *arguments]
+
+
 @contextlib.contextmanager
 def started_server(arguments: Sequence[str]) -> Iterator[str]:
     """Runs `eagre serve` with `arguments` on a free port until the block ends; its URL.
@@ -52,29 +65,30 @@ def started_server(arguments: Sequence[str]) -> Iterator[str]:
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-c", EAGRE, "serve", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--log-level", "warning", *arguments]  # no line for each request: it keeps the tables readable
-    with running_server(command, url):
+    with running_server(eagre_command(port, arguments), url):
         yield url
 
 
 @contextlib.contextmanager
-def running_server(command: Sequence[str], url: str) -> Iterator[None]:
+def running_server(command: Sequence[str], url: str, readiness: str = "/readiness") -> Iterator[RunningServer]:
     """Runs `command` until the block ends; enters the block when the server at `url` says that it is ready.
+
+    `readiness` is the path of its answer.
 
     Raises:
         ServerFailed: it exited first, or took longer than READY_TIMEOUT.
     """
+    started = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
         deadline = time.monotonic() + READY_TIMEOUT
-        while not is_ready(url):
+        while not is_ready(url + readiness):
             if process.poll() is not None:
                 raise ServerFailed(f"{shlex.join(command)} exited with {process.returncode} before it was ready")
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{shlex.join(command)} was not ready after {READY_TIMEOUT:g} s")
             time.sleep(POLL_INTERVAL)
-        yield
+        yield RunningServer(url, process.pid, started)
     finally:
         process.terminate()
         try:
@@ -86,7 +100,7 @@ def running_server(command: Sequence[str], url: str) -> Iterator[None]:
 
 def is_ready(url: str) -> bool:
     try:
-        get(url + "/readiness")
+        get(url)
     except OSError:
         return False
     return True

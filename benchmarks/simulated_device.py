@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
+from engine.backends import Backends
 from engine.batch import HostStep, StepBatch
 from engine.config import EngineConfig, ModelInfo
 from engine.engine import Engine
@@ -70,7 +71,7 @@ class SimulatedRunner(DeviceRunner):
             head_dim=1, context_length=MAX_MODEL_LEN, rope_theta=1.0, rms_norm_eps=1.0,
         )  # fmt: skip
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
-        super().__init__(_params(), config, layout, buffer, table)
+        super().__init__(_params(), config, Backends("xla", "xla", "simulated"), layout, buffer, table)
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
 
@@ -139,7 +140,9 @@ class SimulatedEngine(Engine):
             dtype="float32",
         )
         max_model_len = min(config.max_model_len or MAX_MODEL_LEN, (config.num_pages - 1) * layout.page_size)
-        model_info = ModelInfo("simulated", VOCAB_SIZE, max_model_len, config.dtype, num_parameters=0)
+        model_info = ModelInfo(
+            "simulated", VOCAB_SIZE, max_model_len, config.dtype, 0, "cpu", "xla", "xla", "simulated"
+        )
         made: list[SimulatedRunner] = []
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> SimulatedRunner:

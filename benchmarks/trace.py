@@ -32,6 +32,7 @@ class Trace:
     arrivals: list[Arrival] = field(default_factory=list)  # of chunks that carry tokens
     ended: float = 0.0
     num_output_tokens: int | None = None  # as the server counts them
+    num_cached_tokens: int = 0  # of the prompt, as the server says
     finish_reason: str | None = None
     error: str | None = None
 
@@ -123,6 +124,7 @@ class Report:
     errors: tuple[str, ...]  # the first few distinct ones
     num_off_length: int  # requests that ended with another number of tokens than they asked for
     num_output_tokens: int
+    num_cached_tokens: int  # of all prompts
     seconds: float  # from the first request sent to the last one ended
     tokens_per_s: float  # output tokens over `seconds`, prefill included
     full_tokens_per_s: float | None  # see full_rate
@@ -136,7 +138,7 @@ class Report:
         """`num_output_tokens` is what each request asked for."""
         good = [trace for trace in traces if trace.error is None]
         num_tokens = sum(trace.num_tokens for trace in good)
-        arrivals = [arrival for trace in good for arrival in trace.arrivals]
+        num_chunks = sum(len(trace.arrivals) for trace in good)
         seconds = max((trace.ended for trace in traces), default=0.0) - min((t.sent for t in traces), default=0.0)
         return cls(
             num_requests=len(traces),
@@ -144,10 +146,11 @@ class Report:
             errors=tuple(dict.fromkeys(trace.error for trace in traces if trace.error is not None))[:MAX_ERRORS],
             num_off_length=sum(trace.num_tokens != num_output_tokens for trace in good),
             num_output_tokens=num_tokens,
+            num_cached_tokens=sum(trace.num_cached_tokens for trace in good),
             seconds=seconds,
             tokens_per_s=num_tokens / seconds if seconds else 0.0,
             full_tokens_per_s=full_rate(good, concurrency),
-            tokens_per_chunk=sum(arrival.num_tokens for arrival in arrivals) / len(arrivals) if arrivals else None,
+            tokens_per_chunk=num_tokens / num_chunks if num_chunks else None,
             ttft=Spread.of(trace.ttft for trace in good if trace.ttft is not None),
             itl=Spread.of(gap for trace in good for gap in trace.gaps),
             tpot=Spread.of(trace.tpot for trace in good if trace.tpot is not None),

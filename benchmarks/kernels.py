@@ -1,0 +1,270 @@
+"""Where a step's time goes: each native kernel alone, the whole step, and what memory and arithmetic allow.
+
+    python -m benchmarks.kernels                       # 1, 4, 16, 64 decode rows and a chunk of 256 tokens
+    python -m benchmarks.kernels --rows 1 --context 1000
+
+Every kernel runs in a program of its own over all layers, on the model's weights and on pages of
+the given context; one alone with few rows finds its weights in the cache, as the whole step does
+not. The floors: all bytes that the step must read, at the rate at which a thread on each core
+reads memory, measured in the same run; and all its 8-bit operations, at the best rate that a
+product of many rows reached in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from benchmarks.command import run, write_figures
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
+from engine.backends import Backends
+from engine.batch import NUM_TOKENS, SLOT, START, StepBatch
+from engine.config import EngineConfig
+from engine.model_file import open_model
+from engine.models.llama import LlamaConfig, LlamaParams
+from engine.native import kernels
+from engine.packing import PackedMatrix
+from engine.shapes import TILE_SIZE, StepShape
+from engine.step import forward
+from engine.weights import WeightsFormat
+from sampling.slots import Slots
+from server.model_store import ensure_model
+from server.progress import ProgressReporter
+from server.settings import DEFAULT_MODEL
+
+PROGRAM = "benchmarks.kernels"
+READ_BYTES = 256 << 20
+
+
+class Timing(NamedTuple):
+    """One kernel over all layers, or the whole step."""
+
+    name: str
+    seconds: float  # median
+    num_bytes: int  # that it must read: weights, and of pages what the context holds
+    num_operations: int  # multiplications and additions
+
+
+class Case(NamedTuple):
+    """A step to be timed: decode rows, or tiles of one prompt."""
+
+    num_rows: int
+    num_tiles: int
+    context: int  # tokens of each row, the present ones included
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_rows + self.num_tiles * TILE_SIZE
+
+    @property
+    def label(self) -> str:
+        what = f"{self.num_rows} decode rows" if self.num_rows else f"{self.num_tokens} prompt tokens"
+        return f"{what}, context {self.context}"
+
+
+class Bench:
+    """The model's weights and pages, and programs that run parts of a step on them."""
+
+    def __init__(self, path: Path, repeats: int, progress: Callable[[str, int, int], None]) -> None:
+        config = EngineConfig(matmul_backend="native", attention_backend="native")
+        model = open_model(path)
+        self.config: LlamaConfig = model.config
+        self.backends = Backends.choose(config, model.config)
+        self.params: LlamaParams = model.load(WeightsFormat.of_engine(config, self.backends), progress)
+        self.kv_dtype = self.backends.kv_dtype(config)
+        self._repeats = repeats
+
+    def timings(self, case: Case) -> Iterator[Timing]:
+        """Each kernel, then the whole step."""
+        config, layers, tokens = self.config, self.params.layers, case.num_tokens
+        batch = self._batch(case)
+        rows, num_tiles = jnp.asarray(batch.rows), case.num_tiles
+        random = np.random.default_rng(0)
+
+        def activations(width: int) -> jax.Array:
+            return jnp.asarray(random.standard_normal((tokens, width)).astype(np.float32))
+
+        hidden, wide = activations(config.hidden_size), activations(config.intermediate_size)
+        queries = activations(config.q_size)
+
+        def norm(norms: jax.Array, weights: PackedMatrix, layer: jax.Array, *, is_gated: bool) -> jax.Array:
+            return kernels.norm_product(
+                hidden, rows, layer, norms, weights,
+                epsilon=config.rms_norm_eps, num_tiles=num_tiles, is_gated=is_gated,
+            )  # fmt: skip
+
+        def add(x: jax.Array, weights: PackedMatrix, layer: jax.Array) -> jax.Array:
+            return kernels.add_product(hidden, x, rows, layer, weights, num_tiles=num_tiles)
+
+        for name, matrix, body in (
+            ("qkv", layers.qkv, partial(norm, layers.attention_norm, is_gated=False)),
+            ("attention output", layers.attention_output, partial(add, queries)),
+            ("gate and up", layers.gate_up, partial(norm, layers.mlp_norm, is_gated=True)),
+            ("down", layers.down, partial(add, wide)),
+        ):
+            assert isinstance(matrix, PackedMatrix)
+            seconds = self._time(self._over_layers(body), matrix)
+            yield Timing(name, seconds, matrix.blocks.nbytes, 2 * matrix.num_weights * tokens)
+
+        yield self._attention(case, batch, self._pages(case), activations(config.q_size + 2 * config.kv_size))
+        head = self.params.embedding if self.params.output is None else self.params.output
+        assert isinstance(head, PackedMatrix)
+        sampled = jnp.asarray(batch.sampled)
+        project = jax.jit(
+            lambda m: kernels.head_product(hidden, sampled, self.params.output_norm, m, epsilon=config.rms_norm_eps)
+        )
+        num_sampled = int((batch.sampled >= 0).sum())
+        yield Timing("head", self._time(project, head), head.blocks.nbytes, 2 * head.num_weights * num_sampled)
+        logits, slots = project(head), jnp.arange(len(sampled), dtype=jnp.int32)
+        choose = jax.jit(lambda x: kernels.argmax(x, slots, len(sampled)))
+        yield Timing("argmax", self._time(choose, logits), 4 * num_sampled * config.vocab_size, 0)
+
+        yield Timing("step of padding", self._step(case, self._padding(case), self._pages(case)), 0, 0)
+        yield Timing("whole step", self._step(case, batch, self._pages(case)), 0, 0)
+
+    def _over_layers(self, body: Callable[[PackedMatrix, jax.Array], jax.Array]) -> Callable[[PackedMatrix], jax.Array]:
+        def all_layers(matrix: PackedMatrix) -> jax.Array:
+            first = body(matrix, jnp.int32(0))
+            last: jax.Array = lax.fori_loop(1, self.config.num_layers, lambda layer, _: body(matrix, layer), first)
+            return last
+
+        return jax.jit(all_layers)
+
+    def _attention(self, case: Case, batch: StepBatch, kv: KVPages, qkv: jax.Array) -> Timing:
+        config = self.config
+        rotations = jnp.ones((case.num_tokens, config.head_dim), jnp.float32)
+        rows, table = jnp.asarray(batch.rows), jnp.asarray(batch.page_table)
+
+        def all_layers(kv: KVPages) -> tuple[jax.Array, KVPages]:
+            def layer(index: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
+                return kernels.attention(
+                    qkv, rotations, rows, table, index, carry[1],
+                    num_heads=config.num_heads, num_tiles=case.num_tiles,
+                )  # fmt: skip
+
+            start = jnp.zeros((case.num_tokens, config.q_size), jnp.float32)
+            attended, kv = lax.fori_loop(0, config.num_layers, layer, (start, kv))
+            return attended, kv
+
+        program = jax.jit(all_layers, donate_argnums=0)
+        times = []
+        for _ in range(self._repeats + 1):
+            begin = time.perf_counter()
+            out, kv = program(kv)
+            out.block_until_ready()
+            times.append(time.perf_counter() - begin)
+        sequences = case.num_rows or 1
+        num_bytes = sequences * case.context * 2 * config.kv_size * jnp.dtype(self.kv_dtype).itemsize
+        seen = case.context - (case.num_tokens / 2 if case.num_tiles else 0)  # keys, by the mean query
+        operations = int(4 * case.num_tokens * seen * config.q_size) * config.num_layers
+        return Timing("attention", median(times[1:]), num_bytes * config.num_layers, operations)
+
+    def _step(self, case: Case, batch: StepBatch, kv: KVPages) -> float:
+        program = jax.jit(partial(forward, config=self.config, backends=self.backends), donate_argnums=1)
+        slots, times = Slots.zeros(max(1, case.num_rows)), []
+        for _ in range(self._repeats + 1):
+            begin = time.perf_counter()
+            logits, kv = program(self.params, kv, slots, batch)
+            logits.block_until_ready()
+            times.append(time.perf_counter() - begin)
+        return median(times[1:])
+
+    def _time(self, program: Callable[[Any], jax.Array], argument: object) -> float:
+        program(argument).block_until_ready()
+        times = []
+        for _ in range(self._repeats):
+            begin = time.perf_counter()
+            program(argument).block_until_ready()
+            times.append(time.perf_counter() - begin)
+        return median(times)
+
+    def _padding(self, case: Case) -> StepBatch:
+        shape = StepShape(case.num_rows, case.num_tiles)
+        page_size = PAGE_SIZE_BY_BACKEND["cpu"]
+        return StepBatch.padding(shape, max(1, case.num_rows), 2 * (-(-case.context // page_size)))
+
+    def _batch(self, case: Case) -> StepBatch:
+        batch, pages = self._padding(case), -(-case.context // PAGE_SIZE_BY_BACKEND["cpu"])
+        for row in range(case.num_rows):
+            batch.rows[row, [START, NUM_TOKENS, SLOT]] = case.context - 1, 1, row
+            batch.page_table[row, :pages] = 1 + row * pages + np.arange(pages)
+        for tile in range(case.num_tiles):
+            start = case.context - (case.num_tiles - tile) * TILE_SIZE
+            batch.rows[case.num_rows + tile, [START, NUM_TOKENS]] = start, TILE_SIZE
+            batch.page_table[case.num_rows + tile, :pages] = 1 + np.arange(pages)
+        batch.sampled[:] = np.arange(len(batch.sampled)) if case.num_rows else case.num_tokens - 1
+        return batch
+
+    def _pages(self, case: Case) -> KVPages:
+        page_size, config = PAGE_SIZE_BY_BACKEND["cpu"], self.config
+        num_pages = 1 + (case.num_rows or 1) * -(-case.context // page_size)
+        return config.kv_layout(num_pages, page_size, self.kv_dtype).allocate()  # zeros: what matters is where it lies
+
+
+def read_rate() -> float:
+    """Bytes a second that as many threads as cores read from memory at once, the best of several tries."""
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    arrays = [np.ones(READ_BYTES // 4, np.float32) for _ in range(workers)]
+    best = 0.0
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in range(5):
+            begin = time.perf_counter()
+            list(pool.map(np.max, arrays))
+            best = max(best, workers * READ_BYTES / (time.perf_counter() - begin))
+    return best
+
+
+def report(case: Case, timings: Sequence[Timing], bytes_per_second: float, operations_per_second: float) -> None:
+    """A table of one case."""
+    step = timings[-1].seconds
+    print(f"\n{case.label}\n{'':18s}{'us':>10s}{'of step':>9s}{'GB/s':>8s}{'Gop/s':>8s}")
+    for timing in timings:
+        rates = [timing.num_bytes / timing.seconds / 1e9, timing.num_operations / timing.seconds / 1e9]
+        shown = "".join(f"{rate:8.1f}" if rate else " " * 8 for rate in rates)
+        print(f"{timing.name:18s}{timing.seconds * 1e6:10,.0f}{timing.seconds / step:9.1%}{shown}")
+    by_memory = sum(timing.num_bytes for timing in timings if timing.name != "argmax") / bytes_per_second
+    by_arithmetic = sum(timing.num_operations for timing in timings) / operations_per_second
+    print(f"floor by memory {by_memory * 1e6:,.0f} us, by arithmetic {by_arithmetic * 1e6:,.0f} us")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="a built-in model, or path of a model")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64], help="decode rows, one case each")
+    parser.add_argument("--tiles", type=int, nargs="*", default=[4], help=f"chunks of {TILE_SIZE} prompt tokens each")
+    parser.add_argument("--context", type=int, default=200, help="tokens behind each decode row (200)")
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args(arguments)
+    progress = ProgressReporter()
+    bench = Bench(ensure_model(options.model, progress), options.repeats, progress)
+    cases = [Case(rows, 0, options.context) for rows in options.rows]
+    cases += [Case(0, tiles, tiles * TILE_SIZE) for tiles in options.tiles]
+    measured = {case: list(bench.timings(case)) for case in cases}
+    bytes_per_second = read_rate()
+    products = [t for timings in measured.values() for t in timings if t.num_operations and t.name != "attention"]
+    operations_per_second = max(timing.num_operations / timing.seconds for timing in products)
+    print(f"{bench.backends.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
+    for case, timings in measured.items():
+        report(case, timings, bytes_per_second, operations_per_second)
+    if options.json is not None:
+        figures = {case.label: [timing._asdict() for timing in timings] for case, timings in measured.items()}
+        write_figures(options.json, PROGRAM, arguments, bytes_per_second=bytes_per_second, cases=figures)
+    return 0
+
+
+if __name__ == "__main__":
+    run(PROGRAM, main)
