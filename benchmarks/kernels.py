@@ -6,8 +6,8 @@
 Every kernel runs in a program of its own over all layers, on the model's weights and on pages of
 the given context; one alone with few rows finds its weights in the cache, as the whole step does
 not. The floors: all bytes that the step must read, at the rate at which a thread on each core
-reads memory, measured in the same run; and all its 8-bit operations, at the best rate that a
-product of many rows reached in the same run.
+reads memory, measured in the same run; and all its operations, at the best rate that a product
+reached in the same run.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class GGUFModel:
             WeightsError: a tensor is missing or has an unexpected size.
         """
         self._check_shapes()
-        return load_params(NAMES, self.config.num_layers, self.tensor, wanted, progress)
+        return load_params(NAMES, self.config, self.tensor, wanted, progress)
 
     def _check_shapes(self) -> None:
         for name, shape in NAMES.shapes(self.config).items():

@@ -65,7 +65,7 @@ class SafetensorsModel:
 
     def load(self, wanted: WeightsFormat, progress: Progress) -> llama.LlamaParams:
         """Reads all weights; `progress` counts bytes of the files."""
-        return load_params(NAMES, self.config.num_layers, self.tensor, wanted, progress)
+        return load_params(NAMES, self.config, self.tensor, wanted, progress)
 
     def _check_tensors(self, path: Path) -> None:
         """Every tensor of the model is there, in its shape and in a format that is read, and no other is."""

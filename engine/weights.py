@@ -6,7 +6,7 @@ arrays for XLA or packed matrices for the native kernels, is decided here for al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -100,13 +100,6 @@ class TensorNames:
             shapes |= {name.format(index): shape for name, shape in layer.items()}
         return shapes
 
-    def all(self, num_layers: int) -> Iterator[str]:
-        """Every name, layer by layer."""
-        yield from (self.embedding, self.output_norm, self.output)
-        matrices = (*self.qkv, *self.attention_output, *self.gate_up, *self.down)
-        for layer in range(num_layers):
-            yield from (name.format(layer) for name in (self.attention_norm, self.mlp_norm, *matrices))
-
 
 @dataclass(frozen=True)
 class WeightsFormat:
@@ -146,7 +139,7 @@ class WeightsFormat:
 
 def load_params(
     names: TensorNames,
-    num_layers: int,
+    config: LlamaConfig,
     find: Callable[[str], ModelTensor | None],
     wanted: WeightsFormat,
     progress: Progress,
@@ -154,13 +147,13 @@ def load_params(
     """Reads all weights.
 
     Args:
-        find: the tensor of a name, or None where the file has none.
+        find: the tensor of a name, of the shape that `names.shapes` says, or None where the file has none.
         progress: counts bytes of the file.
 
     Raises:
-        WeightsError: a tensor is missing, has an unexpected size, or cannot be packed.
+        WeightsError: a tensor is missing or cannot be packed.
     """
-    loader = _Loader(names, num_layers, find, wanted, progress)
+    loader = _Loader(names, config, find, wanted, progress)
     has_output = find(names.output) is not None
     return LlamaParams(
         embedding=loader.single_matrix(names.embedding),
@@ -197,15 +190,15 @@ def dtype_name(params: LlamaParams) -> str:
 
 class _Loader:
     def __init__(
-        self, names: TensorNames, num_layers: int, find: Callable[[str], ModelTensor | None],
+        self, names: TensorNames, config: LlamaConfig, find: Callable[[str], ModelTensor | None],
         wanted: WeightsFormat, progress: Progress,
     ) -> None:  # fmt: skip
-        self._num_layers = num_layers
+        self._num_layers = config.num_layers
         self._find = find
         self._wanted = wanted
         self._progress = progress
         self._done = 0
-        present = (find(name) for name in names.all(num_layers))
+        present = (find(name) for name in names.shapes(config))
         self._total = sum(tensor.num_bytes for tensor in present if tensor is not None)
 
     def vector(self, name: str) -> jax.Array:
@@ -228,12 +221,7 @@ class _Loader:
         return self._packed_stack(layers, is_gated) if self._wanted.is_packed else self._array_stack(layers)
 
     def _layers(self, names: tuple[str, ...]) -> list[list[ModelTensor]]:
-        layers = [[self._tensor(name.format(layer)) for name in names] for layer in range(self._num_layers)]
-        for index, tensors in enumerate(layers):
-            for name, tensor, first in zip(names, tensors, layers[0], strict=True):
-                if tensor.shape != first.shape:
-                    raise WeightsError(f"{name.format(index)} has shape {tensor.shape}, expected {first.shape}")
-        return layers
+        return [[self._tensor(name.format(layer)) for name in names] for layer in range(self._num_layers)]
 
     def _array_stack(self, layers: list[list[ModelTensor]]) -> jax.Array:
         """Transposed to [inputs, outputs]; written in place, so that no second copy of it is ever held."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,10 @@ from engine.native import library
 def variants_to_test() -> list[object]:
     chosen = os.environ.get(library.VARIANT_VARIABLE)
     variants = [name for name in library.built_variants() if library.runs_here(name) and chosen in (None, name)]
-    return variants or [pytest.param("none", marks=pytest.mark.skip("there are no native kernels to test"))]
+    # With a compiler at hand, kernels that are not there are a defect of the build, and the tests fail.
+    could_build = any(map(shutil.which, ("c++", "g++", "clang++")))
+    missing = pytest.mark.skip("there is no compiler, and so there are no native kernels to test")
+    return variants or [pytest.param("none", marks=() if could_build and chosen is None else missing)]
 
 
 @pytest.fixture(scope="session", params=variants_to_test())
