@@ -11,10 +11,10 @@ namespace {
 
 // Groups that are unpacked at a time, so that they and the rows' groups stay in the first cache.
 constexpr int kChunkGroups = 24;
-constexpr int kStoredTiles = 4;      // neighbours whose results are stored together
-constexpr int kTasksPerThread = 8;   // enough that a thread put aside by the system is not waited for long
+constexpr int kStoredTiles = 4;        // neighbours whose results are stored together
+constexpr int kTasksPerThread = 8;     // enough that a thread put aside by the system is not waited for long
 constexpr int kVectorsOfBytes = kGroup * kTile / 64;
-constexpr int kPrefetchBytes = 4096;  // ahead in the stream of weights; a hardware stream ends at each page
+constexpr int kPrefetchBytes = 4096;   // ahead in the stream of weights; a hardware stream ends at each page
 
 // A group of a tile as the integer kernel takes it.
 struct alignas(64) UnpackedGroup {
@@ -82,10 +82,10 @@ void accumulate_integers(const Span& span, float* totals) {
       for (size_t line = 0; line < block_bytes(F); line += 64) prefetch(block + kPrefetchBytes + line);
       group.load_packed(block);
     }
-EAGRE_UNROLL(16)
+    EAGRE_UNROLL(16)
     for (int r = 0; r < R; ++r) {
       Ints dot = broadcast_int(has_minima(F) ? 0 : sums[r]);
-EAGRE_UNROLL(8)
+      EAGRE_UNROLL(8)
       for (int i = 0; i < kVectorsOfBytes; ++i) {
         dot = dot4<is_nibbles(F)>(dot, group.numbers[i], values + r * kGroup + 4 * i);
       }
@@ -112,7 +112,7 @@ void accumulate_floats(const Span& span, float* totals) {
     for (int i = 0; i < kGroup / kPerVector; ++i, weights += 64) {
       prefetch(weights + kPrefetchBytes);
       const Words w = load_words(weights);
-EAGRE_UNROLL(16)
+      EAGRE_UNROLL(16)
       for (int r = 0; r < R; ++r) {
         const std::byte* x = values + r * kGroupBytes + i * 4;
         if constexpr (F == Format::kBfloat16) {

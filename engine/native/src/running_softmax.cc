@@ -27,9 +27,9 @@ void attend_block(const Block& block, bool has_scales, int head_dim, int num_key
   for (int word = 0; word < num_words; ++word) {
     Words keys[kKeyVectors];
     for (int v = 0; v < kKeyVectors; ++v) keys[v] = load_words(block.keys + word * kBlockKeys + v * kLanes);
-EAGRE_UNROLL(4)
+    EAGRE_UNROLL(4)
     for (int r = 0; r < R; ++r) {
-EAGRE_UNROLL(4)
+      EAGRE_UNROLL(4)
       for (int v = 0; v < kKeyVectors; ++v) {
         if constexpr (kIsFloat) {
           const float q = *reinterpret_cast<const float*>(queries[r] + word * 4);
@@ -83,11 +83,11 @@ EAGRE_UNROLL(4)
     const uint32_t* values = block.values + column;
     const auto step = [&](int i, auto count) {
       Words rows[4];
-EAGRE_UNROLL(4)
+      EAGRE_UNROLL(4)
       for (int v = 0; v < count; ++v) rows[v] = load_words(values + size_t{1} * i * head_dim + v * kLanes);
-EAGRE_UNROLL(4)
+      EAGRE_UNROLL(4)
       for (int r = 0; r < R; ++r) {
-EAGRE_UNROLL(4)
+        EAGRE_UNROLL(4)
         for (int v = 0; v < count; ++v) {
           if constexpr (kIsFloat) {
             mix[r][v] = fma(as_floats(rows[v]), broadcast(floats[r][i]), mix[r][v]);
