@@ -16,6 +16,7 @@ from engine.batch import HostStep
 from engine.engine import Engine
 from engine.plan import StepPlan
 from engine.request import Request
+from engine.step_result import StepResult
 from sampling.params import SamplingParams
 
 SEED = 0  # greedy tokens depend on none; a simulated device's do
@@ -60,14 +61,14 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
         raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
 
     first, end = full[0], full[-1] + 1
-    tokens = _compute(engine, steps[:first])
+    results = _compute(engine, steps[:first])
     start = time.perf_counter()
-    tokens += _compute(engine, steps[first:end])
+    results += _compute(engine, steps[first:end])
     seconds = time.perf_counter() - start
-    tokens += _compute(engine, steps[end:])
+    results += _compute(engine, steps[end:])
     # Leaves the engine as it was: nothing in flight, all pages given back.
-    for step, sampled in zip(steps, tokens, strict=True):
-        engine.scheduler.commit(step.plan, sampled)
+    for step, result in zip(steps, results, strict=True):
+        engine.scheduler.commit(step.plan, result)
     outputs = [request.token_ids[request.num_prompt_tokens :] for request in requests]
     return Decoded(len(requests) * len(full) / seconds, outputs)
 
@@ -82,7 +83,7 @@ def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
     return steps
 
 
-def _compute(engine: Engine, steps: Sequence[BuiltStep]) -> list[list[int]]:
-    """Each step's tokens; all steps are enqueued before the first is waited for."""
+def _compute(engine: Engine, steps: Sequence[BuiltStep]) -> list[StepResult]:
+    """Each step's result; all steps are enqueued before the first is waited for."""
     pending = [engine.runner.enqueue(*step) for step in steps]
     return [engine.runner.result(step) for step in pending]

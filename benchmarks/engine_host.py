@@ -33,6 +33,7 @@ from engine.runner import PendingStep
 from engine.scheduler import Scheduler
 from engine.shapes import TILE_SIZE
 from engine.step_event import StepEvent
+from engine.step_result import StepResult
 from sampling.params import SamplingParams
 from server.collector import calm_collector
 
@@ -100,9 +101,9 @@ class MeteredScheduler(Scheduler):
         self._meter.schedule += time.perf_counter() - start
         return plan
 
-    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[StepEvent]:
+    def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
         start = time.perf_counter()
-        events = super().commit(plan, tokens)
+        events = super().commit(plan, result)
         self._meter.commit += time.perf_counter() - start
         return events
 
@@ -127,11 +128,11 @@ class MeteredRunner(SimulatedRunner):
         self._meter.mark(plan, self.clock.idle_seconds)
         return pending
 
-    def result(self, pending: PendingStep) -> list[int]:
+    def result(self, pending: PendingStep) -> StepResult:
         start = time.perf_counter()
-        tokens = super().result(pending)
+        result = super().result(pending)
         self._meter.wait += time.perf_counter() - start
-        return tokens
+        return result
 
 
 @dataclass(frozen=True, slots=True)

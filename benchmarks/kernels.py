@@ -39,7 +39,7 @@ from engine.packing import PackedMatrix
 from engine.shapes import TILE_SIZE, StepShape
 from engine.step import forward
 from engine.weights import WeightsFormat
-from sampling.slots import Slots
+from sampling.state import Slots
 from server.model_store import ensure_model
 from server.progress import ProgressReporter
 from server.settings import DEFAULT_MODEL

@@ -19,7 +19,7 @@ from engine.shapes import TILE_SIZE, StepShape
 from engine.step import forward
 from engine.types import Progress
 from engine.weights import WeightsFormat
-from sampling.slots import Slots
+from sampling.state import Slots
 
 
 class Scorer:

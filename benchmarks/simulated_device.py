@@ -27,8 +27,9 @@ from engine.runner import DeviceRunner, PendingStep
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import ShapeTable, StepShape
-from sampling.rows import POSITION, SEED_LOW, SamplingRows
-from sampling.slots import Slots
+from engine.step_result import StepResult
+from sampling.rows import POSITION, SEED_LOW, Level, SamplingRows
+from sampling.state import Slots
 
 VOCAB_SIZE = 49152
 STEP_SECONDS = 0.005
@@ -80,7 +81,7 @@ class SimulatedRunner(DeviceRunner):
         self._ends[id(plan)] = self.clock.enqueue(time.perf_counter())
         return pending
 
-    def result(self, pending: PendingStep) -> list[int]:
+    def result(self, pending: PendingStep) -> StepResult:
         remaining = self._ends.pop(id(pending.plan)) - time.perf_counter()
         if remaining > 0:
             time.sleep(remaining)
@@ -100,7 +101,7 @@ class SimulatedRunner(DeviceRunner):
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
         return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(self._params, self._kv, self._slots, batch)
 
-    def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
+    def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
         def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
             seed, position = rows.ints[:, SEED_LOW], rows.ints[:, POSITION]
             return slots, (seed ^ position * 1_103_515_245) >> 8 & 0x7FFF  # below VOCAB_SIZE

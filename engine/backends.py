@@ -13,7 +13,7 @@ from engine.models.llama import LlamaConfig
 from engine.native import kernels, library
 from engine.native.library import NativeUnavailable
 from engine.packing import GROUP, TILE
-from sampling.sampler import Greedy, portable_greedy
+from sampling.sampler import PORTABLE, SamplerBody
 
 _HEAD_MULTIPLE = 16  # features; what the native attention kernel takes
 _LARGEST_HEAD = 256
@@ -52,13 +52,13 @@ class Backends:
         return backends
 
     @property
-    def greedy(self) -> Greedy:
-        """What finds the best tokens of the logits: as the products do."""
-        return kernels.argmax if self.matmul == "native" else portable_greedy
+    def sampler(self) -> SamplerBody:
+        """What makes tokens of logits: as the products do."""
+        return PORTABLE._replace(greedy=kernels.argmax) if self.matmul == "native" else PORTABLE
 
     @property
     def empty(self) -> Callable[..., jax.Array]:
-        """What makes an array that will be written before it is read."""
+        """What makes an array whose content counts for nothing until it is written."""
         return kernels.empty if self.attention == "native" else jnp.zeros
 
     def kv_dtype(self, config: EngineConfig) -> str:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.plan import StepPlan
+from engine.request import Request
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable, StepShape
-from sampling.rows import POSITION, TEMPERATURE, SamplingRows
+from sampling.rows import POSITION, USES, Level, SamplingRows
+from sampling.usage import BITS, GRAMMAR
 
 START, NUM_TOKENS, SLOT, TOKEN, NUM_ROW_INTS = range(5)  # columns of StepBatch.rows
 
@@ -39,15 +41,27 @@ class StepBatch(NamedTuple):
         )
 
 
+class ScoredTile(NamedTuple):
+    """A tile of a prompt whose logprobs are wanted: each of its tokens gives those of the token behind it."""
+
+    request: Request
+    hidden: np.ndarray  # int32[TILE_SIZE], indices of the tile's tokens among those of all tiles; -1 in padding
+    following: np.ndarray  # int32[TILE_SIZE], the prompt's token behind each of them
+    num_tokens: int  # of the tile, that have a prompt token behind them
+
+
 class HostStep(NamedTuple):
     """All that a dispatch sends to the device."""
 
     shape: StepShape
     batch: StepBatch
     sampling: SamplingRows
-    all_greedy: bool
+    level: Level  # the highest of its sampled rows
     num_sampled: int  # rows of `sampling` that are not padding
     num_repeats: int  # steps that follow each other on the device
+    awaits_masks: bool  # a row has a grammar: what it may sample follows from the token that is still in flight
+    admitted: list[Request]  # whose features have to be written to their slots first
+    scored: list[ScoredTile]
 
 
 def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> HostStep:
@@ -76,6 +90,7 @@ def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> Hos
 
     # Index of each row's last token among the step's tokens.
     last_token = np.arange(plan.num_rows, dtype=np.int32)
+    scored: list[ScoredTile] = []
     if num_tiles:
         first = shape.num_decode_rows
         owner = np.repeat(np.arange(num_decode, plan.num_rows), tiles_per_row)
@@ -92,14 +107,34 @@ def build_step(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> Hos
         inside = np.minimum(positions, ends[owner, None] - 1)
         batch.tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
         last_token[num_decode:] = first + first_tile * TILE_SIZE + lengths[num_decode:] - 1
+        for row in range(num_decode, plan.num_rows):
+            if plan.requests[row].prompt_logprobs is not None:
+                scored += _scored_tiles(plan, row, int(first_tile[row - num_decode]))
 
     sampled_slots, positions = slots[samples], ends[samples]
     num_sampled = len(sampled_slots)
     batch.sampled[:num_sampled] = last_token[samples]
     sampling = SamplingRows.padding(len(batch.sampled), buffer.num_slots)
-    sampling.ints[:num_sampled] = buffer.sampling_ints[sampled_slots]
+    sampling.ints[:num_sampled] = buffer.sampling.ints[sampled_slots]
     sampling.ints[:num_sampled, POSITION] = positions
-    sampling.floats[:num_sampled] = buffer.sampling_floats[sampled_slots]
+    sampling.floats[:num_sampled] = buffer.sampling.floats[sampled_slots]
     buffer.device_token_position[sampled_slots] = positions + plan.num_repeats - 1
-    all_greedy = not sampling.floats[:, TEMPERATURE].any()
-    return HostStep(shape, batch, sampling, all_greedy, num_sampled, plan.num_repeats)
+    level = Level(buffer.levels[sampled_slots].max(initial=Level.GREEDY))
+    awaits_masks = level is Level.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
+    return HostStep(
+        shape, batch, sampling, level, num_sampled, plan.num_repeats, awaits_masks, buffer.take_admitted(), scored
+    )
+
+
+def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]:
+    """The tiles of one row of a prompt, less what has no token of the prompt behind it."""
+    tiles = []
+    request, start = plan.requests[row], plan.starts[row]
+    end = min(start + plan.num_tokens[row], request.num_prompt_tokens - 1)
+    for index, tile_start in enumerate(range(start, end, TILE_SIZE), start=first_tile):
+        count = min(TILE_SIZE, end - tile_start)
+        hidden, following = np.full(TILE_SIZE, -1, np.int32), np.zeros(TILE_SIZE, np.int32)
+        hidden[:count] = np.arange(index * TILE_SIZE, index * TILE_SIZE + count)
+        following[:count] = request.token_ids[tile_start + 1 : tile_start + 1 + count]
+        tiles.append(ScoredTile(request, hidden, following, count))
+    return tiles

@@ -15,7 +15,18 @@ from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.request import Request
 from engine.step_event import StepEvent
-from engine.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TokenEvent, TraceEvent
+from engine.token_logprobs import read_logprobs, read_prompt_logprobs
+from engine.types import (
+    EngineError,
+    EngineStats,
+    FinishReason,
+    Progress,
+    QueueFull,
+    TokenEvent,
+    TokenLogprobs,
+    TraceEvent,
+)
+from sampling.grammar import TokenMatcher
 from sampling.params import InvalidParameter, SamplingParams
 
 _STALLED_SECONDS = 30.0  # a loop that has not turned for so long is dead; a long step is far shorter
@@ -29,7 +40,18 @@ class TokenStream:
     what waits here is a list of token ids, bounded by the request's own length.
     """
 
-    __slots__ = ("_abort", "_error", "_finish_reason", "_is_done", "_request", "_token_ids", "_waiter", "request_id")
+    __slots__ = (
+        "_abort",
+        "_error",
+        "_finish_reason",
+        "_is_done",
+        "_logprobs",
+        "_prompt_logprobs",
+        "_request",
+        "_token_ids",
+        "_waiter",
+        "request_id",
+    )
 
     def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
         self.request_id = request.request_id
@@ -38,6 +60,8 @@ class TokenStream:
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
         self._error: str | None = None
+        self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._is_done = False  # the last event has been read
         self._waiter: asyncio.Future[None] | None = None
 
@@ -56,19 +80,34 @@ class TokenStream:
             finally:
                 self._waiter = None
         token_ids, self._token_ids = self._token_ids, []
+        logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
+        self._logprobs, self._prompt_logprobs = None if logprobs is None else [], None
         self._is_done = self._finish_reason is not None
-        return TokenEvent(token_ids, self._finish_reason, self._request.num_cached_tokens, self._error)
+        num_cached_tokens = self._request.num_cached_tokens
+        return TokenEvent(token_ids, self._finish_reason, num_cached_tokens, self._error, logprobs, prompt_logprobs)
 
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. May be called at any time, any number of times."""
         if self._finish_reason is None:
             self._abort(self.request_id)
 
-    def put(self, token_ids: Sequence[int], finish_reason: FinishReason | None, error: str | None = None) -> None:
+    def put(self, event: StepEvent) -> None:
         """Merges an event; in the asyncio thread. After the last event nothing changes any more."""
         if self._finish_reason is not None:
             return
-        self._token_ids += token_ids
+        self._token_ids += event.token_ids
+        if self._logprobs is not None and event.logprobs is not None:
+            self._logprobs += read_logprobs(event.logprobs, self._request.params)
+        if event.prompt_logprobs is not None:
+            self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._request.params)
+        self._finish(event.finish_reason, event.error)
+
+    def end(self, finish_reason: FinishReason, error: str | None) -> None:
+        """Ends the stream without the engine, unless it has ended."""
+        if self._finish_reason is None:
+            self._finish(finish_reason, error)
+
+    def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
         self._finish_reason, self._error = finish_reason, error
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -117,6 +156,7 @@ class EngineClient:
         priority: int = 0,
         cache_salt: str | None = None,
         timeout: float | None = None,
+        matcher: TokenMatcher | None = None,
     ) -> TokenStream:
         """Queues one request and returns at once.
 
@@ -125,6 +165,7 @@ class EngineClient:
             cache_salt: prefixes are shared among requests of the same salt alone.
             timeout: seconds from now after which it ends with TIMEOUT, finished or not; at most the
                 configured request_timeout, which also holds where none is given.
+            matcher: of a grammar that the output is to follow, at its start; from now on the engine's own.
 
         Raises:
             InvalidParameter: what `check_prompt` refuses, or a request_id that is in use.
@@ -142,7 +183,9 @@ class EngineClient:
             raise InvalidParameter("request_id", f"request_id {request_id!r} is in use by a running request")
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
         max_length = min(len(prompt_token_ids) + params.max_tokens, self.model_info.max_model_len)
-        request = Request(request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival)
+        request = Request(
+            request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher
+        )
         request.cache_salt = cache_salt
         self._set_deadlines(request, timeout)
         stream = TokenStream(request, self._abort)
@@ -166,7 +209,7 @@ class EngineClient:
 
         Raises:
             InvalidParameter: the prompt is empty, has a token id out of range, or is too long for
-                the model, alone or with max_tokens.
+                the model, alone or with max_tokens; or a parameter names such a token id.
         """
         limit, vocab_size, num_tokens = self.model_info.max_model_len, self.model_info.vocab_size, len(prompt_token_ids)
         if num_tokens == 0:
@@ -189,11 +232,7 @@ class EngineClient:
             raise InvalidParameter(
                 "prompt", f"the prompt has token id {wrong}; token ids must be from 0 to {vocab_size - 1}"
             )
-        for token_id in params.stop_token_ids:
-            if not 0 <= token_id < vocab_size:
-                raise InvalidParameter(
-                    "stop_token_ids", f"stop_token_ids has {token_id}; token ids must be from 0 to {vocab_size - 1}"
-                )
+        params.check_token_ids(vocab_size)
 
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
@@ -283,7 +322,7 @@ class EngineClient:
 
     def _deliver(self, events: Sequence[StepEvent]) -> None:
         for event in events:
-            event.request.mailbox.put(event.token_ids, event.finish_reason, event.error)
+            event.request.mailbox.put(event)
             if event.finish_reason is not None:
                 self._streams.pop(event.request.request_id, None)
 
@@ -297,5 +336,5 @@ class EngineClient:
 
     def _end_streams(self, reason: FinishReason, error: str | None) -> None:
         for stream in self._streams.values():
-            stream.put((), reason, error)
+            stream.end(reason, error)
         self._streams.clear()

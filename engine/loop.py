@@ -3,6 +3,12 @@
 device  |   step N            |   step N+1            |   step N+2
 host    | schedule, dispatch N+1, tell | result N, commit N, schedule, dispatch N+2 | …
 asyncio |       … events of N-1 …                  |        events of N …
+
+Where a row of step N+1 has a grammar, what it may sample follows from its token of step N. Such a
+step is dispatched in two halves, and the device finds no gap between them:
+
+device  | sample N | forward N+1                                | sample N+1 | forward N+2
+host    | … forward N+1 | result N, commit N | masks, sample N+1 | schedule, forward N+2 | …
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from engine.masks import fill_masks
 from engine.plan import StepPlan
 from engine.request import Request
 from engine.runner import PendingStep, Runner
@@ -121,6 +128,8 @@ class EngineLoop:
             self._tell()
             if in_flight is not None:
                 self._commit(in_flight)
+            if dispatched is not None and dispatched.step.awaits_masks:
+                self._sample(dispatched)
             did_work = dispatched is not None or in_flight is not None
             in_flight = dispatched
             if in_flight is None:
@@ -137,6 +146,8 @@ class EngineLoop:
             dispatched = self._dispatch()
             did_work = dispatched is not None
             if dispatched is not None:
+                if dispatched.step.awaits_masks:
+                    self._sample(dispatched)
                 self._commit(dispatched)
             self._tell()
             did_work |= self._run_calls()
@@ -152,6 +163,19 @@ class EngineLoop:
         pending = self._runner.dispatch(plan)
         self.timeline.dispatched(partial(self._runner.is_done, pending), plan.num_rows, plan.num_scheduled_tokens)
         return pending
+
+    def _sample(self, dispatched: PendingStep) -> None:
+        """Dispatches the sampling of a step whose forward pass is under way.
+
+        The step before it has been committed, so its grammars know their last token; their masks are
+        made while the device computes the logits that they will meet.
+        """
+        masks = self._runner.new_masks(dispatched)
+        for request, error in fill_masks(dispatched, masks):
+            event = self.scheduler.fail(request, error)
+            if event is not None:
+                self._untold.append(event)
+        self._runner.sample(dispatched, masks)
 
     def _plan(self) -> StepPlan | None:
         """The next step; none while paused, nor while calls wait for the pipeline to drain."""
@@ -180,9 +204,9 @@ class EngineLoop:
     def _commit(self, pending: PendingStep) -> None:
         """Waits for the oldest step and makes it true on the host."""
         self.timeline.wait_began()
-        tokens = self._runner.result(pending)
+        result = self._runner.result(pending)
         self.timeline.commit_began()
-        self._untold += self.scheduler.commit(pending.plan, tokens)
+        self._untold += self.scheduler.commit(pending.plan, result)
         self.timeline.commit_ended(has_work=self._has_work)
 
     @property

@@ -66,8 +66,8 @@ class PrefixCache:
 
     def _reusable(self, request: Request) -> list[PageHash]:
         """Names of the pages that may come from the cache: a full hit still leaves one token to compute."""
-        if not self._is_enabled:
-            return []
+        if not self._is_enabled or request.prompt_logprobs is not None:
+            return []  # logprobs of a prompt come from computing all of it
         self._name_pages(request)
         return request.page_hashes[: (len(request.token_ids) - 1) // self._page_size]
 

@@ -6,10 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+import numpy as np
+
 from cache.hashing import PageHash
 from cache.page import CachePage
 from engine.types import FinishReason
+from sampling.grammar import TokenMatcher
 from sampling.params import SamplingParams
+from sampling.rows import Level
+from sampling.usage import level_of, uses_bits
 
 NO_SLOT = -1
 
@@ -41,6 +46,7 @@ class Request:
     cache_salt: str | None = None
     deadline: float | None = None  # on the monotonic clock; ends with TIMEOUT when it has passed
     queue_deadline: float | None = None  # likewise, but only while it was never admitted
+    matcher: TokenMatcher | None = None  # of its grammar; stands behind the last committed token
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler knows the model's own
@@ -58,9 +64,18 @@ class Request:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
     awaited_hash: bytes | None = None  # another request is computing this page of our prompt
+    uses: int = 0  # bits of the sampling features it uses
+    level: Level = Level.GREEDY  # of the sampling program it needs
+    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] of each piece computed; None once they are told.
+    prompt_logprobs: list[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
+        has_grammar = self.matcher is not None
+        self.uses = uses_bits(self.params, has_grammar=has_grammar)
+        self.level = level_of(self.params, has_grammar=has_grammar)
+        if self.params.prompt_logprobs is not None:
+            self.prompt_logprobs = []
 
     @property
     def num_tokens(self) -> int:

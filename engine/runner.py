@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,33 +18,55 @@ from engine.compiled import CompiledPrograms
 from engine.host_memory import large_array
 from engine.models import llama
 from engine.plan import StepPlan
+from engine.request import Request
 from engine.sequence_buffer import SequenceBuffer
-from engine.shapes import ShapeTable, StepShape
-from engine.step import decode_chunk, forward
+from engine.shapes import TILE_SIZE, ShapeTable, StepShape
+from engine.step import decode_chunk, forward, forward_prompt, score_tile
+from engine.step_result import StepResult
 from engine.types import Progress
-from sampling.rows import SamplingRows
-from sampling.sampler import sample
-from sampling.slots import Slots
+from sampling.feature import Admission, StateShape
+from sampling.logprobs import TOKEN
+from sampling.params import SamplingParams
+from sampling.rows import Level, SamplingRows
+from sampling.sampler import sample, sample_full
+from sampling.state import FEATURES, FeatureStates, Slots, row_of, write_row
+from sampling.usage import used_features
 
 Tree = TypeVar("Tree")
 
+_ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # of which every feature makes a row
 
-class PendingStep(NamedTuple):
+
+@dataclass(slots=True)
+class PendingStep:
     """A dispatched step: its plan, and its tokens on their way to the host."""
 
     plan: StepPlan
-    out: jax.Array  # int32[num_sampled_rows], or [num_repeats, num_sampled_rows]; an output of its own, never donated
-    num_sampled: int
+    step: HostStep
+    logits: jax.Array | None = None  # until it samples
+    # int32[num_sampled_rows], or [num_repeats, num_sampled_rows], or of Level.FULL [num_sampled_rows, NUM_COLUMNS];
+    # an output of its own, never donated. None while its masks are awaited.
+    out: jax.Array | None = None
+    scores: list[jax.Array] = field(default_factory=list)  # of each scored tile, int32[TILE_SIZE, NUM_COLUMNS]
 
 
 class Runner(Protocol):
     """What the loop needs of whatever computes steps."""
 
     def dispatch(self, plan: StepPlan) -> PendingStep:
-        """Enqueues the step and returns without waiting for it."""
+        """Enqueues the step and returns without waiting for it.
 
-    def result(self, pending: PendingStep) -> list[int]:
-        """Waits for the step; one token for each of its sampled rows, in the plan's order, repeat after repeat."""
+        Of a step that awaits masks it enqueues the forward pass alone.
+        """
+
+    def new_masks(self, pending: PendingStep) -> np.ndarray:
+        """Masks that allow nothing, uint32[num_rows, num_words]; the first rows are those that sample."""
+
+    def sample(self, pending: PendingStep, masks: np.ndarray) -> None:
+        """Enqueues the sampling of a step that awaited masks, which from now on belong to the device."""
+
+    def result(self, pending: PendingStep) -> StepResult:
+        """Waits for the step."""
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has finished the step; does not wait."""
@@ -65,6 +88,10 @@ class DeviceRunner:
         self._layout = layout
         self._kv = layout.allocate(empty=backends.empty)
         self._slots = Slots.zeros(buffer.num_slots)
+        self._state_shape = StateShape(buffer.num_slots, config.vocab_size, buffer.token_ids.shape[1])
+        self._states = FeatureStates.allocate(self._state_shape, backends.empty)
+        # Of steps of Level.FULL without grammars, by their rows: nothing reads them.
+        self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
 
     def compile(self, progress: Progress) -> None:
@@ -73,30 +100,64 @@ class DeviceRunner:
         for shape in self._table.all():
             lowerings["forward", shape] = partial(self._lower_forward, shape)
         for num_rows in self._table.row_buckets:
-            for all_greedy in (True, False):
-                lowerings["sample", num_rows, all_greedy] = partial(self._lower_sample, num_rows, all_greedy)
+            for level in (Level.GREEDY, Level.RANDOM):
+                lowerings["sample", num_rows, level] = partial(self._lower_sample, num_rows, level)
                 if self._decode_chunk > 1:
-                    lowerings["chunk", num_rows, all_greedy] = partial(self._lower_chunk, num_rows, all_greedy)
+                    lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
+            lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
+            self._no_masks[num_rows] = jax.device_put(self._masks_of(num_rows))
+        for name in FEATURES:
+            lowerings["write", name] = partial(self._lower_write, name)
+        lowerings["score"] = self._lower_score
         self._programs.compile(lowerings, progress)
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-        program = jax.jit(partial(forward, config=self.config, backends=self.backends), donate_argnums=1)
+        body = self._forward_prompt if shape.num_tiles else partial(forward, config=self.config, backends=self.backends)
+        program = jax.jit(body, donate_argnums=1)
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
 
-    def _lower_sample(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
+    def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
         logits = jax.ShapeDtypeStruct((num_rows, self.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        program = jax.jit(partial(sample, all_greedy=all_greedy, greedy=self.backends.greedy), donate_argnums=1)
-        return program.lower(logits, _abstract(self._slots), _abstract(rows))
+        body = partial(sample, all_greedy=level is Level.GREEDY, body=self.backends.sampler)
+        return jax.jit(body, donate_argnums=1).lower(logits, _abstract(self._slots), _abstract(rows))
 
-    def _lower_chunk(self, num_rows: int, all_greedy: bool) -> jax.stages.Lowered:
+    def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
+        logits = jax.ShapeDtypeStruct((num_rows, self.config.vocab_size), jnp.float32)
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        program = jax.jit(partial(sample_full, body=self.backends.sampler), donate_argnums=(1, 2))
+        return program.lower(logits, *map(_abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
+
+    def _lower_write(self, name: str) -> jax.stages.Lowered:
+        nothing = Admission(_ANY_PARAMS, np.zeros(1, np.int32), 1, frozenset())
+        row = row_of(name, nothing, self._state_shape)
+        program = jax.jit(write_row, donate_argnums=0)
+        return program.lower(*map(_abstract, (getattr(self._states, name), np.int32(0), row)))
+
+    @property
+    def _forward_prompt(self) -> Callable[..., Any]:
+        return partial(
+            forward_prompt, config=self.config, backends=self.backends, max_num_tiles=self._table.max_num_tiles
+        )
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])
+        _, _, hidden = jax.eval_shape(self._forward_prompt, self._params, self._kv, self._slots, batch)
+        tokens = np.zeros(TILE_SIZE, np.int32)
+        program = jax.jit(partial(score_tile, config=self.config, backends=self.backends))
+        return program.lower(*map(_abstract, (self._params, hidden, tokens, tokens)))
+
+    def _masks_of(self, num_rows: int) -> np.ndarray:
+        return np.zeros((num_rows, self._state_shape.num_words), np.uint32)
+
+    def _lower_chunk(self, num_rows: int, level: Level) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         chunk = partial(
             decode_chunk, config=self.config, backends=self.backends,
-            num_repeats=self._decode_chunk, all_greedy=all_greedy,
+            num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY,
         )  # fmt: skip
         program = jax.jit(chunk, donate_argnums=(1, 2))
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch, rows)))
@@ -134,23 +195,70 @@ class DeviceRunner:
 
     def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
         """Enqueues the programs of a built step and starts the copy of its tokens to the host."""
+        pending = PendingStep(plan, step)
+        for request in step.admitted:
+            self._write_features(request)
         if step.num_repeats > 1:
-            chunk = self._programs["chunk", step.shape.num_rows, step.all_greedy]
-            self._kv, self._slots, out = chunk(self._params, self._kv, self._slots, step.batch, step.sampling)
-        else:
-            logits, self._kv = self._programs["forward", step.shape](self._params, self._kv, self._slots, step.batch)
-            program = self._programs["sample", len(step.batch.sampled), step.all_greedy]
-            self._slots, out = program(logits, self._slots, step.sampling)
-        out.copy_to_host_async()
-        return PendingStep(plan, out, step.num_sampled)
+            chunk = self._programs["chunk", step.shape.num_rows, step.level]
+            self._kv, self._slots, pending.out = chunk(self._params, self._kv, self._slots, step.batch, step.sampling)
+            pending.out.copy_to_host_async()
+            return pending
+        outputs = self._programs["forward", step.shape](self._params, self._kv, self._slots, step.batch)
+        pending.logits, self._kv = outputs[:2]
+        for tile in step.scored:
+            score = self._programs["score"](self._params, outputs[2], tile.hidden, tile.following)
+            score.copy_to_host_async()
+            pending.scores.append(score)
+        if not step.awaits_masks:
+            self._sample(pending, self._no_masks[len(step.batch.sampled)])
+        return pending
 
-    def result(self, pending: PendingStep) -> list[int]:
+    def new_masks(self, pending: PendingStep) -> np.ndarray:
+        """Masks that allow nothing, uint32[num_rows, num_words]."""
+        return self._masks_of(len(pending.step.batch.sampled))
+
+    def sample(self, pending: PendingStep, masks: np.ndarray) -> None:
+        """Enqueues the sampling of a step that awaited masks."""
+        self._sample(pending, masks)
+
+    def _sample(self, pending: PendingStep, masks: np.ndarray | jax.Array) -> None:
+        step = pending.step
+        program = self._programs["sample", len(step.batch.sampled), step.level]
+        if step.level is Level.FULL:
+            self._slots, self._states, pending.out = program(
+                pending.logits, self._slots, self._states, step.sampling, masks
+            )
+        else:
+            self._slots, pending.out = program(pending.logits, self._slots, step.sampling)
+        pending.logits = None
+        pending.out.copy_to_host_async()
+
+    def _write_features(self, request: Request) -> None:
+        """Writes what the request's features keep into its slot on the device, behind all steps before this one."""
+        token_ids = np.array(request.token_ids, np.int32)
+        admission = Admission(request.params, token_ids, request.num_prompt_tokens, request.stop_ids)
+        for name in used_features(request.params):
+            row = row_of(name, admission, self._state_shape)
+            state = self._programs["write", name](getattr(self._states, name), np.int32(request.slot), row)
+            self._states = self._states._replace(**{name: state})
+
+    def result(self, pending: PendingStep) -> StepResult:
         """Waits for the step's tokens, outside the interpreter lock."""
-        tokens: list[int] = np.asarray(pending.out)[..., : pending.num_sampled].ravel().tolist()
-        return tokens
+        step, out = pending.step, np.asarray(pending.out)
+        prompt_logprobs: dict[Request, np.ndarray] = {}
+        for tile, score in zip(step.scored, pending.scores, strict=True):
+            piece = np.asarray(score)[: tile.num_tokens]
+            before = prompt_logprobs.get(tile.request)
+            prompt_logprobs[tile.request] = piece if before is None else np.concatenate([before, piece])
+        if step.level is Level.FULL:
+            out = out[: step.num_sampled]
+            return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs)
+        return StepResult(out[..., : step.num_sampled].ravel().tolist(), None, prompt_logprobs)
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the step's tokens are computed."""
+        if pending.out is None:
+            return False
         is_done: bool = pending.out.is_ready()  # type: ignore[attr-defined]  # jax's stub of Array leaves it out
         return is_done
 

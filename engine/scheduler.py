@@ -20,7 +20,10 @@ from engine.prefix_cache import PrefixCache
 from engine.request import Request, RequestStatus
 from engine.sequence_buffer import SequenceBuffer
 from engine.step_event import StepEvent
+from engine.step_result import StepResult
 from engine.types import FinishReason
+from sampling.grammar import GrammarError
+from sampling.rows import NOTHING_LEFT, Level
 
 MAX_PREEMPTIONS = 3  # of one request; from then on it holds all the pages it may ever need
 
@@ -118,7 +121,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id!r} is known already")
         self._requests[request.request_id] = request
         request.stop_ids = frozenset(request.params.stop_token_ids)
-        if not request.params.ignore_eos:
+        if not request.params.ignore_eos or request.matcher is not None:  # at a grammar's end nothing else may come
             request.stop_ids |= self._eos_token_ids
         if len(self._deadlines) > 4 * len(self._requests) + 64:  # most are of requests that have ended long ago
             self._deadlines = [entry for entry in self._deadlines if entry[2].status is not RequestStatus.FINISHED]
@@ -136,6 +139,12 @@ class Scheduler:
         """
         request = self._requests.get(request_id)
         return None if request is None else self._finish(request, (), reason)
+
+    def fail(self, request: Request, error: str) -> StepEvent | None:
+        """Ends a request with an error, as `abort` does; None where it has ended already."""
+        if request.status is RequestStatus.FINISHED:
+            return None
+        return self._finish(request, (), FinishReason.ERROR, error)
 
     def expire(self, now: float) -> list[StepEvent]:
         """Ends the requests whose time is over; `now` is on the clock of the deadlines."""
@@ -251,6 +260,8 @@ class Scheduler:
         rows = list(zip(plan.requests, plan.starts, plan.samples, strict=True))
         if not all(samples and r.num_tokens + num_more < r.max_length for r, _, samples in rows):
             return False
+        if any(request.level is Level.FULL for request in plan.requests):
+            return False
         lengths = [(request, start + 1 + num_more) for request, start, _ in rows]
         num_missing = sum(max(0, -(-length // self._page_size) - len(r.pages)) for r, length in lengths)
         if num_missing > self.pool.num_allocatable:
@@ -269,6 +280,8 @@ class Scheduler:
         self._leave(request)
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = request.num_committed_tokens = 0
+        if request.prompt_logprobs is not None:
+            request.prompt_logprobs = []  # the whole prompt is computed again
         insort(self._waiting, request, key=attrgetter("order"))
 
     def send_all_back(self) -> None:
@@ -341,18 +354,20 @@ class Scheduler:
 
     # ---------------------------------------------------------------- commit
 
-    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[StepEvent]:
+    def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
         """Makes a finished step true on the host.
 
         Args:
-            tokens: one for each row of the plan that samples, in order; of a chunk, repeat after repeat.
+            result: its tokens are one for each row of the plan that samples, in order; of a chunk, repeat after repeat.
 
         Returns:
             The events of all requests of the step.
         """
         self._num_in_flight_steps -= 1
         events: list[StepEvent] = []
+        tokens, logprobs = result.tokens, result.logprobs
         num_repeats, running = plan.num_repeats, RequestStatus.RUNNING
+        num_seen = 0  # rows that sample
         if num_repeats == 1:
             sampled_rows: Iterator[Sequence[int]] = zip(tokens)
         else:
@@ -363,6 +378,7 @@ class Scheduler:
         ):
             request.num_in_flight_steps -= 1
             sampled = next(sampled_rows) if samples else ()
+            num_seen += samples
             request.num_in_flight_tokens -= len(sampled)
             if request.status is not running:
                 # It ended while this step was in flight: its tokens are dropped, its pages are freed once.
@@ -372,17 +388,23 @@ class Scheduler:
             request.num_committed_tokens = start + num_tokens
             if request.num_hashed_pages < len(request.page_hashes):
                 self._prefixes.commit(request)  # others may wait for what has a name; later pages get theirs at the end
+            if request.prompt_logprobs is not None and request in result.prompt_logprobs:
+                request.prompt_logprobs.append(result.prompt_logprobs[request])
             if samples:
-                events.append(self._append(request, sampled))
+                event = self._append(request, sampled)
+                if logprobs is not None and request.params.logprobs is not None:
+                    event.logprobs = logprobs[num_seen - 1 : num_seen - 1 + len(event.token_ids)]
+                if request.prompt_logprobs is not None:
+                    event.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
+                events.append(event)
         return events
 
     def _append(self, request: Request, sampled: Sequence[int]) -> StepEvent:
         """Appends a row's tokens up to the end of the request, if that is among them."""
         token_ids, stop_ids = request.token_ids, request.stop_ids
         for num_accepted, token in enumerate(sampled, start=1):
-            if not 0 <= token < self._vocab_size:
-                self._prefixes.forget(request)
-                error = "the model computed a value that is not a number"
+            error = self._refuse(request, token)
+            if error is not None:
                 return self._finish(request, sampled[: num_accepted - 1], FinishReason.ERROR, error)
             token_ids.append(token)
             self.counters.num_generation_tokens += 1
@@ -397,6 +419,20 @@ class Scheduler:
         # Of several steps in one, each but the last has computed what the one before it sampled.
         request.num_committed_tokens += len(sampled) - 1
         return StepEvent(request, sampled, None)
+
+    def _refuse(self, request: Request, token: int) -> str | None:
+        """Why what was sampled is no token of the request's output, or None where it is."""
+        if not 0 <= token < self._vocab_size:
+            if token == self._vocab_size + NOTHING_LEFT:
+                return "the request's parameters leave no token that could come next"
+            self._prefixes.forget(request)
+            return "the model computed a value that is not a number"
+        if request.matcher is not None and token not in request.stop_ids:
+            try:
+                request.matcher.accept(token)
+            except GrammarError as error:
+                return str(error)
+        return None
 
     def _finish(
         self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None

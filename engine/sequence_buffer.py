@@ -8,19 +8,7 @@ import numpy as np
 
 from cache.page import NULL_PAGE_ID, CachePage
 from engine.request import NO_SLOT, Request
-from sampling.rows import (
-    MIN_P,
-    NUM_FLOATS,
-    NUM_INTS,
-    SEED_HIGH,
-    SEED_LOW,
-    SLOT,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-)
-
-_MAX_INT32 = 2**31 - 1
+from sampling.rows import SamplingRows
 
 
 class SequenceBuffer:
@@ -31,8 +19,10 @@ class SequenceBuffer:
         # Tokens known when the request got the slot; what it samples afterwards is read on the device.
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
         self.page_table = np.full((num_slots, max_pages_per_request), NULL_PAGE_ID, np.int32)
-        self.sampling_ints = np.zeros((num_slots, NUM_INTS), np.int32)
-        self.sampling_floats = np.zeros((num_slots, NUM_FLOATS), np.float32)
+        self.sampling = SamplingRows.padding(num_slots, num_slots)
+        self.levels = np.zeros(num_slots, np.int32)  # of the sampling program each needs
+        # Requests whose sampling features have yet to be written to their slots on the device, by slot.
+        self.admitted: dict[int, Request] = {}
         # Position of the token in the device's slots.last_token; NO_SLOT while there is none.
         self.device_token_position = np.full(num_slots, NO_SLOT, np.int64)
         # A stack: the slot freed last is warm in the processor's cache.
@@ -52,19 +42,27 @@ class SequenceBuffer:
         request.slot = slot
         self.token_ids[slot, : len(request.token_ids)] = request.token_ids
         self.device_token_position[slot] = NO_SLOT
-        params, ints, floats = request.params, self.sampling_ints[slot], self.sampling_floats[slot]
-        ints[SLOT] = slot
-        ints[TOP_K] = min(max(params.top_k, 0), _MAX_INT32)  # no vocabulary is as large
-        ints[[SEED_LOW, SEED_HIGH]] = np.array([request.seed & (2**64 - 1)], np.uint64).view(np.int32)
-        floats[TEMPERATURE] = params.temperature
-        floats[TOP_P] = params.top_p
-        floats[MIN_P] = params.min_p
+        self.sampling.set(
+            slot, slot, request.params,
+            seed=request.seed, num_prompt_tokens=request.num_prompt_tokens, uses=request.uses,
+        )  # fmt: skip
+        self.levels[slot] = request.level
+        if request.uses:
+            self.admitted[slot] = request
+
+    def take_admitted(self) -> list[Request]:
+        """The requests that got a slot since the last call and use sampling features."""
+        if not self.admitted:
+            return []
+        admitted, self.admitted = list(self.admitted.values()), {}
+        return admitted
 
     def remove_request(self, request: Request) -> None:
         """Takes the slot back; nothing in flight may name it any more."""
         if request.num_in_flight_steps:
             raise ValueError(f"slot {request.slot} is named by {request.num_in_flight_steps} steps in flight")
         self.page_table[request.slot] = NULL_PAGE_ID
+        self.admitted.pop(request.slot, None)
         self._free_slots.append(request.slot)
         request.slot = NO_SLOT
 

@@ -14,9 +14,10 @@ from engine.attention import token_layout
 from engine.backends import Backends
 from engine.batch import FROM_DEVICE, SLOT, START, TOKEN, StepBatch
 from engine.models import llama
+from sampling.params import MAX_LOGPROB_TOKEN_IDS
 from sampling.rows import POSITION, SamplingRows
 from sampling.sampler import sample
-from sampling.slots import Slots
+from sampling.state import Slots
 
 _OPERATIONS = 2048
 
@@ -34,13 +35,56 @@ def forward(
     Returns:
         float32[num_sampled_rows, vocab_size], and kv.
     """
+    hidden, kv = _hidden(params, kv, slots, batch, config, backends)
+    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv
+
+
+def forward_prompt(
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    config: llama.LlamaConfig, backends: Backends, max_num_tiles: int,
+) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
+    """As `forward`, for a step with tiles, of which a prompt's logprobs may be wanted.
+
+    Returns:
+        Also what `score_tile` needs of the tiles' tokens, as large for every step.
+    """
+    hidden, kv = _hidden(params, kv, slots, batch, config, backends)
+    num_tiles, tile_size = batch.tile_tokens.shape
+    of_tiles = hidden[-num_tiles * tile_size :]
+    padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
+    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv, padded
+
+
+def score_tile(
+    params: llama.LlamaParams, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
+    config: llama.LlamaConfig, backends: Backends,
+) -> jax.Array:  # fmt: skip
+    """Logprobs of the tokens that follow those of a tile.
+
+    Args:
+        hidden: of `forward_prompt`.
+        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
+        following: int32[TILE_SIZE].
+
+    Returns:
+        int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
+    """
+    logits = llama.logits(params, config, hidden, tokens)
+    nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
+    return backends.sampler.logprobs(logits, following, nothing_listed)
+
+
+def _hidden(
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch,
+    config: llama.LlamaConfig, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """What the last layer makes of each of the step's tokens, and kv."""
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
     tokens = _kept_asynchronous(jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)]))
     layout = token_layout(batch, kv.page_size, is_native=backends.attention == "native")
-    hidden, kv = llama.forward(params, config, tokens, kv, layout)
-    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv
+    return llama.forward(params, config, tokens, kv, layout)
 
 
 def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
@@ -89,7 +133,7 @@ def decode_chunk(
         )
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
-        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, greedy=backends.greedy)
+        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=backends.sampler)
         return (kv, slots), out
 
     (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_repeats, dtype=jnp.int32))

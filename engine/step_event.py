@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from engine.request import Request
 from engine.types import FinishReason
 
@@ -17,3 +19,5 @@ class StepEvent:
     token_ids: Sequence[int]
     finish_reason: FinishReason | None
     error: str | None = None
+    logprobs: np.ndarray | None = None  # int32[len(token_ids), NUM_COLUMNS]; None where not asked for
+    prompt_logprobs: list[np.ndarray] | None = None  # pieces of the same, of the prompt but for its first token

@@ -18,6 +18,15 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class TokenLogprobs(NamedTuple):
+    """Natural logarithms of probabilities at one token's place, from the model's logits as they are."""
+
+    logprob: float  # of the token itself
+    rank: int  # of the token among all, from 1
+    top: list[tuple[int, float]]  # the best tokens, best first, as many as the request asks for
+    listed: list[float]  # of its `logprob_token_ids`, in their order
+
+
 class TokenEvent(NamedTuple):
     """What happened to one request since its stream was last read; several steps may be merged."""
 
@@ -25,6 +34,9 @@ class TokenEvent(NamedTuple):
     finish_reason: FinishReason | None  # set on the last event and on no other
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     error: str | None = None  # why, where finish_reason is ERROR
+    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids; None where not asked for
+    # In the first event with tokens, where asked for: of each of the prompt's tokens, None of the first.
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 # Called with a stage ("load weights", "compile"), what is done and what there is to do.

@@ -6,14 +6,37 @@ arrays, one of integers and one of floats; the column names live here and nowher
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-SLOT, POSITION, SEED_LOW, SEED_HIGH, TOP_K, NUM_INTS = range(6)
-TEMPERATURE, TOP_P, MIN_P, NUM_FLOATS = range(4)
+from sampling.params import MAX_INT32, SamplingParams
 
-NOT_SAMPLED = -1  # in the sampler's output: a padding row
+(
+    SLOT, POSITION, SEED_LOW, SEED_HIGH, TOP_K, USES, NUM_PROMPT_TOKENS, MIN_TOKENS, DRY_ALLOWED_LENGTH,
+    DRY_LAST_N, NUM_INTS,
+) = range(11)  # fmt: skip
+(
+    TEMPERATURE, TOP_P, MIN_P, TYPICAL_P, TOP_N_SIGMA, PRESENCE, FREQUENCY, REPETITION, DRY_MULTIPLIER, DRY_BASE,
+    XTC_PROBABILITY, XTC_THRESHOLD, NUM_FLOATS,
+) = range(13)  # fmt: skip
+
+# Less would be 0 on the device, and 0 times the minus infinity of what is banned is no number.
+SMALLEST_FACTOR = float(np.finfo(np.float32).tiny)
+
+# In the sampler's output, in the place of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
+# and `vocab_size + NOTHING_LEFT` where the request allows no token at all.
+NOT_SAMPLED = -1
+NOTHING_LEFT = 1
+
+
+class Level(IntEnum):
+    """How much of the sampler a row needs; a step runs the program of the highest of its rows."""
+
+    GREEDY = 0  # the best token of the logits as they are
+    RANDOM = 1  # a draw from the logits as they are: temperature and what cuts the distribution
+    FULL = 2  # everything: what changes logits, grammars, logprobs
 
 
 class SamplingRows(NamedTuple):
@@ -28,5 +51,34 @@ class SamplingRows(NamedTuple):
         ints = np.zeros((num_rows, NUM_INTS), np.int32)
         ints[:, SLOT] = num_slots
         floats = np.zeros((num_rows, NUM_FLOATS), np.float32)
-        floats[:, TOP_P] = 1.0
+        floats[:, [TOP_P, TYPICAL_P, REPETITION, DRY_BASE]] = 1.0
         return cls(ints, floats)
+
+    def set(self, row: int, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int, uses: int) -> None:
+        """Writes what a request asks for into one row; its position changes with every step.
+
+        Args:
+            seed: 64 bits.
+            uses: the bits of the features it uses.
+        """
+        ints, floats = self.ints[row], self.floats[row]
+        ints[SLOT] = slot
+        ints[[SEED_LOW, SEED_HIGH]] = np.array([seed & (2**64 - 1)], np.uint64).view(np.int32)
+        ints[TOP_K] = min(max(params.top_k, 0), MAX_INT32)  # no vocabulary is as large
+        ints[USES] = uses
+        ints[NUM_PROMPT_TOKENS] = num_prompt_tokens
+        ints[MIN_TOKENS] = min(params.min_tokens, MAX_INT32)
+        ints[DRY_ALLOWED_LENGTH] = params.dry_allowed_length
+        ints[DRY_LAST_N] = MAX_INT32 if params.dry_penalty_last_n < 0 else params.dry_penalty_last_n
+        floats[TEMPERATURE] = params.temperature
+        floats[TOP_P] = params.top_p
+        floats[MIN_P] = params.min_p
+        floats[TYPICAL_P] = params.typical_p
+        floats[TOP_N_SIGMA] = params.top_n_sigma
+        floats[PRESENCE] = params.presence_penalty
+        floats[FREQUENCY] = params.frequency_penalty
+        floats[REPETITION] = max(params.repetition_penalty, SMALLEST_FACTOR)
+        floats[DRY_MULTIPLIER] = params.dry_multiplier
+        floats[DRY_BASE] = params.dry_base
+        floats[XTC_PROBABILITY] = params.xtc_probability
+        floats[XTC_THRESHOLD] = params.xtc_threshold

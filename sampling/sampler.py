@@ -1,39 +1,130 @@
 """The `sample` program: from logits to tokens, all on the device.
 
-Order of operations: temperature, min-p, top-k, top-p, draw. Each row depends on its own logits,
+Order of operations:
+
+    logprobs            taken from the logits as they come
+    allowed_token_ids, logit_bias, min_tokens, bad_words, the grammar's mask
+    repetition, frequency and presence penalties, then DRY
+    at temperature 0 the best token; else
+    temperature, top-nσ, min-p, top-k, typical-p, top-p, XTC, draw
+
+What each cut leaves is the whole for the next one. Each row depends on its own logits,
 parameters, seed and position alone, so its tokens are the same in every batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sampling.allowed_tokens import ALLOWED_TOKENS
+from sampling.bad_words import BAD_WORDS
+from sampling.draw import draw, uniforms
+from sampling.dry import DRY
+from sampling.grammar_mask import apply_mask
+from sampling.history import HISTORY
+from sampling.logit_bias import LOGIT_BIAS
+from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
+from sampling.min_p import min_p_mask
+from sampling.min_tokens import MIN_TOKENS_FEATURE
+from sampling.penalties import PENALTIES
 from sampling.rows import (
     MIN_P,
     NOT_SAMPLED,
-    POSITION,
-    SEED_HIGH,
-    SEED_LOW,
+    NOTHING_LEFT,
     SLOT,
     TEMPERATURE,
     TOP_K,
+    TOP_N_SIGMA,
     TOP_P,
+    TYPICAL_P,
+    XTC_PROBABILITY,
+    XTC_THRESHOLD,
     SamplingRows,
 )
-from sampling.slots import Slots
-from sampling.threshold import top_k_mask, top_p_mask
-
-_DRAW_GROUP = 256  # tokens; the draw sums groups first and then looks inside one
-
+from sampling.state import FeatureStates, Slots, uses
+from sampling.top_k import top_k_mask
+from sampling.top_n_sigma import top_n_sigma_mask
+from sampling.top_p import top_p_mask
+from sampling.typical_p import typical_p_mask
+from sampling.xtc import xtc_mask
 
 # Of logits, the rows' slots and the number of slots: the first of the best tokens of each row, or
 # vocab_size where a logit is NaN; anything in padding rows.
 Greedy: TypeAlias = Callable[[jax.Array, jax.Array, int], jax.Array]
+
+# Of logits, rows and the number of slots: a token of each row drawn, or at temperature 0 the best;
+# vocab_size where a logit is NaN; anything in padding rows.
+Random: TypeAlias = Callable[[jax.Array, SamplingRows, int], jax.Array]
+
+# Of logits, states, rows, packed grammar masks and the number of slots: int32[num_rows, NUM_COLUMNS]
+# as sampling/logprobs.py lays them out (beside the token, only for rows that use logprobs), and the states.
+Full: TypeAlias = Callable[[jax.Array, FeatureStates, SamplingRows, jax.Array, int], tuple[jax.Array, FeatureStates]]
+
+# Of logits, tokens and listed tokens: as `portable_logprobs`.
+LogprobsOf: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+class SamplerBody(NamedTuple):
+    """What does the work: portable XLA, or kernels of the device."""
+
+    greedy: Greedy
+    random: Random
+    full: Full
+    logprobs: LogprobsOf
+
+
+def sample(
+    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, body: SamplerBody
+) -> tuple[Slots, jax.Array]:
+    """Draws one token for each row, of logits as they are, and remembers it in the row's slot.
+
+    Args:
+        logits: float32[num_rows, vocab_size].
+        slots: donated.
+        rows: what each row asks for; padding rows name the slot `num_slots`.
+        all_greedy: static; leaves everything but the argmax out of the program.
+
+    Returns:
+        The new slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or
+        vocab_size where the logits hold a NaN.
+    """
+    num_slots = slots.last_token.shape[0]
+    slot = jnp.asarray(rows.ints)[:, SLOT]
+    tokens = body.greedy(logits, slot, num_slots) if all_greedy else body.random(logits, rows, num_slots)
+    return _remember(slots, slot, tokens), jnp.where(slot < num_slots, tokens, NOT_SAMPLED)
+
+
+def sample_full(
+    logits: jax.Array, slots: Slots, states: FeatureStates, rows: SamplingRows, mask: jax.Array, *, body: SamplerBody
+) -> tuple[Slots, FeatureStates, jax.Array]:
+    """Like `sample`, with every feature.
+
+    Args:
+        states: donated.
+        mask: uint32[num_rows, num_words], what the grammars allow; of rows without one anything.
+
+    Returns:
+        Slots, states, and int32[num_rows, NUM_COLUMNS]; the token is as of `sample`, or
+        vocab_size + NOTHING_LEFT where the request allows none.
+    """
+    num_slots = slots.last_token.shape[0]
+    slot = jnp.asarray(rows.ints)[:, SLOT]
+    out, states = body.full(logits, states, rows, mask, num_slots)
+    tokens = out[:, TOKEN]
+    out = out.at[:, TOKEN].set(jnp.where(slot < num_slots, tokens, NOT_SAMPLED))
+    return _remember(slots, slot, tokens), states, out
+
+
+def _remember(slots: Slots, slot: jax.Array, tokens: jax.Array) -> Slots:
+    return Slots(slots.last_token.at[slot].set(tokens, mode="drop"))
+
+
+# ---------------------------------------------------------------- the portable body
 
 
 def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.Array:
@@ -47,97 +138,86 @@ def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.A
     return jnp.where(jnp.isnan(best[:, 0]), vocab_size, first)
 
 
-def sample(
-    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, greedy: Greedy = portable_greedy
-) -> tuple[Slots, jax.Array]:
-    """Draws one token for each row and remembers it in the row's slot.
+def portable_random(logits: jax.Array, rows: SamplingRows, num_slots: int) -> jax.Array:
+    """A Random for every device."""
+    best = portable_greedy(logits, jnp.asarray(rows.ints)[:, SLOT], num_slots)
+    is_greedy = rows.floats[:, TEMPERATURE] == 0.0
+    return jnp.where(is_greedy | (best == logits.shape[-1]), best, _draw(logits, rows))
 
-    Args:
-        logits: float32[num_rows, vocab_size].
-        slots: donated.
-        rows: what each row asks for; padding rows name the slot `num_slots`.
-        all_greedy: static; leaves everything but the argmax out of the program.
-        greedy: what finds the best tokens.
 
-    Returns:
-        The new slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or
-        vocab_size where the logits hold a NaN.
-    """
-    num_slots = slots.last_token.shape[0]
-    slot = jnp.asarray(rows.ints)[:, SLOT]
-    best = greedy(logits, slot, num_slots)
-    tokens = best
-    if not all_greedy:
-        is_greedy = rows.floats[:, TEMPERATURE] == 0.0
-        tokens = jnp.where(is_greedy | (best == logits.shape[-1]), best, _draw(logits, rows))
-    last_token = slots.last_token.at[slot].set(tokens, mode="drop")
-    return Slots(last_token), jnp.where(slot < num_slots, tokens, NOT_SAMPLED)
+def portable_full(
+    logits: jax.Array, states: FeatureStates, rows: SamplingRows, mask: jax.Array, num_slots: int
+) -> tuple[jax.Array, FeatureStates]:
+    """A Full for every device."""
+    vocab_size = logits.shape[-1]
+    processed = _process(logits, states, rows, mask)
+    tokens = portable_random(processed, rows, num_slots)
+    tokens = jnp.where(jnp.max(processed, axis=-1) == -jnp.inf, vocab_size + NOTHING_LEFT, tokens)
+    tokens = jnp.where(jnp.any(jnp.isnan(logits), axis=-1), vocab_size, tokens)
+    states = states._replace(
+        history=HISTORY.append(states.history, rows, tokens),
+        penalties=PENALTIES.count(states.penalties, rows, tokens, uses(rows, "penalties")),
+    )
+    out = lax.cond(
+        jnp.any(uses(rows, "logprobs")),
+        lambda: portable_logprobs(logits, tokens, LOGPROBS.listed(states.logprobs, rows)),
+        lambda: jnp.pad(tokens[:, None], ((0, 0), (0, NUM_COLUMNS - 1))),
+    )
+    return out, states
+
+
+PORTABLE = SamplerBody(portable_greedy, portable_random, portable_full, portable_logprobs)
+
+
+def _process(logits: jax.Array, states: FeatureStates, rows: SamplingRows, mask: jax.Array) -> jax.Array:
+    """Logits after everything that changes them; -inf where banned."""
+
+    def apply(name: str, function: Callable[[jax.Array, jax.Array], jax.Array], logits: jax.Array) -> jax.Array:
+        is_used = uses(rows, name)
+        # A row that does not use a feature comes out of either branch as it was: neighbours do not matter.
+        changed: jax.Array = lax.cond(jnp.any(is_used), lambda: function(logits, is_used), lambda: logits)
+        return changed
+
+    steps: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+        "allowed_tokens": lambda x, is_used: ALLOWED_TOKENS.apply(x, states.allowed_tokens, rows, is_used),
+        "logit_bias": lambda x, is_used: LOGIT_BIAS.apply(x, states.logit_bias, rows, is_used),
+        "min_tokens": lambda x, is_used: MIN_TOKENS_FEATURE.apply(x, states.min_tokens, rows, is_used),
+        "bad_words": lambda x, is_used: BAD_WORDS.apply(x, states.bad_words, states.history, rows, is_used),
+        "grammar": lambda x, is_used: apply_mask(x, mask, is_used),
+        "penalties": lambda x, is_used: PENALTIES.apply(x, states.penalties, rows, is_used),
+        "dry": lambda x, is_used: DRY.apply(x, states.dry, states.history, rows, is_used),
+    }
+    for name, function in steps.items():
+        logits = apply(name, function, logits)
+    return logits
 
 
 def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     """int32[num_rows]; rows at temperature 0 get any token."""
     ints, floats = jnp.asarray(rows.ints), jnp.asarray(rows.floats)
-    temperature, top_k, top_p = floats[:, TEMPERATURE], ints[:, TOP_K], floats[:, TOP_P]
-    scaled = logits / jnp.where(temperature == 0.0, 1.0, temperature)[:, None]
-    best = jnp.max(scaled, axis=-1, keepdims=True)
-    keep = scaled >= best + jnp.log(floats[:, MIN_P])[:, None]
-    # A row that filters nothing gets an all-true mask from either branch: neighbours do not matter.
-    keep &= lax.cond(
-        jnp.any(top_k > 0), lambda: top_k_mask(jnp.where(keep, scaled, -jnp.inf), top_k), lambda: jnp.ones_like(keep)
-    )
-    weights = jnp.where(keep, jnp.exp(scaled - best), 0.0)
-    keep = lax.cond(jnp.any(top_p < 1.0), lambda: top_p_mask(weights, top_p), lambda: jnp.ones_like(keep))
-    weights = jnp.where(keep, weights, 0.0)
-    return _invert_cdf(weights, _uniform(ints))
+    temperature = floats[:, TEMPERATURE, None]
+    best = jnp.max(logits, axis=-1, keepdims=True)
+    # Less the best first: a tiny temperature then makes the others impossible instead of everything infinite.
+    centred = jnp.where(logits == best, 0.0, logits - best)
+    scaled = centred / jnp.where(temperature == 0.0, 1.0, temperature)
+    uniform = uniforms(rows)
 
+    def cut(keep: jax.Array, is_wanted: jax.Array, mask: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """`keep` less what a cut takes; a row that does not want it loses nothing in either branch."""
+        left: jax.Array = lax.cond(jnp.any(is_wanted), lambda: mask(keep), lambda: jnp.ones_like(keep))
+        return keep & left
 
-def _uniform(ints: jax.Array) -> jax.Array:
-    """float32[num_rows] in [0, 1): a function of the row's seed and position alone."""
+    def weigh(keep: jax.Array) -> jax.Array:
+        return jnp.where(keep, jnp.exp(scaled), 0.0)
 
-    def one(seed: jax.Array, position: jax.Array) -> jax.Array:
-        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        return jax.random.uniform(jax.random.fold_in(key, position))
-
-    seeds = lax.bitcast_convert_type(ints[:, SEED_LOW : SEED_HIGH + 1], jnp.uint32)
-    return jax.vmap(one)(seeds, ints[:, POSITION])
-
-
-def _invert_cdf(weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """The token at which the running sum of a row's weights passes `uniform` of its total.
-
-    In two levels, sums of groups and then the tokens of one group: one random number and two
-    short running sums a row instead of a vocabulary of Gumbel noise.
-
-    Args:
-        weights: float32[num_rows, vocab_size], non-negative, some positive in each row.
-        uniform: float32[num_rows] in [0, 1).
-
-    Returns:
-        int32[num_rows]; never a token of weight 0.
-    """
-    num_rows, vocab_size = weights.shape
-    padded = jnp.pad(weights, ((0, 0), (0, -vocab_size % _DRAW_GROUP)))
-    groups = padded.reshape(num_rows, -1, _DRAW_GROUP)
-    sums = jnp.sum(groups, axis=-1)
-    running = jnp.cumsum(sums, axis=-1)
-    target = uniform * running[:, -1]
-    group = _first_beyond(sums, running, target)
-    before = _pick(running, group) - _pick(sums, group)
-    inside = jnp.take_along_axis(groups, group[:, None, None], axis=1)[:, 0]
-    return group * _DRAW_GROUP + _first_beyond(inside, jnp.cumsum(inside, axis=-1), target - before)
-
-
-def _first_beyond(weights: jax.Array, running: jax.Array, target: jax.Array) -> jax.Array:
-    """First index of positive weight whose running sum exceeds the target.
-
-    Where rounding leaves none, the last index of positive weight.
-    """
-    positive = weights > 0
-    beyond = positive & (running > target[:, None])
-    last_positive = weights.shape[-1] - 1 - jnp.argmax(positive[:, ::-1], axis=-1)
-    return jnp.where(jnp.any(beyond, axis=-1), jnp.argmax(beyond, axis=-1), last_positive).astype(jnp.int32)
-
-
-def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
-    """values[row, index[row]] for each row."""
-    return jnp.take_along_axis(values, index[:, None], axis=1)[:, 0]
+    top_n_sigma, top_k = floats[:, TOP_N_SIGMA], ints[:, TOP_K]
+    typical_p, top_p, xtc = floats[:, TYPICAL_P], floats[:, TOP_P], floats[:, XTC_PROBABILITY]
+    keep = min_p_mask(scaled, floats[:, MIN_P])
+    keep = cut(keep, top_n_sigma > 0.0, lambda _: top_n_sigma_mask(centred, top_n_sigma))
+    keep = cut(keep, top_k > 0, lambda keep: top_k_mask(jnp.where(keep, centred, -jnp.inf), top_k))
+    keep = cut(keep, typical_p < 1.0, lambda keep: typical_p_mask(weigh(keep), typical_p))
+    keep = cut(keep, top_p < 1.0, lambda keep: top_p_mask(weigh(keep), top_p))
+    keep = cut(
+        keep, xtc > 0.0, lambda keep: xtc_mask(weigh(keep), xtc, floats[:, XTC_THRESHOLD], uniform[:, 1])
+    )  # fmt: skip
+    return draw(weigh(keep), uniform[:, 0])

@@ -19,7 +19,7 @@ from engine.models.llama import LlamaConfig, LlamaParams
 from engine.shapes import TILE_SIZE, ShapeTable
 from engine.step import forward
 from engine.weights import WeightsFormat
-from sampling.slots import Slots
+from sampling.state import Slots
 
 PAGE_SIZE = 32
 

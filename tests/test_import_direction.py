@@ -50,6 +50,8 @@ HOST_FILES = (
     "cache/free_queue.py",
     "cache/hashing.py",
     "sampling/params.py",
+    "sampling/rows.py",
+    "sampling/usage.py",
 )
 NOT_ON_HOST = {"jax", "jaxlib", "asyncio"}
 

@@ -16,6 +16,7 @@ from engine.shapes import TILE_SIZE
 from engine.types import FinishReason
 from sampling.params import SamplingParams
 from server.progress import silent
+from tests.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]
@@ -99,7 +100,7 @@ def random_requests(seed, count):
     for index in range(count):
         prompt = list(chance.choice(GOLDENS)["prompt_token_ids"][: chance.choice([3, 40, 100, 200])])
         params = SamplingParams(
-            max_tokens=chance.randint(1, 16),
+            max_tokens=chance.randint(8, 16),
             ignore_eos=True,
             **chance.choice(
                 [
@@ -107,6 +108,7 @@ def random_requests(seed, count):
                     {"temperature": 0.8, "seed": index},
                     {"temperature": 1.2, "top_p": 0.9, "seed": index},
                     {"temperature": 1.0, "top_k": 20, "min_p": 0.02, "seed": index},
+                    *({**features, "seed": index} for features in FEATURE_SETS),
                 ]
             ),
         )
@@ -116,7 +118,7 @@ def random_requests(seed, count):
 
 
 async def test_overlapped_equals_synchronous_equals_alone(real_engine):
-    requests = random_requests(1, 14)
+    requests = random_requests(1, 20)
     alone = await run(real_engine, [(*request[:3], None) for request in requests], together=False)
     for overlap in (True, False):
         for _ in range(2):  # the second time with a warm prefix cache
@@ -163,6 +165,8 @@ async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_
     wishes = [
         SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True),
         SamplingParams(max_tokens=12, temperature=0.8, top_p=0.9, seed=11, ignore_eos=True),
+        *(SamplingParams(max_tokens=12, seed=12, ignore_eos=True, **features) for features in FEATURE_SETS[1:5]),
+        SamplingParams(max_tokens=12, seed=13, ignore_eos=True, **FEATURE_SETS[-1]),
     ]
     outputs = []
     for budget, preempt in ((72, False), (128, False), (72, True), (128, True)):
@@ -205,11 +209,14 @@ async def test_tokens_are_the_same_in_a_batch_of_any_size(model_path, real_engin
     engine = Engine.load(model_path, config, silent)
 
     def request(index):
-        options = {"temperature": 0.0} if index % 2 == 0 else {"temperature": 0.9, "top_p": 0.95, "seed": index}
+        options = [
+            {"temperature": 0.0}, {"temperature": 0.9, "top_p": 0.95, "seed": index},
+            {"seed": index, **FEATURE_SETS[index % len(FEATURE_SETS)]},
+        ][index % 3]  # fmt: skip
         prompt = GOLDENS[index % len(GOLDENS)]["prompt_token_ids"][: 8 + index]
         return prompt, SamplingParams(max_tokens=8, ignore_eos=True, **options), 0, None
 
-    chosen = (0, 1, 6, 15)
+    chosen = (0, 1, 2, 6, 14, 15)
     alone = await run(engine, [request(index) for index in chosen], together=False)
     for size in (3, 16, 64):
         assert engine.pool.reset_prefix_cache()

@@ -18,8 +18,10 @@ from engine.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, HostStep, 
 from engine.plan import StepPlan
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import ShapeTable
-from sampling.rows import POSITION, SEED_LOW, TEMPERATURE
+from engine.step_result import StepResult
+from sampling.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
 from sampling.rows import SLOT as SAMPLING_SLOT
+from sampling.usage import BITS, GRAMMAR
 
 VOCAB_SIZE = 40
 EOS = 0
@@ -28,6 +30,14 @@ EOS = 0
 def next_token(token_ids: Sequence[int], seed: int) -> int:
     """The fake model: a function of the whole sequence and, where it draws, of its seed."""
     return zlib.crc32(np.array(token_ids, np.int32).tobytes(), seed & 0xFFFFFFFF) % VOCAB_SIZE
+
+
+def next_allowed(token: int, mask: np.ndarray) -> int:
+    """The first token from `token` on, around the end, that a mask allows; VOCAB_SIZE + NOTHING_LEFT if none does."""
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
+    order = np.roll(np.arange(VOCAB_SIZE), -token)
+    allowed = order[bits[order] != 0]
+    return int(allowed[0]) if len(allowed) else VOCAB_SIZE + NOTHING_LEFT
 
 
 def expected_output(prompt: Sequence[int], seed: int, max_length: int, *, ignore_eos: bool = False) -> list[int]:
@@ -45,6 +55,7 @@ class FakePending:
     plan: StepPlan
     step: HostStep
     tokens: list[int] | None = None
+    masks: np.ndarray | None = None  # of a step that awaits them
 
 
 @dataclass
@@ -70,19 +81,27 @@ class FakeRunner:
         self.max_in_flight = max(self.max_in_flight, len(self.queue))
         return pending
 
-    def result(self, pending: FakePending) -> list[int]:
+    def new_masks(self, pending: FakePending) -> np.ndarray:
+        return np.zeros((len(pending.step.batch.sampled), -(-VOCAB_SIZE // 32)), np.uint32)
+
+    def sample(self, pending: FakePending, masks: np.ndarray) -> None:
+        assert pending.step.awaits_masks
+        pending.masks = masks
+
+    def result(self, pending: FakePending) -> StepResult:
         while pending.tokens is None:
             first = self.queue.pop(0)
-            first.tokens = self._execute_repeats(first.step)
-        return pending.tokens
+            assert first.masks is not None or not first.step.awaits_masks, "a step samples before its masks are there"
+            first.tokens = self._execute_repeats(first.step, first.masks)
+        return StepResult(pending.tokens)
 
     def is_done(self, pending: FakePending) -> bool:
         return pending.tokens is not None
 
-    def _execute_repeats(self, step: HostStep) -> list[int]:
+    def _execute_repeats(self, step: HostStep, masks: np.ndarray | None) -> list[int]:
         tokens = []
         for _ in range(step.num_repeats):
-            tokens += self._execute(step)
+            tokens += self._execute(step, masks)
             rows, ints = step.batch.rows.copy(), step.sampling.ints.copy()
             rows[:, START] += 1
             rows[:, TOKEN] = FROM_DEVICE
@@ -90,7 +109,7 @@ class FakeRunner:
             step = step._replace(batch=step.batch._replace(rows=rows), sampling=step.sampling._replace(ints=ints))
         return tokens
 
-    def _execute(self, step: HostStep) -> list[int]:
+    def _execute(self, step: HostStep, masks: np.ndarray | None) -> list[int]:
         batch, shape = step.batch, step.shape
         input_tokens = np.zeros(shape.num_tokens, np.int64)
         owner = np.zeros(shape.num_tokens, np.int64)
@@ -119,6 +138,10 @@ class FakeRunner:
             sequence = self.cache[pages].reshape(-1)[:position]
             assert sequence[-1] == input_tokens[batch.sampled[index]], "the row samples behind another token"
             seed = int(sampling.ints[index, SEED_LOW]) if sampling.floats[index, TEMPERATURE] else 0
-            tokens.append(next_token(sequence, seed))
+            token = next_token(sequence, seed)
+            if sampling.ints[index, USES] & BITS[GRAMMAR]:
+                assert masks is not None
+                token = next_allowed(token, masks[index])
+            tokens.append(token)
         self.last_token[sampling.ints[: step.num_sampled, SAMPLING_SLOT]] = tokens
         return tokens

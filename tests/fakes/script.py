@@ -15,6 +15,7 @@ from engine.shapes import TILE_SIZE, ShapeTable
 from engine.step_event import StepEvent
 from engine.timeline import Timeline
 from engine.types import FinishReason
+from sampling.grammar import TokenMatcher
 from sampling.params import SamplingParams
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner
 
@@ -87,10 +88,20 @@ class World:
         self.outcomes: dict[str, Outcome] = {}
         self.failure: BaseException | None = None
 
-    def request(self, name: str, prompt: Sequence[int], *, arrival: int = 0, priority: int = 0, **params) -> Request:
+    def request(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        *,
+        arrival: int = 0,
+        priority: int = 0,
+        matcher: TokenMatcher | None = None,
+        **params,
+    ) -> Request:
         wishes = SamplingParams(**{"temperature": 0.0, **params})
         max_length = min(len(prompt) + wishes.max_tokens, self.max_model_len)
-        return Request(name, list(prompt), wishes, wishes.seed or 0, max_length, priority, arrival)
+        seed = wishes.seed or 0
+        return Request(name, list(prompt), wishes, seed, max_length, priority, arrival, matcher=matcher)
 
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
         """Plays the script to its end and returns what each request's reader saw."""

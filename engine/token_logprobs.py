@@ -1,0 +1,37 @@
+"""Logprobs from the columns that the device writes to what readers see; in the asyncio thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.types import TokenLogprobs
+from sampling.logprobs import BEST, BEST_IDS, LISTED, OWN, RANK
+from sampling.params import SamplingParams
+
+
+def read_logprobs(columns: np.ndarray, params: SamplingParams) -> list[TokenLogprobs]:
+    """Of output tokens; `columns` are int32[num_tokens, NUM_COLUMNS]."""
+    return _read(columns, params.logprobs or 0, len(params.logprob_token_ids))
+
+
+def read_prompt_logprobs(pieces: Sequence[np.ndarray], params: SamplingParams) -> list[TokenLogprobs | None]:
+    """Of a whole prompt, from its pieces in order; the first token follows nothing and has none."""
+    of_piece = [_read(columns, params.prompt_logprobs or 0, 0) for columns in pieces]
+    return [None, *(logprobs for piece in of_piece for logprobs in piece)]
+
+
+def _read(columns: np.ndarray, num_best: int, num_listed: int) -> list[TokenLogprobs]:
+    floats = columns.view(np.float32)
+    return [
+        TokenLogprobs(own, rank, list(zip(best_ids, best, strict=True)), listed)
+        for own, rank, best_ids, best, listed in zip(
+            floats[:, OWN].tolist(),
+            columns[:, RANK].tolist(),
+            columns[:, BEST_IDS : BEST_IDS + num_best].tolist(),
+            floats[:, BEST : BEST + num_best].tolist(),
+            floats[:, LISTED : LISTED + num_listed].tolist(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,27 @@
+"""allowed_token_ids: every other token is out of the question."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots, pack, unpack
+from sampling.rows import SLOT, SamplingRows
+
+
+class AllowedTokens(Feature[jax.Array]):
+    """State: uint32[num_slots, num_words], the allowed tokens as bits."""
+
+    def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
+        return allocate((shape.num_slots, shape.num_words), jnp.uint32)
+
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+        return pack(np.array(admission.params.allowed_token_ids, np.int64), shape)
+
+    def apply(self, logits: jax.Array, state: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
+        words = at_slots(state, jnp.asarray(rows.ints)[:, SLOT])
+        return jnp.where(uses[:, None] & ~unpack(words, logits.shape[-1]), -jnp.inf, logits)
+
+
+ALLOWED_TOKENS = AllowedTokens()

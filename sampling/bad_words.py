@@ -1,0 +1,46 @@
+"""bad_words: token sequences that the output shall not have.
+
+The last token of a sequence is banned where the output ends with all that comes before it.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from sampling.rows import NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
+
+ANY = -1  # in the place of a token: before a short sequence, and everywhere where there is none
+_NOT_OUTPUT = -2  # matches no token
+
+
+class BadWords(Feature[jax.Array]):
+    """State: int32[num_slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS], sequences that end in the last column."""
+
+    def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
+        return allocate((shape.num_slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), jnp.int32)
+
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+        words = np.full((MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), ANY, np.int32)
+        for index, word in enumerate(admission.params.bad_words):
+            words[index, -len(word) :] = word
+        return words
+
+    def apply(
+        self, logits: jax.Array, state: jax.Array, history: jax.Array, rows: SamplingRows, uses: jax.Array
+    ) -> jax.Array:
+        ints = jnp.asarray(rows.ints)
+        words, tokens = at_slots(state, ints[:, SLOT]), at_slots(history, ints[:, SLOT])
+        positions = ints[:, POSITION, None] + jnp.arange(1 - MAX_BAD_WORD_TOKENS, 0)
+        tail = jnp.take_along_axis(tokens, jnp.maximum(positions, 0), axis=1)
+        tail = jnp.where(positions >= ints[:, NUM_PROMPT_TOKENS, None], tail, _NOT_OUTPUT)
+        before, last = words[:, :, :-1], words[:, :, -1]
+        is_due = jnp.all((before == ANY) | (before == tail[:, None, :]), axis=-1)
+        banned = jnp.where(uses[:, None] & is_due & (last >= 0), last, logits.shape[-1])
+        return logits.at[jnp.arange(logits.shape[0])[:, None], banned].set(-jnp.inf, mode="drop")
+
+
+BAD_WORDS = BadWords()

@@ -1,0 +1,18 @@
+"""What a grammar allows next, as packed bits that the host has made for this step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from sampling.feature import unpack
+
+
+def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
+    """Leaves to the rows that have a grammar the tokens of their mask alone.
+
+    Args:
+        mask: uint32[num_rows, num_words]; of other rows anything.
+        uses: bool[num_rows].
+    """
+    return jnp.where(uses[:, None] & ~unpack(mask, logits.shape[-1]), -jnp.inf, logits)

@@ -1,0 +1,30 @@
+"""The tokens of each slot on the device: what features that look back need of the output in flight."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sampling.feature import Admission, Allocate, Feature, StateShape
+from sampling.rows import POSITION, SLOT, SamplingRows
+
+
+class TokenHistory(Feature[jax.Array]):
+    """State: int32[num_slots, max_model_len]; of a row, what lies before its position counts."""
+
+    def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
+        return allocate((shape.num_slots, shape.max_model_len), jnp.int32)
+
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+        tokens = np.zeros(shape.max_model_len, np.int32)
+        tokens[: len(admission.token_ids)] = admission.token_ids
+        return tokens
+
+    def append(self, state: jax.Array, rows: SamplingRows, tokens: jax.Array) -> jax.Array:
+        """Puts each row's new token behind what is known; padding rows are dropped."""
+        ints = jnp.asarray(rows.ints)
+        return state.at[ints[:, SLOT], ints[:, POSITION]].set(tokens, mode="drop")
+
+
+HISTORY = TokenHistory()

@@ -1,0 +1,72 @@
+"""Log probabilities of tokens, from the model's logits as they are: before any bias, penalty or temperature.
+
+They leave the device in the same integer array as the tokens, as the bits of floats:
+
+    column 0         the token
+           1         its log probability
+           2         its rank, from 1
+           3 …       ids of the best tokens, best first; of equals the smaller id first
+          23 …       their log probabilities
+          43 …       log probabilities of `logprob_token_ids`, in their order
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
+from sampling.rows import SLOT, SamplingRows
+
+TOKEN, OWN, RANK, BEST_IDS = range(4)
+BEST = BEST_IDS + MAX_LOGPROBS
+LISTED = BEST + MAX_LOGPROBS
+NUM_COLUMNS = LISTED + MAX_LOGPROB_TOKEN_IDS
+
+
+class Logprobs(Feature[jax.Array]):
+    """State: int32[num_slots, MAX_LOGPROB_TOKEN_IDS], the listed tokens; 0 where there are fewer."""
+
+    def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
+        return allocate((shape.num_slots, MAX_LOGPROB_TOKEN_IDS), jnp.int32)
+
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+        token_ids = np.zeros(MAX_LOGPROB_TOKEN_IDS, np.int32)
+        token_ids[: len(admission.params.logprob_token_ids)] = admission.params.logprob_token_ids
+        return token_ids
+
+    def listed(self, state: jax.Array, rows: SamplingRows) -> jax.Array:
+        """The listed tokens of each row, int32[num_rows, MAX_LOGPROB_TOKEN_IDS]."""
+        return at_slots(state, jnp.asarray(rows.ints)[:, SLOT])
+
+
+def portable_logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -> jax.Array:
+    """The output columns of each row, int32[num_rows, NUM_COLUMNS].
+
+    Args:
+        logits: float32[num_rows, vocab_size].
+        tokens: int32[num_rows]; of one that is no token, the columns of its own mean nothing.
+        listed: int32[num_rows, MAX_LOGPROB_TOKEN_IDS].
+    """
+    normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    own = jnp.take_along_axis(logits, jnp.clip(tokens, 0, logits.shape[-1] - 1)[:, None], axis=1)
+    rank = 1 + jnp.sum(logits > own, axis=-1, dtype=jnp.int32, keepdims=True)
+    num_best = min(MAX_LOGPROBS, logits.shape[-1])
+    best, best_ids = lax.top_k(logits, num_best)
+    padding = ((0, 0), (0, MAX_LOGPROBS - num_best))  # a vocabulary of fewer tokens
+    of_listed = jnp.take_along_axis(logits, listed, axis=1)
+    columns = [
+        tokens[:, None], _bits(own - normaliser), rank, jnp.pad(best_ids, padding),
+        jnp.pad(_bits(best - normaliser), padding), _bits(of_listed - normaliser),
+    ]  # fmt: skip
+    return jnp.concatenate(columns, axis=1)
+
+
+def _bits(values: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(values, jnp.int32)
+
+
+LOGPROBS = Logprobs()

@@ -1,0 +1,38 @@
+"""min_tokens: nothing that ends the request before its output has so many tokens."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.params import MAX_STOP_TOKEN_IDS
+from sampling.rows import MIN_TOKENS, NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
+
+MAX_END_IDS = MAX_STOP_TOKEN_IDS + 64  # the request's own and the model's
+
+
+class MinTokens(Feature[jax.Array]):
+    """State: int32[num_slots, MAX_END_IDS], the tokens that end the request, and past the vocabulary where fewer."""
+
+    def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
+        return allocate((shape.num_slots, MAX_END_IDS), jnp.int32)
+
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+        """
+        Raises:
+            ValueError: the model has more end tokens than fit.
+        """
+        end_ids = np.full(MAX_END_IDS, shape.vocab_size, np.int32)
+        end_ids[: len(admission.stop_ids)] = sorted(admission.stop_ids)
+        return end_ids
+
+    def apply(self, logits: jax.Array, state: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
+        ints = jnp.asarray(rows.ints)
+        is_short = uses & (ints[:, POSITION] - ints[:, NUM_PROMPT_TOKENS] < ints[:, MIN_TOKENS])
+        end_ids = jnp.where(is_short[:, None], at_slots(state, ints[:, SLOT]), logits.shape[-1])
+        return logits.at[jnp.arange(logits.shape[0])[:, None], end_ids].set(-jnp.inf, mode="drop")
+
+
+MIN_TOKENS_FEATURE = MinTokens()
