@@ -6,40 +6,56 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from benchmarks.bare_loop import Decoded, greedy
 from benchmarks.trace import Arrival, Trace, full_rate
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
 from engine.types import FinishReason
+from sampling.grammar import TokenMatcher
+from sampling.params import SamplingParams
 
 
 class StreamFailed(RuntimeError):
     """A stream ended otherwise than by its length."""
 
 
+class StreamRequest(NamedTuple):
+    """One stream to be read."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    matcher: TokenMatcher | None = None
+
+
 def run_streams(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int, *, overlap: bool) -> Decoded:
-    """Decodes the prompts greedily, all submitted at once, with the overlapped loop or the synchronous one.
+    """Decodes the prompts greedily, as `run_requests`."""
+    params = greedy(num_output_tokens)
+    return run_requests(engine, [StreamRequest(prompt, params) for prompt in prompts], overlap=overlap)
+
+
+def run_requests(engine: Engine, requests: Sequence[StreamRequest], *, overlap: bool) -> Decoded:
+    """Decodes the requests, all submitted at once, with the overlapped loop or the synchronous one.
 
     Raises:
         StreamFailed: a stream did not end by its length, or the streams never all flowed at once.
     """
     engine.config = replace(engine.config, overlap=overlap)  # read when the client makes its loop
-    return asyncio.run(_run_streams(EngineClient(engine), prompts, num_output_tokens))
+    return asyncio.run(_run_requests(EngineClient(engine), requests))
 
 
-async def _run_streams(client: EngineClient, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
-    params = greedy(num_output_tokens)
-    traces = [Trace() for _ in prompts]
+async def _run_requests(client: EngineClient, requests: Sequence[StreamRequest]) -> Decoded:
+    traces = [Trace() for _ in requests]
     client.start(asyncio.get_running_loop())
     try:
-        streams = [client.submit(prompt, params) for prompt in prompts]
+        streams = [client.submit(prompt, params, matcher=matcher) for prompt, params, matcher in requests]
         outputs = await asyncio.gather(*map(_read, streams, traces))
     finally:
         client.shutdown()
-    rate = full_rate(traces, len(prompts))
+    rate = full_rate(traces, len(requests))
     if rate is None:
-        raise StreamFailed(f"{len(prompts)} streams never flowed at once")
+        raise StreamFailed(f"{len(requests)} streams never flowed at once")
     return Decoded(rate, outputs)
 
 

@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.models.llama import LlamaConfig
 from engine.native import kernels, library
 from engine.native.library import NativeUnavailable
+from engine.native.sampler import NATIVE
 from engine.packing import GROUP, TILE
 from sampling.sampler import PORTABLE, SamplerBody
 
@@ -54,7 +55,7 @@ class Backends:
     @property
     def sampler(self) -> SamplerBody:
         """What makes tokens of logits: as the products do."""
-        return PORTABLE._replace(greedy=kernels.argmax) if self.matmul == "native" else PORTABLE
+        return NATIVE if self.matmul == "native" else PORTABLE
 
     @property
     def empty(self) -> Callable[..., jax.Array]:

@@ -128,6 +128,7 @@ class EngineClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._is_closed = False
+        self._checked_params: SamplingParams | None = None  # those checked last
         self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
         self.lifecycle = Lifecycle(engine, self._engine_loop)
 
@@ -232,7 +233,9 @@ class EngineClient:
             raise InvalidParameter(
                 "prompt", f"the prompt has token id {wrong}; token ids must be from 0 to {vocab_size - 1}"
             )
-        params.check_token_ids(vocab_size)
+        if params is not self._checked_params:  # those of all answers to a prompt; the lists may be long
+            params.check_token_ids(vocab_size)
+            self._checked_params = params
 
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""

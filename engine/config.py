@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.shapes import TILE_SIZE
+from sampling.params import MAX_EOS_TOKEN_IDS
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ class EngineConfig:
             raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be auto, float32, bfloat16 or int8")
         if self.kv_cache_bytes is not None and self.kv_cache_bytes < 1:
             raise ValueError(f"kv_cache_bytes is {self.kv_cache_bytes}; it must be at least 1")
+        if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
+            raise ValueError(
+                f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
+            )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ValueError(f"max_model_len is {self.max_model_len}; it must be at least 2")
         if self.num_pages is not None and self.num_pages < 2:

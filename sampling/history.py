@@ -21,10 +21,11 @@ class TokenHistory(Feature[jax.Array]):
         tokens[: len(admission.token_ids)] = admission.token_ids
         return tokens
 
-    def append(self, state: jax.Array, rows: SamplingRows, tokens: jax.Array) -> jax.Array:
-        """Puts each row's new token behind what is known; padding rows are dropped."""
+    def append(self, state: jax.Array, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> jax.Array:
+        """Puts each row's new token behind what is known; other rows, and padding, are dropped."""
         ints = jnp.asarray(rows.ints)
-        return state.at[ints[:, SLOT], ints[:, POSITION]].set(tokens, mode="drop")
+        slots = jnp.where(uses, ints[:, SLOT], state.shape[0])
+        return state.at[slots, ints[:, POSITION]].set(tokens, mode="drop")
 
 
 HISTORY = TokenHistory()

@@ -51,7 +51,10 @@ def portable_logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -
         tokens: int32[num_rows]; of one that is no token, the columns of its own mean nothing.
         listed: int32[num_rows, MAX_LOGPROB_TOKEN_IDS].
     """
-    normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    # Less the peak first, then less the logarithm of the sum: large logits would swallow it.
+    peak = jnp.max(logits, axis=-1, keepdims=True)
+    peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
+    log_sum = jnp.log(jnp.sum(jnp.exp(logits - peak), axis=-1, keepdims=True))
     own = jnp.take_along_axis(logits, jnp.clip(tokens, 0, logits.shape[-1] - 1)[:, None], axis=1)
     rank = 1 + jnp.sum(logits > own, axis=-1, dtype=jnp.int32, keepdims=True)
     num_best = min(MAX_LOGPROBS, logits.shape[-1])
@@ -59,8 +62,8 @@ def portable_logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -
     padding = ((0, 0), (0, MAX_LOGPROBS - num_best))  # a vocabulary of fewer tokens
     of_listed = jnp.take_along_axis(logits, listed, axis=1)
     columns = [
-        tokens[:, None], _bits(own - normaliser), rank, jnp.pad(best_ids, padding),
-        jnp.pad(_bits(best - normaliser), padding), _bits(of_listed - normaliser),
+        tokens[:, None], _bits(own - peak - log_sum), rank, jnp.pad(best_ids, padding),
+        jnp.pad(_bits(best - peak - log_sum), padding), _bits(of_listed - peak - log_sum),
     ]  # fmt: skip
     return jnp.concatenate(columns, axis=1)
 

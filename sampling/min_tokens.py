@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
-from sampling.params import MAX_STOP_TOKEN_IDS
+from sampling.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 from sampling.rows import MIN_TOKENS, NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
 
-MAX_END_IDS = MAX_STOP_TOKEN_IDS + 64  # the request's own and the model's
+MAX_END_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # the request's own and the model's
 
 
 class MinTokens(Feature[jax.Array]):
@@ -20,10 +20,6 @@ class MinTokens(Feature[jax.Array]):
         return allocate((shape.num_slots, MAX_END_IDS), jnp.int32)
 
     def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
-        """
-        Raises:
-            ValueError: the model has more end tokens than fit.
-        """
         end_ids = np.full(MAX_END_IDS, shape.vocab_size, np.int32)
         end_ids[: len(admission.stop_ids)] = sorted(admission.stop_ids)
         return end_ids

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_STOP_TOKEN_IDS = 64
+MAX_EOS_TOKEN_IDS = 64  # of a model
 MAX_LOGIT_BIAS = 1024  # entries
 MAX_BIAS = 100.0  # either way
 MAX_BAD_WORDS = 256  # sequences of token ids
@@ -106,6 +107,8 @@ class SamplingParams:
         self._check_length("stop_token_ids", MAX_STOP_TOKEN_IDS)
         self._check_length("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS)
         self._check_length("logit_bias", MAX_LOGIT_BIAS)
+        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+            raise InvalidParameter("logit_bias", "logit_bias names a token twice; each may have one bias")
         for token_id, bias in self.logit_bias:
             if not -MAX_BIAS <= bias <= MAX_BIAS:
                 raise InvalidParameter(

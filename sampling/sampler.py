@@ -134,8 +134,10 @@ def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.A
     """
     vocab_size = logits.shape[-1]
     best = jnp.max(logits, axis=-1, keepdims=True)
-    first = jnp.min(jnp.where(logits == best, jnp.arange(vocab_size, dtype=jnp.int32), vocab_size), axis=-1)
-    return jnp.where(jnp.isnan(best[:, 0]), vocab_size, first)
+    places = jnp.where(logits == best, jnp.arange(vocab_size, dtype=jnp.int32), vocab_size)
+    # The maximum does not tell: XLA's vector code for CPUs drops a NaN.
+    first = jnp.min(jnp.where(jnp.isnan(logits), -1, places), axis=-1)
+    return jnp.where(first < 0, vocab_size, first)
 
 
 def portable_random(logits: jax.Array, rows: SamplingRows, num_slots: int) -> jax.Array:
@@ -155,7 +157,7 @@ def portable_full(
     tokens = jnp.where(jnp.max(processed, axis=-1) == -jnp.inf, vocab_size + NOTHING_LEFT, tokens)
     tokens = jnp.where(jnp.any(jnp.isnan(logits), axis=-1), vocab_size, tokens)
     states = states._replace(
-        history=HISTORY.append(states.history, rows, tokens),
+        history=HISTORY.append(states.history, rows, tokens, uses(rows, "history")),
         penalties=PENALTIES.count(states.penalties, rows, tokens, uses(rows, "penalties")),
     )
     out = lax.cond(

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from server.choice import Delta
+from server.compiled_grammar import CompiledGrammar
 from server.generation import Generation
 from server.output import Output
 from server.prompts import PreparedPrompt
@@ -19,6 +20,7 @@ class Job(NamedTuple):
 
     request: GenerationRequest
     prompt: PreparedPrompt
+    grammar: CompiledGrammar | None = None  # what each answer has to match
 
 
 class BatchProgress(NamedTuple):

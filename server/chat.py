@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
 import orjson
 from aiohttp import web
 
@@ -10,28 +14,35 @@ from server.answer import AnswerHead, note_progress
 from server.body import json_response, read_json
 from server.choice import Delta
 from server.chunks import Chunks, encode_reason
-from server.generation import Generation
+from server.generation import Answer, Generation
+from server.logprobs import WireLogprobs, wire_logprobs
 from server.middleware import REQUEST_ID
 from server.requests import ChatCompletionRequest
 from server.service import SERVICE
+
+_OBJECT = "chat.completion"
 
 
 class ChatChunks(Chunks):
     """Chunks of a streamed chat answer."""
 
-    def __init__(self, head: AnswerHead, request: ChatCompletionRequest, generation: Generation) -> None:
-        super().__init__(head.encode("chat.completion.chunk"), with_usage=request.wants_usage)
+    def __init__(
+        self, head: AnswerHead, request: ChatCompletionRequest, generation: Generation, logprobs: WireLogprobs | None
+    ) -> None:
+        super().__init__(head.encode(f"{_OBJECT}.chunk"), with_usage=request.wants_usage)
         self._with_token_ids = request.return_token_ids is True
+        self._logprobs = logprobs
         self._is_first_chunk = True
         self._silent = set(range(generation.num_choices))  # choices that have yet to tell their role
         self._generation = generation
 
     def _encode(self, delta: Delta) -> bytes:
-        return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b%b}]%b' % (
+        return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
             self._head,
-            self._prompt_token_ids() if self._with_token_ids else b"",
+            self._of_prompt(delta) if self._is_first_chunk else b"",
             delta.index,
             self._delta(delta),
+            b"null" if self._logprobs is None else self._logprobs.encode(delta),
             encode_reason(delta.finish_reason),
             b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
             self._tail,
@@ -45,11 +56,13 @@ class ChatChunks(Chunks):
         self._silent.remove(delta.index)
         return b'{"role":"assistant","content":%b}' % orjson.dumps(delta.text)
 
-    def _prompt_token_ids(self) -> bytes:
-        if not self._is_first_chunk:
-            return b""
+    def _of_prompt(self, delta: Delta) -> bytes:
+        """What the first chunk tells of the prompt."""
         self._is_first_chunk = False
-        return b',"prompt_token_ids":' + orjson.dumps(self._generation.prompts[0].token_ids)
+        fields = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
+        if self._with_token_ids:
+            fields += b',"prompt_token_ids":' + orjson.dumps(self._generation.prompts[0].token_ids)
+        return fields
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
@@ -58,29 +71,47 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     body = ChatCompletionRequest.parse(await read_json(request))
     async with service.generate(body) as generation:
         head = AnswerHead.make("chatcmpl", body.request_id or request[REQUEST_ID], service.model_name)
+        logprobs = wire_logprobs(body, generation, service.tokenizer)
         try:
             if body.stream:
                 return await sse.respond(
                     request,
                     generation,
-                    ChatChunks(head, body, generation),
+                    ChatChunks(head, body, generation, logprobs),
                     include_usage=body.wants_usage,
                     settings=service.settings,
                 )
-            choices = []
-            for answer in await generation.collect():
-                choice = {
-                    "index": answer.index,
-                    "message": {"role": "assistant", "content": answer.text, "refusal": None},
-                    "logprobs": None,
-                    "finish_reason": answer.finish_reason,
-                }
-                if body.return_token_ids:
-                    choice["token_ids"] = answer.token_ids
-                choices.append(choice)
-            reply = {**head.to_dict("chat.completion"), "choices": choices, "usage": generation.usage.to_dict()}
-            if body.return_token_ids:
-                reply["prompt_token_ids"] = generation.prompts[0].token_ids
-            return json_response(reply)
+            answers = await generation.collect()
+
+            def reply() -> web.Response:
+                return json_response({**head.to_dict(_OBJECT), **_reply(answers, body, generation, logprobs)})
+
+            # Those of a long answer take a while to write, and other streams shall not wait for it.
+            return reply() if logprobs is None else await asyncio.to_thread(reply)
         finally:
             note_progress(generation)
+
+
+def _reply(
+    answers: Sequence[Answer],
+    body: ChatCompletionRequest,
+    generation: Generation,
+    logprobs: WireLogprobs | None,
+) -> dict[str, Any]:
+    choices = []
+    for answer in answers:
+        choice: dict[str, Any] = {
+            "index": answer.index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": None if logprobs is None else logprobs.shape(answer),
+            "finish_reason": answer.finish_reason,
+        }
+        if body.return_token_ids:
+            choice["token_ids"] = answer.token_ids
+        choices.append(choice)
+    reply: dict[str, Any] = {"choices": choices, "usage": generation.usage.to_dict()}
+    if logprobs is not None and body.prompt_logprobs is not None:
+        reply["prompt_logprobs"] = logprobs.shape_prompt(answers[0])
+    if body.return_token_ids:
+        reply["prompt_token_ids"] = generation.prompts[0].token_ids
+    return reply

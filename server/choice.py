@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from engine.types import FinishReason, TokenEvent
+from engine.types import FinishReason, TokenEvent, TokenLogprobs
+from sampling.grammar import TokenMatcher
 from sampling.params import SamplingParams
 from server.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.metrics import Metrics
@@ -26,6 +27,9 @@ class Delta:
     text: str
     token_ids: list[int]  # generated since the choice's previous delta; the text may lag behind by held-back characters
     finish_reason: FinishReason | None
+    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
+    # Of each of the prompt's tokens, None of the first; in the choice's first delta, where asked for.
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 class Choice:
@@ -35,7 +39,10 @@ class Choice:
         "_detokenizer",
         "_last_token_at",
         "_metrics",
+        "_min_tokens",
         "_pending_ids",
+        "_pending_logprobs",
+        "_pending_prompt_logprobs",
         "_stops",
         "finish_reason",
         "index",
@@ -52,7 +59,12 @@ class Choice:
         detokenizer: IncrementalDetokenizer,
         stops: StopStrings | None,
         metrics: Metrics,
+        *,
+        min_tokens: int = 0,
     ) -> None:
+        """Args:
+        min_tokens: the text of so many tokens is not searched for stop strings.
+        """
         self.index = index
         self.stream = stream
         self.num_tokens = 0
@@ -62,7 +74,10 @@ class Choice:
         self._detokenizer = detokenizer
         self._stops = stops
         self._metrics = metrics
+        self._min_tokens = min_tokens
         self._pending_ids: list[int] = []  # tokens whose text is still held back
+        self._pending_logprobs: list[TokenLogprobs] | None = None  # of them, where asked for
+        self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
         self._last_token_at = 0.0  # 0 before the first token
 
     @classmethod
@@ -76,8 +91,12 @@ class Choice:
         engine: EngineClient,
         tokenizer: HasTokenBytes,
         metrics: Metrics,
+        matcher: TokenMatcher | None = None,
     ) -> Self:
         """Queues one answer to one prompt of `request`.
+
+        Args:
+            matcher: what the answer has to match; no other answer's.
 
         Raises:
             InvalidParameter, QueueFull, EngineError: from the engine.
@@ -88,13 +107,21 @@ class Choice:
             priority=request.priority or 0,
             cache_salt=request.cache_salt,
             timeout=request.timeout,
+            matcher=matcher,
         )
-        return cls(index, stream, IncrementalDetokenizer(tokenizer), _make_stops(request), metrics)
+        return cls(
+            index,
+            stream,
+            IncrementalDetokenizer(tokenizer),
+            _make_stops(request),
+            metrics,
+            min_tokens=params.min_tokens,
+        )
 
     def advance(self, event: TokenEvent) -> Delta | None:
         """Takes in one event; None where no text has become certain."""
         self.num_cached_tokens = event.num_cached_tokens
-        token_ids = event.token_ids
+        token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:
             # The token that ended the request is counted and has no text.
             text = self._decode(token_ids[:-1])
@@ -102,6 +129,8 @@ class Choice:
                 self._count(token_ids[-1:])
         else:
             text = self._decode(token_ids)
+        if event.logprobs is not None or event.prompt_logprobs is not None:
+            self._take_logprobs(event, self.num_tokens - num_before)
         if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             text += self._flush()
@@ -111,8 +140,15 @@ class Choice:
         elif self.is_aborted:
             # It may have ended by itself in the same moment; whoever aborted is told of the abort.
             self.finish_reason = FinishReason.ABORT
-        delta = Delta(self.index, text, self._pending_ids, self.finish_reason)
-        self._pending_ids = []
+        delta = Delta(
+            self.index,
+            text,
+            self._pending_ids,
+            self.finish_reason,
+            self._pending_logprobs,
+            self._pending_prompt_logprobs,
+        )
+        self._pending_ids, self._pending_logprobs, self._pending_prompt_logprobs = [], None, None
         return delta
 
     def abort(self) -> None:
@@ -130,6 +166,15 @@ class Choice:
             self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
         self._last_token_at = now
 
+    def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:
+        """Keeps those of the tokens that count, which are the event's first: a stop string cuts the others off."""
+        if event.logprobs is not None:
+            if self._pending_logprobs is None:
+                self._pending_logprobs = []
+            self._pending_logprobs += event.logprobs[:num_counted]
+        if event.prompt_logprobs is not None:
+            self._pending_prompt_logprobs = event.prompt_logprobs
+
     def _decode(self, token_ids: list[int]) -> str:
         if self._stops is None:
             self._count(token_ids)
@@ -144,6 +189,8 @@ class Choice:
         return text
 
     def _feed(self, stops: StopStrings, text: str) -> str:
+        if self.num_tokens <= self._min_tokens:
+            return text
         emit, stopped = stops.feed(text)
         if stopped is None:
             return emit
@@ -154,7 +201,7 @@ class Choice:
     def _flush(self) -> str:
         """The text held back, once no more can come; it may still complete a stop string."""
         text = self._detokenizer.flush()
-        if self._stops is None:
+        if self._stops is None or self.num_tokens <= self._min_tokens:
             return text
         emit, stopped = self._stops.feed(text)
         if stopped is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import orjson
 from aiohttp import web
 
@@ -10,7 +13,8 @@ from server.answer import AnswerHead, note_progress
 from server.body import json_response, read_json
 from server.choice import Delta
 from server.chunks import Chunks, encode_reason
-from server.generation import Generation
+from server.generation import Answer, Generation
+from server.logprobs import WireLogprobs, wire_logprobs
 from server.middleware import REQUEST_ID
 from server.requests import CompletionRequest
 from server.service import SERVICE
@@ -21,7 +25,9 @@ _OBJECT = "text_completion"
 class CompletionChunks(Chunks):
     """Chunks of a streamed completion."""
 
-    def __init__(self, head: AnswerHead, request: CompletionRequest, generation: Generation) -> None:
+    def __init__(
+        self, head: AnswerHead, request: CompletionRequest, generation: Generation, logprobs: WireLogprobs | None
+    ) -> None:
         super().__init__(head.encode(_OBJECT), with_usage=request.wants_usage)
         self._choice = self._head + b',"choices":[{"index":'
         self._with_token_ids = request.return_token_ids is True
@@ -29,13 +35,16 @@ class CompletionChunks(Chunks):
         # Of the choices that have yet to tell their prompt's ids.
         self._prompts = dict.fromkeys(range(generation.num_choices)) if self._with_token_ids else {}
         self._generation = generation
+        self._logprobs = logprobs
 
     def _encode(self, delta: Delta) -> bytes:
-        return b'%b%d,"text":%b,"logprobs":null,"finish_reason":%b%b}]%b' % (
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
             self._choice,
             delta.index,
             orjson.dumps(delta.text),
+            b"null" if self._logprobs is None else self._logprobs.encode(delta),
             encode_reason(delta.finish_reason),
+            b"" if self._logprobs is None else self._logprobs.encode_prompt(delta),
             self._token_ids(delta) if self._with_token_ids else b"",
             self._tail,
         )
@@ -55,27 +64,40 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     body = CompletionRequest.parse(await read_json(request))
     async with service.generate(body) as generation:
         head = AnswerHead.make("cmpl", body.request_id or request[REQUEST_ID], service.model_name)
+        logprobs = wire_logprobs(body, generation, service.tokenizer)
         try:
             if body.stream:
                 return await sse.respond(
                     request,
                     generation,
-                    CompletionChunks(head, body, generation),
+                    CompletionChunks(head, body, generation, logprobs),
                     include_usage=body.wants_usage,
                     settings=service.settings,
                 )
-            choices = []
-            for answer in await generation.collect():
-                choice = {
-                    "index": answer.index,
-                    "text": answer.text,
-                    "logprobs": None,
-                    "finish_reason": answer.finish_reason,
-                }
-                if body.return_token_ids:
-                    choice["token_ids"] = answer.token_ids
-                    choice["prompt_token_ids"] = generation.prompts[answer.index // body.num_choices].token_ids
-                choices.append(choice)
-            return json_response({**head.to_dict(_OBJECT), "choices": choices, "usage": generation.usage.to_dict()})
+            answers = await generation.collect()
+
+            def reply() -> web.Response:
+                choices = [_choice(answer, body, generation, logprobs) for answer in answers]
+                return json_response({**head.to_dict(_OBJECT), "choices": choices, "usage": generation.usage.to_dict()})
+
+            # Those of a long answer take a while to write, and other streams shall not wait for it.
+            return reply() if logprobs is None else await asyncio.to_thread(reply)
         finally:
             note_progress(generation)
+
+
+def _choice(
+    answer: Answer, body: CompletionRequest, generation: Generation, logprobs: WireLogprobs | None
+) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": answer.index,
+        "text": answer.text,
+        "logprobs": None if logprobs is None else logprobs.shape(answer),
+        "finish_reason": answer.finish_reason,
+    }
+    if logprobs is not None and body.prompt_logprobs is not None:
+        choice["prompt_logprobs"] = logprobs.shape_prompt(answer)
+    if body.return_token_ids:
+        choice["token_ids"] = answer.token_ids
+        choice["prompt_token_ids"] = generation.prompts[answer.index // body.num_choices].token_ids
+    return choice

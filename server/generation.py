@@ -8,13 +8,16 @@ nothing is lost and nothing grows but a list of token ids bounded by `max_tokens
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from engine.types import EngineError, FinishReason, TokenEvent
+from engine.types import EngineError, FinishReason, TokenEvent, TokenLogprobs
 from server.choice import Choice, Delta
+from server.compiled_grammar import CompiledGrammar
 from server.metrics import Metrics
 from server.prompts import PreparedPrompt
 from server.requests import GenerationRequest
@@ -50,6 +53,19 @@ class Answer:
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
+    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # of the prompt's tokens, None of the first
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Of all the tokens together; None where logprobs were not asked for."""
+        return None if self.logprobs is None else sum(logprobs.logprob for logprobs in self.logprobs)
+
+    @property
+    def mean_logprob(self) -> float:
+        """By token; that of no tokens is below all others."""
+        total = self.cumulative_logprob
+        return -math.inf if total is None or not self.token_ids else total / len(self.token_ids)
 
 
 class Generation:
@@ -81,8 +97,12 @@ class Generation:
         engine: EngineClient,
         text_model: TextModel,
         metrics: Metrics,
+        grammar: CompiledGrammar | None = None,
     ) -> Self:
-        """Queues every prompt, `n` times each: all of them or none.
+        """Queues every prompt as often as it is to be answered: all of them or none.
+
+        Args:
+            grammar: what each answer has to match.
 
         Raises:
             InvalidParameter, QueueFull, EngineError: from the engine.
@@ -99,6 +119,7 @@ class Generation:
                         engine=engine,
                         tokenizer=text_model.tokenizer,
                         metrics=metrics,
+                        matcher=None if grammar is None else grammar.matcher(),
                     )
                     choices.append(choice)
         except BaseException:
@@ -177,20 +198,23 @@ class Generation:
         await asyncio.gather(*pumps, return_exceptions=True)
 
     async def collect(self, watch: Callable[[list[Delta]], None] | None = None) -> list[Answer]:
-        """Reads to the end and joins the deltas of each choice; `watch` sees them as they come."""
-        texts: list[list[str]] = [[] for _ in self._choices]
-        token_ids: list[list[int]] = [[] for _ in self._choices]
+        """Reads to the end and joins the deltas of each choice; `watch` sees them as they come.
+
+        Of the answers to each prompt the wanted number comes back; where that is not all of them, those
+        with the highest mean logprob, the best first.
+        """
+        parts: list[list[Delta]] = [[] for _ in self._choices]
         async for deltas in self:
             if watch is not None:
                 watch(deltas)
             for delta in deltas:
-                texts[delta.index].append(delta.text)
-                token_ids[delta.index] += delta.token_ids
-        return [
-            Answer(choice.index, "".join(texts[choice.index]), token_ids[choice.index], choice.finish_reason)
+                parts[delta.index].append(delta)
+        answers = [
+            _join(choice.index, parts[choice.index], choice.finish_reason)
             for choice in self._choices
             if choice.finish_reason is not None
         ]
+        return _choose(answers, self.prompts)
 
     async def _next_deltas(self) -> list[Delta]:
         if len(self._choices) == 1:
@@ -246,3 +270,27 @@ class Generation:
             if self._num_open == 0:
                 self._metrics.e2e_request_latency.observe(self.duration)
         return delta
+
+
+def _join(index: int, parts: Sequence[Delta], finish_reason: FinishReason) -> Answer:
+    logprobs = [delta.logprobs for delta in parts if delta.logprobs is not None]
+    return Answer(
+        index,
+        "".join(delta.text for delta in parts),
+        [token_id for delta in parts for token_id in delta.token_ids],
+        finish_reason,
+        list(chain.from_iterable(logprobs)) if logprobs else None,
+        next((delta.prompt_logprobs for delta in parts if delta.prompt_logprobs is not None), None),
+    )
+
+
+def _choose(answers: Sequence[Answer], prompts: Sequence[PreparedPrompt]) -> list[Answer]:
+    """The answers that are wanted of each prompt, numbered anew."""
+    chosen: list[Answer] = []
+    rest = iter(answers)
+    for prompt in prompts:
+        of_prompt = list(islice(rest, len(prompt.params)))
+        if prompt.num_wanted < len(of_prompt):
+            of_prompt.sort(key=lambda answer: -answer.mean_logprob)
+        chosen += of_prompt[: prompt.num_wanted]
+    return [replace(answer, index=index) for index, answer in enumerate(chosen)]

@@ -50,7 +50,8 @@ class LLM:
 
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
     (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
-    defaults, stop strings, finish reasons and counts are those of the HTTP API.
+    defaults, stop strings, finish reasons and counts are those of the HTTP API. Where keywords have
+    text, as bad_words, `SamplingParams` have token ids; logprobs come back by token ids too.
 
     Every method but `close` raises EngineError once the model is closed or the engine has failed.
     """
@@ -193,12 +194,14 @@ class LLM:
             InvalidParameter: a parameter or the prompt is refused.
         """
         engine = self._engine
-        return engine.stream(COMPLETE.prepare_one(prompt, params, options, engine.prepare), owner=self)
+        return engine.stream(
+            COMPLETE.prepare_one(prompt, params, options, engine.prepare, is_streamed=True), owner=self
+        )
 
     def stream_chat(self, messages: Messages, params: SamplingParams | None = None, **options: Any) -> TextStream:
         """Like `stream`, with the assistant's next message."""
         engine = self._engine
-        return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare), owner=self)
+        return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
         """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.config import EngineConfig
 from engine.types import Progress
+from server.grammar_vocabulary import GrammarVocabulary
 from server.model_store import ensure_model
 from server.settings import ServerSettings
 from server.text_model import TextModel
@@ -22,6 +23,7 @@ T = TypeVar("T")
 class LoadedModel(NamedTuple):
     engine: EngineClient  # not yet started
     text_model: TextModel
+    vocabulary: GrammarVocabulary | None = None  # for grammars; None: made when one is compiled
 
 
 def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
@@ -30,7 +32,12 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     Raises:
         ModelStoreError, ValueError, OSError: the model cannot be had or served, as the message says.
     """
-    return load_with(settings.model, settings.engine_config, progress)
+    loaded = load_with(settings.model, settings.engine_config, progress)
+    tokenizer = loaded.text_model.tokenizer
+    if not tokenizer.eos_token_ids:
+        return loaded  # a grammar needs an end token; who asks for one is told
+    # Now, because all threads stand still for it, and nobody is waiting for a token yet.
+    return loaded._replace(vocabulary=GrammarVocabulary(tokenizer, loaded.engine.model_info.vocab_size))
 
 
 def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], progress: Progress) -> LoadedModel:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.types import EngineError, EngineStats, QueueFull
+from sampling.params import SamplingParams
 from server.batch import Batch, BatchProgress, Job
 from server.choice import Choice
 from server.generation import Generation
+from server.grammar_compiler import GrammarCompiler
 from server.loading import LoadedModel
 from server.loop_thread import LoopStopped, LoopThread
 from server.metrics import Metrics
@@ -38,6 +40,8 @@ class OfflineEngine:
     def __init__(self, loaded: LoadedModel) -> None:
         self.text_model = loaded.text_model
         self._client = loaded.engine
+        vocab_size = loaded.engine.model_info.vocab_size
+        self._grammars = GrammarCompiler(loaded.text_model.tokenizer, vocab_size, vocabulary=loaded.vocabulary)
         self._metrics = Metrics()
         self._room = asyncio.Lock()  # first come, first served
         self._thread = LoopThread("eagre-offline", at_end=self._end)
@@ -55,14 +59,19 @@ class OfflineEngine:
         if failure.done() and not failure.cancelled():
             raise EngineError(f"the engine failed: {failure.exception()}; load the model again")
 
-    def prepare(self, request: GenerationRequest) -> Job:
-        """Tokenises and checks a request of one prompt.
+    def prepare(self, request: GenerationRequest, base: SamplingParams | None = None) -> Job:
+        """Tokenises and checks a request of one prompt, and compiles its grammar.
 
+        Args:
+            base: parameters that hold where the request says nothing.
         Raises:
             ApiError, InvalidParameter, ValueError: it is refused.
         """
-        (prompt,) = prepare_here(request, self.text_model, self._client)
-        return Job(request, prompt)
+        (prompt,) = prepare_here(request, self.text_model, self._client, base)
+        grammar = request.grammar
+        if grammar is None:
+            return Job(request, prompt)
+        return Job(request, prompt, self._grammars.compile_here(grammar, request.grammar_parameter))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order.
@@ -168,6 +177,7 @@ class OfflineEngine:
             engine=self._client,
             tokenizer=self.text_model.tokenizer,
             metrics=self._metrics,
+            matcher=None if job.grammar is None else job.grammar.matcher(),
         )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
@@ -17,10 +16,15 @@ from server.requests import ChatCompletionRequest, CompletionRequest, Generation
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]  # one for all prompts, or one each
 Options: TypeAlias = Mapping[str, Any]  # wire name: value
-Prepare: TypeAlias = Callable[[GenerationRequest], Job]
 
 # Of the wire's parameters, those that say nothing to a caller in the same process.
 _WIRE_ONLY = frozenset({"model", "request_id", "return_token_ids", "stream", "stream_options", "user"})
+
+
+class Prepare(Protocol):
+    """Tokenises and checks a request of one prompt; `base` holds where the request says nothing."""
+
+    def __call__(self, request: GenerationRequest, base: SamplingParams | None) -> Job: ...
 
 
 class Task(NamedTuple):
@@ -31,18 +35,28 @@ class Task(NamedTuple):
     plural: str  # what the calls that take several call their list
     to_wire: Callable[[Any], Any]
 
-    def prepare_one(self, start: object, params: SamplingParams | None, options: Options, prepare: Prepare) -> Job:
+    def prepare_one(
+        self,
+        start: object,
+        params: SamplingParams | None,
+        options: Options,
+        prepare: Prepare,
+        *,
+        is_streamed: bool = False,
+    ) -> Job:
         """
         Args:
             start: a prompt or messages.
+            params: what holds where `options` say nothing.
         Raises:
             InvalidParameter: a parameter is unknown or outside its limits, or the prompt is refused.
         """
         for name in sorted(_WIRE_ONLY.intersection(options)):
             raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
-        given = {} if params is None else {**asdict(params), "stop_token_ids": list(params.stop_token_ids)}
+        length = {} if params is None else {"max_tokens": params.max_tokens}
+        body = {**length, **options, "stream": is_streamed, self.field: self.to_wire(start)}
         with refusals(self.field):
-            return prepare(self.parse({**given, **options, self.field: self.to_wire(start)}))
+            return prepare(self.parse(body), params)
 
     def prepare_many(
         self, starts: Iterable[object], params: Params | None, options: Options, prepare: Prepare

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.types import FinishReason
+from engine.types import FinishReason, TokenLogprobs
 from server.generation import Answer, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The answers to one prompt. `text`, `token_ids` and `finish_reason` are the first answer's."""
+    """The answers to one prompt. `text`, `token_ids`, `logprobs` and `finish_reason` are the first answer's."""
 
     prompt_token_ids: list[int]
-    answers: tuple[Answer, ...]  # n of them
+    answers: tuple[Answer, ...]  # n of them; with best_of, the best first
     usage: Usage  # of all answers together; the prompt counts once
 
     @property
@@ -28,6 +28,16 @@ class Output:
     @property
     def finish_reason(self) -> FinishReason:
         return self.answers[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """Of each of `token_ids`; None where not asked for."""
+        return self.answers[0].logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """Of each of `prompt_token_ids`, None of the first; None where not asked for."""
+        return self.answers[0].prompt_logprobs
 
     @property
     def num_cached_tokens(self) -> int:

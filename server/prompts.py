@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sampling.params import InvalidParameter, SamplingParams
+from server.bad_words import bad_word_ids
 from server.chat_template import ChatTemplateError
 from server.errors import ApiError
 from server.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest, Prompt
+from server.sampling_fields import DEFAULT_BREAKERS
 from server.text_model import TextModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -18,7 +21,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 # Text above this many characters is tokenised in a worker thread: 16 KiB take about
 # as long as one step of a small model, and the other streams must not wait for it.
 MAX_INLINE_CHARS = 16 << 10
-MESSAGE_CHARS = 32  # what a message costs beside its text
+MESSAGE_CHARS = 32  # what a message, or a bad word, costs beside its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +29,38 @@ class PreparedPrompt:
     """One prompt and the parameters of each of its answers; all have passed the engine's checks."""
 
     token_ids: list[int]
-    params: tuple[SamplingParams, ...]  # one per choice
+    params: tuple[SamplingParams, ...]  # one per answer that is generated
+    num_wanted: int  # of these answers; the best, where it is not all of them
 
 
 async def prepare(request: GenerationRequest, text_model: TextModel, engine: EngineClient) -> list[PreparedPrompt]:
-    """`prepare_here`, with long texts in a worker thread. Raises what that raises."""
-    if _num_chars(request) > MAX_INLINE_CHARS:
+    """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
+    if _takes_long(request):
         return await asyncio.to_thread(prepare_here, request, text_model, engine)
     return prepare_here(request, text_model, engine)
 
 
-def prepare_here(request: GenerationRequest, text_model: TextModel, engine: EngineClient) -> list[PreparedPrompt]:
+def prepare_here(
+    request: GenerationRequest, text_model: TextModel, engine: EngineClient, base: SamplingParams | None = None
+) -> list[PreparedPrompt]:
     """Tokenises and checks every prompt of `request` before any of them is submitted. In any thread.
+
+    Args:
+        base: parameters that hold where the request says nothing.
 
     Raises:
         ApiError: the chat template refuses the messages, or a limit is passed.
         InvalidParameter: a parameter is outside its limits.
     """
-    _check_stop_token_ids(request, engine.model_info.vocab_size)
-    request.sampling_params(request.limit_tokens(0, engine.model_info.max_model_len), choice=0)  # before the hard work
+    # The parameters first: they are less work to refuse.
+    params = request.sampling_params(request.limit_tokens(0, engine.model_info.max_model_len), base)
+    params = _with_tokens_of_texts(
+        params, request, text_model, default_breakers=DEFAULT_BREAKERS if base is None else None
+    )
+    params.check_token_ids(engine.model_info.vocab_size)
     try:
         token_lists = tokenize(request, text_model, engine.model_info.max_model_len)
-        return [_check(token_ids, request, engine) for token_ids in token_lists]
+        return [_check(token_ids, request, params, engine) for token_ids in token_lists]
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
         if error.param == "prompt" and isinstance(request, ChatCompletionRequest):
@@ -84,6 +97,36 @@ def tokenize(request: GenerationRequest, text_model: TextModel, max_model_len: i
     return [text_model.tokenizer.encode(text, add_special_tokens=False)]
 
 
+def _with_tokens_of_texts(
+    params: SamplingParams,
+    request: GenerationRequest,
+    text_model: TextModel,
+    *,
+    default_breakers: Sequence[str] | None,
+) -> SamplingParams:
+    """`params` with what the tokenizer makes of the words and breakers of `request`.
+
+    Args:
+        default_breakers: where the request has none; None leaves those of `params`.
+
+    Raises:
+        InvalidParameter: there is too much of them.
+    """
+    if request.bad_words is not None:
+        params = replace(params, bad_words=bad_word_ids(request.bad_words, text_model.tokenizer))
+    breakers = default_breakers if request.dry_sequence_breakers is None else request.dry_sequence_breakers
+    if breakers is not None and params.dry_multiplier > 0.0:
+        params = replace(params, dry_breaker_ids=text_model.tokenizer.token_ids_with(breakers))
+    return params
+
+
+def _takes_long(request: GenerationRequest) -> bool:
+    if request.dry_multiplier:
+        return True  # all the vocabulary may have to be looked through
+    num_chars = _num_chars(request) + sum(2 * (len(word) + MESSAGE_CHARS) for word in request.bad_words or ())
+    return num_chars > MAX_INLINE_CHARS
+
+
 def _num_chars(request: GenerationRequest) -> int:
     if isinstance(request, ChatCompletionRequest):
         return sum(len(message.content) + MESSAGE_CHARS for message in request.messages)
@@ -110,7 +153,9 @@ def _refuse_hopeless(text: str, text_model: TextModel, max_model_len: int | None
         )
 
 
-def _check(token_ids: list[int], request: GenerationRequest, engine: EngineClient) -> PreparedPrompt:
+def _check(
+    token_ids: list[int], request: GenerationRequest, params: SamplingParams, engine: EngineClient
+) -> PreparedPrompt:
     max_model_len = engine.model_info.max_model_len
     if len(token_ids) >= max_model_len:
         raise InvalidParameter(
@@ -126,14 +171,7 @@ def _check(token_ids: list[int], request: GenerationRequest, engine: EngineClien
             f"{name} is {max_tokens} and the prompt has {len(token_ids)} tokens; "
             f"the model's context is {max_model_len} tokens, prompt and output together",
         )
-    params = tuple(request.sampling_params(max_tokens, choice) for choice in range(request.num_choices))
-    engine.check_prompt(token_ids, params[0])
-    return PreparedPrompt(token_ids, params)
-
-
-def _check_stop_token_ids(request: GenerationRequest, vocab_size: int) -> None:
-    for token_id in request.stop_token_ids or ():
-        if not 0 <= token_id < vocab_size:
-            raise InvalidParameter(
-                "stop_token_ids", f"stop_token_ids has {token_id}; token ids are from 0 to {vocab_size - 1}"
-            )
+    if max_tokens != params.max_tokens:
+        params = replace(params, max_tokens=max_tokens)
+    engine.check_prompt(token_ids, params)
+    return PreparedPrompt(token_ids, request.params_of_answers(params), request.num_choices)

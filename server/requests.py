@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sampling.params import MAX_SEED, SamplingParams
+from sampling.params import MAX_LOGPROBS, MAX_SEED, InvalidParameter, SamplingParams
 from server import unsupported
 from server.errors import ApiError, shorten
+from server.sampling_fields import SamplingFields, as_strings
+from server.strict_model import StrictModel
+from server.structured_outputs import Grammar, ResponseFormat, StructuredOutputs
 
-MAX_CHOICES = 16  # n
+MAX_CHOICES = 16  # n and best_of
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_PROMPTS = 64
 MAX_SALT_LENGTH = 256  # characters
 DEFAULT_COMPLETION_TOKENS = 16
-DEFAULT_TEMPERATURE = 1.0
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 
 Prompt: TypeAlias = str | list[int]
@@ -53,15 +55,29 @@ def _as_prompts(value: Any) -> list[Prompt]:
 def _as_stops(value: Any) -> list[str]:
     if value is None:
         return []
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+    if isinstance(value, str):
+        value = [value]
+    elif not isinstance(value, list):
         raise ValueError(f"stop is {shorten(value)}; it must be a string or a list of strings")
-    if len(stops) > MAX_STOPS:
-        raise ValueError(f"stop has {len(stops)} entries; at most {MAX_STOPS} are allowed")
-    for stop in stops:
-        if not 1 <= len(stop) <= MAX_STOP_LENGTH:
-            raise ValueError(f"stop has an entry of {len(stop)} characters; each must have from 1 to {MAX_STOP_LENGTH}")
-    return stops
+    return as_strings(value, "stop", most=MAX_STOPS, longest=MAX_STOP_LENGTH)
+
+
+def _as_num_logprobs(value: Any) -> Any:
+    """A boolean is what the chat route takes."""
+    if isinstance(value, bool):
+        raise ValueError(
+            f"logprobs is {shorten(value)}; a completion wants the number of alternatives, from 0 to {MAX_LOGPROBS}"
+        )
+    return value
+
+
+def _as_logprobs_switch(value: Any) -> Any:
+    """A number is what the completions route takes."""
+    if not isinstance(value, bool):
+        raise ValueError(
+            f"logprobs is {shorten(value)}; it must be true or false, and top_logprobs is the number of alternatives"
+        )
+    return value
 
 
 def _as_text(value: Any) -> str:
@@ -84,12 +100,6 @@ def _as_text(value: Any) -> str:
     return "\n".join(texts)
 
 
-class StrictModel(BaseModel):
-    """Unknown names are refused; "5" is not 5 and true is not 1."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
 
@@ -105,21 +115,17 @@ class Message(StrictModel):
         return message if self.name is None else {**message, "name": self.name}
 
 
-class GenerationRequest(StrictModel):
+class GenerationRequest(SamplingFields):
     """What /v1/completions, /v1/chat/completions and /v1/stream have in common. null means the default."""
 
     model: str | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Annotated[list[str], BeforeValidator(_as_stops)] = []
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: Annotated[list[str], BeforeValidator(_as_stops)] = Field(default_factory=list)
     include_stop_str_in_output: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -139,10 +145,65 @@ class GenerationRequest(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_grammar_at_most(self) -> GenerationRequest:
+        if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
+            raise ApiError(
+                "response_format and structured_outputs are both given; an answer can follow one of them",
+                param="structured_outputs",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _best_of_is_chosen_at_the_end(self) -> GenerationRequest:
+        if self.num_sampled < self.num_choices:
+            raise ApiError(
+                f"best_of is {self.best_of}; it must be at least n, {self.num_choices}",
+                param="best_of",
+                code="invalid_value",
+            )
+        if self.stream and self.num_sampled > self.num_choices:
+            raise ApiError(
+                f"best_of is {self.best_of} and n is {self.num_choices}; when streaming they must be equal, "
+                "because which answers are best is known at the end",
+                param="best_of",
+                code="invalid_value",
+            )
+        return self
+
     @property
     def num_choices(self) -> int:
         """Answers wanted per prompt."""
         return 1 if self.n is None else self.n
+
+    @property
+    def num_sampled(self) -> int:
+        """Answers generated per prompt, of which the best `num_choices` are wanted."""
+        return self.num_choices if self.best_of is None else self.best_of
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives wanted for each generated token; None: not even the token's own logprob."""
+        raise NotImplementedError
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What every answer must match.
+
+        Raises:
+            InvalidParameter: it is no JSON where it should be.
+        """
+        wish = self.structured_outputs or self.response_format
+        try:
+            return None if wish is None else wish.to_grammar()
+        except ValueError as error:
+            raise InvalidParameter(self.grammar_parameter, f"{self.grammar_parameter}: {error}") from error
+
+    @property
+    def grammar_parameter(self) -> str:
+        """Wire name of the parameter that `grammar` comes from."""
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
 
     @property
     def wants_usage(self) -> bool:
@@ -158,29 +219,33 @@ class GenerationRequest(StrictModel):
         """The most tokens to generate after a prompt of `num_prompt_tokens` that fits the model."""
         raise NotImplementedError
 
-    def sampling_params(self, max_tokens: int, choice: int) -> SamplingParams:
-        """The engine's parameters for the `choice`-th answer, which has a seed of its own.
+    def sampling_params(self, max_tokens: int, base: SamplingParams | None = None) -> SamplingParams:
+        """The engine's parameters, less what a tokenizer makes of text.
+
+        Args:
+            base: what holds where the request says nothing.
 
         Raises:
             InvalidParameter: a value is outside its limits.
         """
-        params = SamplingParams(
-            max_tokens=max_tokens,
-            temperature=DEFAULT_TEMPERATURE if self.temperature is None else self.temperature,
-            top_k=0 if self.top_k is None else self.top_k,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=0.0 if self.min_p is None else self.min_p,
-            seed=self.seed,
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            ignore_eos=self.ignore_eos is True,
-        )
-        if params.seed is None or choice == 0:
-            return params
-        return _with_seed(params, params.seed + choice)
+        given = self.given()
+        if self.num_logprobs is not None:
+            given["logprobs"] = self.num_logprobs
+        params = replace(base or SamplingParams(), max_tokens=max_tokens, **given)
+        if self.num_sampled > self.num_choices and params.logprobs is None:
+            return replace(params, logprobs=0)  # the best are chosen by it
+        return params
+
+    def params_of_answers(self, params: SamplingParams) -> tuple[SamplingParams, ...]:
+        """`params` for each answer that is generated; where there is a seed, each has its own."""
+        if params.seed is None:
+            return (params,) * self.num_sampled
+        return tuple(_with_seed(params, params.seed + answer) for answer in range(self.num_sampled))
 
 
 class CompletionRequest(GenerationRequest):
     prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts)]
+    logprobs: Annotated[int, BeforeValidator(_as_num_logprobs)] | None = None
 
     @classmethod
     def parse(cls, body: Any) -> CompletionRequest:
@@ -191,6 +256,10 @@ class CompletionRequest(GenerationRequest):
         """
         return cls.model_validate(_strip(body, unsupported.COMPLETIONS))
 
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
     def limit_tokens(self, num_prompt_tokens: int, max_model_len: int) -> int:
         if self.max_tokens is not None:
             return self.max_tokens
@@ -200,6 +269,8 @@ class CompletionRequest(GenerationRequest):
 class ChatCompletionRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: int | None = None
+    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @classmethod
     def parse(cls, body: Any) -> ChatCompletionRequest:
@@ -209,6 +280,20 @@ class ChatCompletionRequest(GenerationRequest):
             ApiError, ValidationError: it is not a valid request.
         """
         return cls.model_validate(_strip(body, unsupported.CHAT))
+
+    @model_validator(mode="after")
+    def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(
+                f"top_logprobs is {self.top_logprobs} and logprobs is not true; it is only allowed with logprobs",
+                param="top_logprobs",
+                code="invalid_value",
+            )
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def length_parameter(self) -> str:

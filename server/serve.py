@@ -81,7 +81,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             return EXIT_FAILURE
         loaded.engine.start(asyncio.get_running_loop())
         _log_backends(loaded.engine.model_info, settings)
-        service.open(loaded.engine, loaded.text_model)
+        service.open(loaded.engine, loaded.text_model, loaded.vocabulary)
         announce(f"Eagre serves {service.model_name}; open {_address(settings.host, runner)}/ in a browser")
         return await _serve_until_stopped(service, loaded, stopped)
     finally:

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from engine.types import EngineError
+from server.compiled_grammar import CompiledGrammar
 from server.errors import ApiError, model_not_found, unavailable
 from server.generation import Generation
+from server.grammar_compiler import GrammarCompiler
+from server.grammar_vocabulary import GrammarVocabulary
 from server.metrics import Metrics
 from server.prompts import prepare
 from server.requests import GenerationRequest
 from server.settings import ServerSettings
 from server.text_model import TextModel
+from server.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -43,14 +47,26 @@ class Service:
         self._is_draining = False
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
+        self._grammars: GrammarCompiler | None = None
         self._generations: set[Generation] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def open(self, engine: EngineClient, text_model: TextModel) -> None:
-        """Ends the loading phase; the engine must have been started."""
+    def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
+        """Ends the loading phase; the engine must have been started.
+
+        Args:
+            vocabulary: of `text_model`; None: made when a grammar is compiled.
+        """
         self._engine = engine
         self._text_model = text_model
+        self._grammars = GrammarCompiler(
+            text_model.tokenizer,
+            engine.model_info.vocab_size,
+            timeout=self.settings.grammar_timeout,
+            max_bytes=self.settings.max_grammar_bytes,
+            vocabulary=vocabulary,
+        )
         self.metrics.watch_engine(engine.stats)
 
     @property
@@ -89,6 +105,16 @@ class Service:
         return self._text_model.name
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            ApiError: the model is still loading.
+        """
+        if self._text_model is None:
+            raise self._refusal(Phase.LOADING)
+        return self._text_model.tokenizer
+
+    @property
     def num_generations(self) -> int:
         return len(self._generations)
 
@@ -120,9 +146,15 @@ class Service:
         if self._engine is None or self._text_model is None:
             raise self._refusal(Phase.LOADING)
         prompts = await prepare(request, self._text_model, self._engine)
-        self.check_accepting()  # once more: a long prompt takes a while to tokenise
+        grammar = await self._compile_grammar(request)
+        self.check_accepting()  # once more: a long prompt takes a while to tokenise, a grammar to compile
         generation = Generation.submit(
-            request, prompts, engine=self._engine, text_model=self._text_model, metrics=self.metrics
+            request,
+            prompts,
+            engine=self._engine,
+            text_model=self._text_model,
+            metrics=self.metrics,
+            grammar=grammar,
         )
         self._generations.add(generation)
         self._idle.clear()
@@ -133,6 +165,16 @@ class Service:
             self._generations.discard(generation)
             if not self._generations:
                 self._idle.set()
+
+    async def _compile_grammar(self, request: GenerationRequest) -> CompiledGrammar | None:
+        """
+        Raises:
+            InvalidParameter: the grammar is refused, or takes too long.
+        """
+        grammar = request.grammar
+        if grammar is None or self._grammars is None:
+            return None
+        return await self._grammars.compile(grammar, request.grammar_parameter)
 
     def start_draining(self) -> None:
         """Refuses new work from now on."""

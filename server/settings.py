@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from engine.config import EngineConfig
+from server.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 from server.logs import LOG_FORMATS, LOG_LEVELS
 from server.model_store import cache_folder
 
@@ -91,6 +92,8 @@ class ServerSettings:
     request_timeout: float | None = _setting(None, float, "time a request has from its arrival to its end", "SECONDS")
     queue_timeout: float | None = _setting(None, float, "time a request may wait before it runs", "SECONDS")
     max_body_bytes: int = _setting(4 << 20, int, "largest request body and WebSocket frame", "BYTES")
+    max_grammar_bytes: int = _setting(DEFAULT_MAX_BYTES, int, "largest JSON schema, regex or grammar", "BYTES")
+    grammar_timeout: float = _setting(DEFAULT_TIMEOUT, float, "time such a grammar may take to compile", "SECONDS")
     shutdown_timeout: float = _setting(30.0, float, "time running streams have to end after SIGTERM", "SECONDS")
     ping_interval: float = _setting(15.0, float, "longest silence on an open stream", "SECONDS")
     write_timeout: float = _setting(30.0, float, "time after which a stalled client is cut off", "SECONDS")
@@ -106,6 +109,14 @@ class ServerSettings:
         self._require(bool(self.model), "model", "it must not be empty")
         self._require(self.served_model_name != "", "served_model_name", "it must not be empty")
         self._require(self.max_body_bytes >= 1024, "max_body_bytes", "it must be at least 1024")
+        self._require(
+            1 <= self.max_grammar_bytes <= LARGEST_MAX_BYTES,
+            "max_grammar_bytes",
+            f"it must be from 1 to {LARGEST_MAX_BYTES}",
+        )
+        self._require(
+            0 < self.grammar_timeout <= MAX_SECONDS, "grammar_timeout", f"it must be above 0, at most {MAX_SECONDS}"
+        )
         self._require(
             0 <= self.shutdown_timeout <= MAX_SECONDS, "shutdown_timeout", f"it must be from 0 to {MAX_SECONDS}"
         )

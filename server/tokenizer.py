@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from server.byte_level_bpe import ByteLevelBpe
@@ -23,6 +25,9 @@ END_TOKENS = frozenset(
         "<end_of_utterance>",
     }
 )
+
+
+_REMEMBERED_SEARCHES = 64
 
 
 class Vocabulary(Protocol):
@@ -75,6 +80,8 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self._prefix_ids, self._suffix_ids = list(prefix_ids), list(suffix_ids)
+        # On the instance, so that it goes when the tokenizer goes.
+        self._remembered_ids_with = lru_cache(maxsize=_REMEMBERED_SEARCHES)(self._find_ids_with)
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
@@ -131,6 +138,23 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The token as the vocabulary writes it: `<|im_end|>`, `Ġthe`."""
         return self._tokens[token_id]
+
+    def token_ids_with(self, texts: Collection[str]) -> tuple[int, ...]:
+        """Tokens that have one of `texts` in their own; that of control tokens is their name.
+
+        A look at the whole vocabulary, some ms long, but for texts that were asked for lately.
+        """
+        return self._remembered_ids_with(frozenset(texts))
+
+    def _find_ids_with(self, texts: frozenset[str]) -> tuple[int, ...]:
+        if not texts:
+            return ()
+        has_one = re.compile(b"|".join(re.escape(text.encode("utf-8")) for text in sorted(texts))).search
+        return tuple(
+            token_id
+            for token_id, (data, name) in enumerate(zip(self.token_bytes, self._tokens, strict=True))
+            if has_one(data or name.encode("utf-8"))
+        )
 
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:

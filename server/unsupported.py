@@ -14,35 +14,20 @@ from server.errors import ApiError, shorten
 # Wire name: the values that ask for nothing. null is neutral everywhere.
 _SHARED: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
-    "dry_multiplier": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
     "metadata": ({},),
-    "min_tokens": (0,),
-    "presence_penalty": (0,),
-    "prompt_logprobs": (),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
     "return_progress": (False,),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "stream_interval": (1,),
-    "structured_outputs": ({},),
     "truncate_prompt_tokens": (),
-    "typical_p": (1,),
-    "xtc_probability": (0,),
 }
 
 COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
     **_SHARED,
-    "best_of": (1,),
     "echo": (False,),
-    "logprobs": (),  # 0 asks for the sampled token's own
     "suffix": ("",),
 }
 
@@ -51,14 +36,12 @@ CHAT: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": ("none",),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),  # says nothing where there are no tools
     "prediction": (),
     "reasoning_effort": ("none",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": (),
     "web_search_options": (),
 }

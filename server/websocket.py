@@ -13,6 +13,7 @@ from server.answer import note_progress
 from server.choice import Delta
 from server.errors import ApiError, shorten, to_api_error
 from server.generation import Generation
+from server.logprobs import WireLogprobs, wire_logprobs
 from server.logs import log, new_request_id, note
 from server.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from server.service import SERVICE, Service
@@ -218,10 +219,11 @@ class StreamSocket:
                     )
                 )
                 head = b'{"type":"delta","id":%b,"index":' % orjson.dumps(client_id)
+                logprobs = wire_logprobs(request, generation, self._service.tokenizer)
                 async for deltas in generation:
                     for delta in deltas:
                         if delta.text or delta.token_ids:
-                            await self._send(_delta_frame(head, delta))
+                            await self._send(_delta_frame(head, delta, logprobs))
             finally:
                 del self._generations[client_id]
                 note_progress(generation)
@@ -254,12 +256,13 @@ async def close_all(service: Service) -> None:
     )
 
 
-def _delta_frame(head: bytes, delta: Delta) -> bytes:
-    return b'%b%d,"text":%b,"token_ids":%b}' % (
+def _delta_frame(head: bytes, delta: Delta, logprobs: WireLogprobs | None) -> bytes:
+    return b'%b%d,"text":%b,"token_ids":%b%b}' % (
         head,
         delta.index,
         orjson.dumps(delta.text),
         orjson.dumps(delta.token_ids),
+        b"" if logprobs is None else b',"logprobs":' + logprobs.encode(delta) + logprobs.encode_prompt(delta),
     )
 
 

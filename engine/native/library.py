@@ -20,7 +20,10 @@ VARIANTS = {
     "neon": {"asimddp"},
     "plain": set[str](),
 }
-TARGETS = ("norm_product", "add_product", "head_product", "embed", "attention", "argmax", "empty")
+TARGETS = (
+    "norm_product", "add_product", "head_product", "embed", "attention", "argmax", "empty",
+    "sample_random", "sample_full", "logprobs",
+)  # fmt: skip
 
 VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
 FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file

@@ -9,7 +9,8 @@ from typing import cast
 
 from engine.client import EngineClient
 from engine.config import ModelInfo
-from engine.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent
+from engine.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent, TokenLogprobs
+from sampling.grammar import GrammarError, TokenMatcher
 from sampling.params import InvalidParameter, SamplingParams
 
 Respond = Callable[[Sequence[int], SamplingParams], Sequence[int]]
@@ -20,12 +21,31 @@ def echo(prompt_token_ids: Sequence[int], _params: SamplingParams) -> Sequence[i
     return prompt_token_ids
 
 
+def logprob_of(token_id: int) -> float:
+    """The same wherever the token stands; binary fractions, so that sums are exact."""
+    return -(token_id + 1) / 32
+
+
+def token_logprobs(token_id: int, num_best: int, listed: Sequence[int] = ()) -> TokenLogprobs:
+    """The smaller the id, the likelier is the token."""
+    best = [(best_id, logprob_of(best_id)) for best_id in range(num_best)]
+    return TokenLogprobs(logprob_of(token_id), token_id + 1, best, [logprob_of(listed_id) for listed_id in listed])
+
+
 class FakeTokenStream:
     def __init__(
-        self, request_id: str, output: Sequence[int], params: SamplingParams, engine: FakeEngineClient
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        output: Sequence[int],
+        params: SamplingParams,
+        engine: FakeEngineClient,
+        matcher: TokenMatcher | None = None,
     ) -> None:
         self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
         self.params = params
+        self.matcher = matcher
         self.num_generated = 0
         self.num_events_read = 0
         self.is_finished = False
@@ -35,6 +55,7 @@ class FakeTokenStream:
         self._finish_reason: FinishReason | None = None
         self._error: str | None = None
         self._is_read_to_end = False
+        self._has_brought_prompt = False
         self._changed = asyncio.Event()
 
     def __aiter__(self) -> FakeTokenStream:
@@ -48,7 +69,28 @@ class FakeTokenStream:
         token_ids, self._token_ids = self._token_ids, []
         self._is_read_to_end = self._finish_reason is not None
         self.num_events_read += 1
-        return TokenEvent(token_ids, self._finish_reason, self._engine.num_cached_tokens, self._error)
+        brings_prompt = bool(token_ids) and not self._has_brought_prompt
+        self._has_brought_prompt |= brings_prompt
+        return TokenEvent(
+            token_ids,
+            self._finish_reason,
+            self._engine.num_cached_tokens,
+            self._error,
+            self._logprobs_of(token_ids),
+            self._prompt_logprobs() if brings_prompt else None,
+        )
+
+    def _logprobs_of(self, token_ids: Sequence[int]) -> list[TokenLogprobs] | None:
+        num_best = self.params.logprobs
+        if num_best is None:
+            return None
+        return [token_logprobs(token_id, num_best, self.params.logprob_token_ids) for token_id in token_ids]
+
+    def _prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        num_best = self.params.prompt_logprobs
+        if num_best is None:
+            return None
+        return [None, *(token_logprobs(token_id, num_best) for token_id in self.prompt_token_ids[1:])]
 
     def abort(self) -> None:
         if not self.is_finished:
@@ -70,6 +112,12 @@ class FakeTokenStream:
             token_id = self._output[position % len(self._output)]
         else:
             token_id = self._engine.eos_token_id
+        if self.matcher is not None:
+            try:
+                self.matcher.accept(token_id)
+            except GrammarError as error:
+                self.finish(FinishReason.ERROR, str(error))
+                return
         self.num_generated += 1
         self._token_ids.append(token_id)
         self._changed.set()
@@ -135,6 +183,7 @@ class FakeEngineClient:
             raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; the context is {limit} tokens")
         if num_tokens + params.max_tokens > limit:
             raise InvalidParameter("max_tokens", f"max_tokens is {params.max_tokens}; {limit - num_tokens} would fit")
+        params.check_token_ids(vocab_size)
         for token_id in prompt_token_ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidParameter("prompt", f"the prompt has token id {token_id}; the last is {vocab_size - 1}")
@@ -148,6 +197,7 @@ class FakeEngineClient:
         priority: int = 0,
         cache_salt: str | None = None,
         timeout: float | None = None,
+        matcher: TokenMatcher | None = None,
     ) -> FakeTokenStream:
         if not self.is_alive:
             raise EngineError("the engine is not running")
@@ -156,7 +206,8 @@ class FakeEngineClient:
             raise QueueFull(f"{len(self.running)} requests wait; the limit is {self.max_num_queued}")
         request_id = request_id or f"request-{next(self._ids)}"
         self.options[request_id] = {"priority": priority, "cache_salt": cache_salt, "timeout": timeout}
-        stream = FakeTokenStream(request_id, self.respond(prompt_token_ids, params), params, self)
+        output = self.respond(prompt_token_ids, params)
+        stream = FakeTokenStream(request_id, prompt_token_ids, output, params, self, matcher)
         self.running[request_id] = stream
         self.submitted.append(stream)
         return stream

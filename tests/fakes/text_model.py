@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from server.chat_template import ChatTemplate
 from server.text_model import TextModel
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
+CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -17,7 +18,7 @@ CHAT_TEMPLATE = (
 
 class FakeTokenizer:
     vocab_size = 260
-    max_token_bytes = 4  # as if a control token were written with so many
+    max_token_bytes = 4
     eos_token_ids = (EOS,)
     token_bytes = tuple([bytes([value]) for value in range(256)] + [b""] * 4)
 
@@ -26,6 +27,14 @@ class FakeTokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(self.token_bytes[token_id] for token_id in token_ids).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        return chr(token_id) if token_id < 256 else CONTROL_TOKENS[token_id - 256]
+
+    def token_ids_with(self, texts: Collection[str]) -> tuple[int, ...]:
+        return tuple(
+            token_id for token_id in range(self.vocab_size) if any(text in self.token_text(token_id) for text in texts)
+        )
 
 
 class FakeTextModel:

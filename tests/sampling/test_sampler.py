@@ -1,148 +1,166 @@
-"""The sampler against a plain numpy reference, and its draws against exact probabilities."""
+"""The whole sampler against the reference, in batches in which every row asks for something else."""
 
-from functools import partial
-
-import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from sampling.rows import (
-    MIN_P,
-    NOT_SAMPLED,
-    POSITION,
-    SEED_LOW,
-    SLOT,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-    SamplingRows,
-)
-from sampling.sampler import sample
-from sampling.slots import Slots
-from sampling.threshold import top_k_mask, top_p_mask
+from sampling.logprobs import TOKEN
+from sampling.params import SamplingParams
+from sampling.rows import NOT_SAMPLED, POSITION, SLOT, Level
+from sampling.state import Slots
+from tests.sampling.agreement import assert_follows, assert_frequencies, draws_of
+from tests.sampling.batches import NUM_SLOTS, batch_of, random_logits, sample_batch, tokens_of
+from tests.sampling.random_requests import random_requests
+from tests.sampling.reference import Request, best_token, distribution
 
-NUM_SLOTS = 4096
-run = jax.jit(partial(sample, all_greedy=False))
-run_greedy = jax.jit(partial(sample, all_greedy=True))
+LEVELS = {Level.GREEDY: 0.0, Level.RANDOM: 1.0, Level.FULL: 1.0}  # and a temperature for each
 
 
-def rows_of(num_rows, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, position=0):
-    rows = SamplingRows.padding(num_rows, NUM_SLOTS)
-    rows.ints[:, SLOT] = np.arange(num_rows)
-    rows.ints[:, TOP_K], rows.ints[:, SEED_LOW], rows.ints[:, POSITION] = top_k, seed, position
-    rows.floats[:, TEMPERATURE], rows.floats[:, TOP_P], rows.floats[:, MIN_P] = temperature, top_p, min_p
-    return rows
+@pytest.mark.parametrize("vocab_size", [7, 600])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_token_is_the_references(body, vocab_size, seed):
+    requests = random_requests(seed, 60, vocab_size)
+    assert_follows(body, requests, random_logits(seed, 60, vocab_size), seeds=range(100 * seed, 100 * seed + 60))
 
 
-def exact_probabilities(logits, temperature, top_k, top_p, min_p):
-    """What the parameters ask for, in float64 and by sorting."""
-    scaled = logits.astype(np.float64) / temperature
-    p = np.exp(scaled - scaled.max())
-    p[p < min_p] = 0.0
-    if top_k > 0:
-        p[p < np.sort(p)[::-1][min(top_k, len(p)) - 1]] = 0.0
-    if top_p < 1.0:
-        order = np.argsort(-p)
-        before = np.cumsum(p[order]) - p[order]
-        p[order[before >= top_p * p.sum()]] = 0.0
-    return p / p.sum()
+@pytest.mark.parametrize("seed", range(6, 9))
+def test_every_greedy_token_is_the_references(body, seed):
+    requests = random_requests(seed, 60, 600, temperature=0.0)
+    logits = random_logits(seed, 60, 600)
+    tokens = assert_follows(body, requests, logits)
+    assert tokens.tolist() == [best_token(*pair) for pair in zip(logits, requests, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p", "min_p"),
-    [(1.0, 0, 1.0, 0.0), (0.5, 0, 1.0, 0.0), (1.5, 5, 1.0, 0.0), (1.0, 0, 0.7, 0.0), (1.0, 0, 1.0, 0.2),
-     (1.3, 12, 0.8, 0.05), (1.0, 1, 1.0, 0.0), (1.0, 0, 1e-9, 0.0), (2.0, 1000, 0.999, 0.0)],
-)  # fmt: skip
-def test_draws_follow_the_exact_probabilities(temperature, top_k, top_p, min_p):
-    vocab_size, num_draws = 600, 4096  # more than one group of the two-level draw
-    logits = (np.random.default_rng(1).standard_normal(vocab_size) * 3).astype(np.float32)
-    logits[300:] -= 4
-    rows = rows_of(
-        num_draws, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=5, position=np.arange(num_draws)
+def test_tokens_are_as_frequent_as_they_are_probable(body):
+    """Here the random numbers are nobody's business but the sampler's."""
+    requests = random_requests(10, 48, 600, temperature=1.2)
+    logits = random_logits(10, 48, 600, spread=2.0)
+    requests = [pair[0] for pair in zip(requests, logits, strict=True) if best_token(pair[1], pair[0]) < 600][:32]
+    logits = logits[:32]
+    tokens = draws_of(body, requests, logits, num_draws=600)
+    for row, request in enumerate(requests):
+        assert_frequencies(tokens[row], distribution(logits[row], request).total, request)
+
+
+@pytest.mark.parametrize("level", [Level.RANDOM, Level.FULL])
+@pytest.mark.parametrize("temperature", [0.0, 1e-30, 1e-40, 1e-50])
+def test_at_next_to_no_temperature_the_best_token_is_certain(body, temperature, level):
+    logits = random_logits(1, 60, 600)
+    batch = batch_of([Request(SamplingParams(temperature=temperature))] * 60, logits)
+    assert tokens_of(body, batch, level)[:60].tolist() == logits.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("level", [Level.GREEDY, Level.FULL])
+def test_of_equals_greedy_takes_the_first(body, level):
+    logits = random_logits(2, 4, 600)
+    logits[0, [300, 20, 599]] = 50.0
+    logits[1] = 0.0
+    logits[2] = -np.inf
+    logits[2, [7, 8]] = -3.0
+    logits[3, [100, 99]] = [0.0, -0.0]
+    logits[3, logits[3] > 0] = -1.0
+    batch = batch_of([Request(SamplingParams(temperature=0.0))] * 4, logits)
+    assert tokens_of(body, batch, level)[:4].tolist() == [20, 0, 7, 99]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_padding_samples_nothing_and_touches_no_slot(body, level):
+    requests = [Request(SamplingParams(temperature=LEVELS[level]))] * 3
+    batch = batch_of(requests, random_logits(3, 3, 600), slots=[9, 2, 40])
+    batch.rows.ints[1] = batch.rows.ints[-1]
+    batch.logits[[1, 5]] = np.nan  # whatever lies in a padding row
+    tokens = tokens_of(body, batch, level)
+    assert ((tokens == NOT_SAMPLED) == (batch.rows.ints[:, SLOT] == NUM_SLOTS)).all()
+    assert (tokens[[0, 2]] >= 0).all()
+
+
+def test_what_padding_samples_is_written_nowhere(body):
+    requests = [Request(SamplingParams(frequency_penalty=1.0))] * 2
+    batch = batch_of(requests, random_logits(3, 2, 600), slots=[9, 40])
+    slots = Slots(np.full(NUM_SLOTS, -5, np.int32))
+    out, after = sample_batch(body, batch._replace(slots=slots))
+    tokens, position = out[:2, TOKEN], batch.rows.ints[0, POSITION]
+    expected = np.full(NUM_SLOTS, -5, np.int32)
+    expected[[9, 40]] = tokens
+    assert np.array_equal(after.slots.last_token, expected)
+    history, counts = batch.states.history.copy(), batch.states.penalties.counts.copy()
+    history[[9, 40], position] = tokens
+    counts[[9, 40], tokens] += 1
+    assert np.array_equal(after.states.history, history)
+    assert np.array_equal(after.states.penalties.counts, counts)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("place", [0, 255, 599])
+def test_a_nan_is_reported_and_stays_in_its_row(body, level, place):
+    requests = [Request(SamplingParams(temperature=LEVELS[level]))] * 3
+    logits = random_logits(4, 3, 600)
+    clean = tokens_of(body, batch_of(requests, logits), level)
+    logits[1, place] = np.nan
+    tokens = tokens_of(body, batch_of(requests, logits), level)
+    assert tokens[:3].tolist() == [clean[0], 600, clean[2]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_nan_is_reported_where_its_token_is_banned_too(body, temperature):
+    params = SamplingParams(temperature=temperature, bad_words=((5,),), top_k=3)
+    logits = random_logits(5, 2, 600)
+    logits[0, 5] = np.nan
+    logits[1] = np.nan
+    assert assert_follows(body, [Request(params)] * 2, logits).tolist() == [600, 600]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
+def test_nothing_left_is_reported_whatever_took_it(body, temperature):
+    def banned(**params) -> SamplingParams:
+        return SamplingParams(temperature=temperature, min_tokens=1, top_p=0.5, typical_p=0.5, **params)
+
+    requests = [
+        Request(banned(bad_words=tuple((token,) for token in range(7)))),
+        Request(banned(allowed_token_ids=(3,), bad_words=((3,),))),
+        Request(banned(), stop_ids=frozenset(range(7))),
+        Request(banned(allowed_token_ids=(3, 4)), grammar=frozenset({1, 2})),
+        Request(banned(allowed_token_ids=(3, 4)), stop_ids=frozenset({3}), grammar=frozenset({3})),
+        Request(banned(logit_bias=((1, 100.0),))),
+    ]
+    logits = random_logits(6, 6, 7)
+    logits[5] = -np.inf
+    assert assert_follows(body, requests, logits).tolist() == [8] * 6
+
+
+@pytest.mark.parametrize("level", [Level.RANDOM, Level.FULL])
+def test_an_infinite_logit_wins(body, level):
+    logits = random_logits(7, 2, 600)
+    logits[:, 77] = np.inf
+    cuts = SamplingParams(top_p=0.5, typical_p=0.5, top_k=3, top_n_sigma=1.0, min_p=0.1)
+    requests = [Request(cuts), Request(SamplingParams())]
+    assert tokens_of(body, batch_of(requests, logits), level)[:2].tolist() == [77, 77]
+
+
+def test_every_cut_at_once_leaves_the_best(body):
+    params = SamplingParams(
+        top_n_sigma=1e-6, min_p=1.0, top_k=1, typical_p=1e-9, top_p=1e-9, xtc_probability=1.0, xtc_threshold=0.0
     )
-    _, tokens = run(np.tile(logits, (num_draws, 1)), Slots.zeros(NUM_SLOTS), rows)
-    counts = np.bincount(np.asarray(tokens), minlength=vocab_size)
-    expected = exact_probabilities(logits, temperature, top_k, top_p, min_p) * num_draws
-    assert counts[expected == 0].sum() == 0
-    # Chi-square over cells of at least 5 expected draws; the rest is one cell. 5 sigma of its own spread.
-    big = expected >= 5
-    observed = np.append(counts[big], counts[~big].sum())
-    wanted = np.append(expected[big], expected[~big].sum())
-    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
-    chi_square = ((observed - wanted) ** 2 / wanted).sum()
-    degrees = len(wanted) - 1
-    assert chi_square <= degrees + 5 * np.sqrt(2 * degrees) + 1e-9
+    logits = random_logits(8, 60, 600)
+    assert assert_follows(body, [Request(params)] * 60, logits).tolist() == logits.argmax(axis=1).tolist()
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 3, 40, 64, 1000]), st.sampled_from([0.05, 0.5, 0.9, 1.0]))
-def test_masks_equal_those_of_sorting(seed, top_k, top_p):
-    random = np.random.default_rng(seed)
-    logits = np.round(random.standard_normal((3, 64)) * 4, 1).astype(np.float32)  # rounded: ties happen
-    kept = np.asarray(top_k_mask(logits, np.full(3, top_k, np.int32)))
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    nucleus = np.asarray(top_p_mask(weights, np.full(3, top_p, np.float32)))
-    for row in range(3):
-        k = len(logits[row]) if top_k < 1 else min(top_k, len(logits[row]))
-        assert np.array_equal(kept[row], logits[row] >= np.sort(logits[row])[-k])
-        ordered = np.sort(weights[row])[::-1]
-        shares = np.cumsum(ordered.astype(np.float64))
-        enough = np.argmax(shares >= np.float32(top_p) * shares[-1] * (1 - 1e-6))
-        expected = weights[row] >= (0 if top_p >= 1 else ordered[enough])
-        # Where float32 sums decide the last token otherwise, the two sets differ by ties of one value.
-        different = weights[row][nucleus[row] != expected]
-        assert len(set(different.tolist())) <= 1
-        assert nucleus[row].any()
-
-
-def test_greedy_takes_the_first_of_the_best():
-    logits = np.array([[0, 3, 3, 1], [-5, -7, -9, -5], [-np.inf, 2, -np.inf, 1]], np.float32)
-    _, tokens = run_greedy(logits, Slots.zeros(NUM_SLOTS), rows_of(3, temperature=0.0))
-    assert np.asarray(tokens).tolist() == [1, 0, 1]
-
-
-def test_a_row_does_not_depend_on_its_neighbours():
-    random = np.random.default_rng(3)
-    logits = (random.standard_normal((8, 500)) * 2).astype(np.float32)
-    settings_ = [dict(temperature=0.0), dict(), dict(top_k=3), dict(top_p=0.5), dict(min_p=0.3), dict(temperature=1.7),
-                 dict(top_k=9, top_p=0.9), dict(seed=4)]  # fmt: skip
-    rows = SamplingRows.padding(8, NUM_SLOTS)
-    for index, wish in enumerate(settings_):
-        one = rows_of(1, position=index, **wish)
-        rows.ints[index], rows.floats[index] = one.ints[0], one.floats[0]
-        rows.ints[index, SLOT] = index
-    slots, together = run(logits, Slots.zeros(NUM_SLOTS), rows)
-    for index in range(8):
-        alone_rows = SamplingRows(rows.ints[index : index + 1], rows.floats[index : index + 1])
-        _, alone = run(logits[index : index + 1], Slots.zeros(NUM_SLOTS), alone_rows)
-        assert int(alone[0]) == int(together[index])
-        assert int(slots.last_token[index]) == int(together[index])
-
-
-def test_seed_and_position_decide_and_nothing_else():
-    logits = np.zeros((64, 1000), np.float32)
-    _, once = run(logits, Slots.zeros(NUM_SLOTS), rows_of(64, seed=7, position=np.arange(64)))
-    _, again = run(logits, Slots.zeros(NUM_SLOTS), rows_of(64, seed=7, position=np.arange(64)))
-    _, other = run(logits, Slots.zeros(NUM_SLOTS), rows_of(64, seed=8, position=np.arange(64)))
-    assert np.array_equal(once, again)
-    assert np.mean(np.asarray(once) == np.asarray(other)) < 0.1
-    assert len(set(np.asarray(once).tolist())) > 50
-
-
-def test_padding_rows_sample_nothing_and_touch_no_slot():
-    rows = SamplingRows.padding(4, NUM_SLOTS)
-    rows.ints[1, SLOT] = 2
-    logits = np.tile(np.arange(10, dtype=np.float32), (4, 1))
-    slots, tokens = run_greedy(logits, Slots.zeros(NUM_SLOTS), rows)
-    assert np.asarray(tokens).tolist() == [NOT_SAMPLED, 9, NOT_SAMPLED, NOT_SAMPLED]
-    assert np.flatnonzero(slots.last_token).tolist() == [2]
-
-
-@pytest.mark.parametrize("program", [run, run_greedy])
-def test_a_nan_is_reported_and_stays_in_its_row(program):
-    logits = np.tile(np.arange(10, dtype=np.float32), (2, 1))
-    logits[0, 3] = np.nan
-    _, tokens = program(logits, Slots.zeros(NUM_SLOTS), rows_of(2, temperature=0.0))
-    assert np.asarray(tokens).tolist() == [10, 9]
+@pytest.mark.parametrize("vocab_size", [7, 600])
+def test_a_long_output_step_by_step_as_from_scratch(body, vocab_size):
+    """What the device keeps after each step is what a request, staged anew, would find there."""
+    requests = random_requests(11, 60, vocab_size)
+    requests = [Request(r.params, r.prompt, r.output[:3], r.stop_ids) for r in requests]  # no grammar: it would move on
+    batch = batch_of(requests, np.zeros((60, vocab_size), np.float32))
+    is_running = np.ones(60, bool)
+    for step in range(8):
+        batch.logits[:60] = logits = random_logits(100 + step, 60, vocab_size)
+        batch.rows.ints[:60, POSITION] = [len(request.token_ids) for request in requests]
+        batch.rows.ints[:60, SLOT] = np.where(is_running, np.arange(60), NUM_SLOTS)
+        out, batch = sample_batch(body, batch)
+        tokens = out[:60, TOKEN]
+        assert np.array_equal(tokens[is_running], assert_follows(body, requests, logits)[is_running])
+        assert np.array_equal(np.asarray(batch.slots.last_token)[:60][is_running], tokens[is_running])
+        is_running &= tokens < vocab_size  # the others have no token left
+        for row in np.flatnonzero(is_running).tolist():
+            old = requests[row]
+            requests[row] = Request(old.params, old.prompt, (*old.output, int(tokens[row])), old.stop_ids)
+    assert is_running.sum() > 30

@@ -110,6 +110,8 @@ async def test_parameters_at_their_neutral_value_are_accepted(server: RunningSer
         "suffix": "",
         "logprobs": None,
         "logit_bias": {},
+        "bad_words": [],
+        "dry_sequence_breakers": [],
         "presence_penalty": 0.0,
         "frequency_penalty": 0,
         "response_format": {"type": "text"},

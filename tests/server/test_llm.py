@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from sampling.params import InvalidParameter, SamplingParams
 from server.batch import BatchProgress
 from server.llm import LLM
 from server.loading import LoadedModel
-from server.requests import CompletionRequest
-from tests.fakes.engine_client import FakeEngineClient
+from server.requests import ChatCompletionRequest, CompletionRequest
+from tests.fakes.engine_client import FakeEngineClient, token_logprobs
 from tests.fakes.text_model import EOS, FakeTextModel, render
 
 ROOT = Path(__file__).parents[2]
@@ -125,12 +125,46 @@ def test_params_are_the_engines_and_keywords_win(make_llm: MakeLLM) -> None:
     engine = FakeEngineClient()
     llm = make_llm(engine)
     params = SamplingParams(
-        max_tokens=5, temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=4, stop_token_ids=(1, 2), ignore_eos=True
+        max_tokens=5,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+        min_p=0.1,
+        typical_p=0.8,
+        top_n_sigma=1.5,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.1,
+        dry_multiplier=0.8,
+        dry_base=2.0,
+        dry_allowed_length=3,
+        dry_penalty_last_n=64,
+        dry_breaker_ids=(10, 58),
+        xtc_probability=0.5,
+        xtc_threshold=0.2,
+        min_tokens=2,
+        seed=4,
+        stop_token_ids=(1, 2),
+        ignore_eos=True,
+        logit_bias=((3, 1.5), (4, -2.0)),
+        allowed_token_ids=(97, 98),
+        bad_words=((97, 98), (99,)),
+        logprobs=2,
+        prompt_logprobs=1,
+        logprob_token_ids=(5,),
     )
-    llm.generate("a", params)
-    assert engine.submitted[-1].params == params
-    llm.generate("a", params, max_tokens=2)
-    assert engine.submitted[-1].params.max_tokens == 2
+    messages = [{"role": "user", "content": "hello"}]
+    for generate in (partial(llm.generate, "a"), partial(llm.chat, messages)):
+        generate(params)
+        assert engine.submitted[-1].params == params
+        generate(params, max_tokens=3, bad_words=["zz"], logit_bias={"7": 1.0}, min_tokens=0, seed=None)
+        changed = {
+            "max_tokens": 3,
+            "bad_words": ((122, 122), (32, 122, 122)),
+            "logit_bias": ((7, 1.0),),
+            "min_tokens": 0,
+        }
+        assert engine.submitted[-1].params == replace(params, **changed)
     each = [SamplingParams(max_tokens=length) for length in (1, 2, 3)]
     outputs = llm.generate(["abcdef"] * 3, each, progress=False)
     assert [output.text for output in outputs] == ["a", "ab", "abc"]
@@ -138,7 +172,9 @@ def test_params_are_the_engines_and_keywords_win(make_llm: MakeLLM) -> None:
 
 
 def test_requests_take_every_sampling_parameter() -> None:
-    assert {field.name for field in fields(SamplingParams)} <= set(CompletionRequest.model_fields)
+    names = {field.name for field in fields(SamplingParams)} - {"dry_breaker_ids"} | {"dry_sequence_breakers"}
+    assert names <= set(CompletionRequest.model_fields)
+    assert names | {"top_logprobs"} <= set(ChatCompletionRequest.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +186,10 @@ def test_requests_take_every_sampling_parameter() -> None:
         ("a", {"max_token": 5}, "max_token", 'unknown parameter "max_token"'),
         ("a", {"n": 17}, "n", "n is 17; it must be at most 16"),
         ("a", {"n": "2"}, "n", 'n is "2"; it must be an integer'),
-        ("a", {"logit_bias": {"5": 1}}, "logit_bias", "logit_bias is"),
+        ("a", {"logit_bias": {5: 1}}, "logit_bias", "logit_bias has the key 5; it must be a token id in digits"),
+        ("a", {"dry_breaker_ids": [1]}, "dry_breaker_ids", 'unknown parameter "dry_breaker_ids"'),
+        ("a", {"logprob_token_ids": [1]}, "logprob_token_ids", "it needs logprobs"),
+        ("a", {"best_of": 1, "n": 2}, "best_of", "best_of is 1; it must be at least n, 2"),
         ("a", {"stream": True}, "stream", "stream is a parameter of the HTTP API alone"),
         ("", {}, "prompt", "prompt is empty"),
         ("x" * 600, {}, "prompt", "the prompt has 600 tokens"),
@@ -230,6 +269,32 @@ def test_a_stream_of_several_answers(llm: LLM) -> None:
     for delta in llm.stream("abc", n=2):
         texts[delta.index] += delta.text
     assert texts == ["abc", "abc"]
+
+
+def test_logprobs_come_with_outputs_and_deltas(llm: LLM) -> None:
+    output = llm.generate("abc", logprobs=2, prompt_logprobs=0)
+    assert output.logprobs == [token_logprobs(token_id, 2) for token_id in (97, 98, 99, EOS)]
+    assert output.prompt_logprobs == [None, token_logprobs(98, 0), token_logprobs(99, 0)]
+    assert output.answers[0].cumulative_logprob == -(98 + 99 + 100 + EOS + 1) / 32
+    deltas = list(llm.stream("abc", SamplingParams(logprobs=0, prompt_logprobs=0)))
+    assert [logprobs for delta in deltas for logprobs in delta.logprobs or ()] == [
+        token_logprobs(token_id, 0) for token_id in (97, 98, 99, EOS)
+    ]
+    assert [delta.prompt_logprobs for delta in deltas] == [output.prompt_logprobs] + [None] * (len(deltas) - 1)
+    chat = llm.chat([{"role": "user", "content": "hello"}], logprobs=True, top_logprobs=1, max_tokens=1)
+    assert chat.logprobs == [token_logprobs(ord("u"), 1)]
+    plain = llm.generate("abc")
+    assert (plain.logprobs, plain.prompt_logprobs, plain.answers[0].cumulative_logprob) == (None, None, None)
+
+
+def test_the_best_of_several(make_llm: MakeLLM) -> None:
+    engine = FakeEngineClient(respond=lambda _, params: [[98, 98], [97, 122], [97]][(params.seed or 0) - 5])
+    llm = make_llm(engine)
+    output = llm.generate("x", n=2, best_of=3, seed=5, max_tokens=1)
+    assert [(answer.index, answer.text) for answer in output.answers] == [(0, "a"), (1, "a")]
+    assert output.usage.num_completion_tokens == 3
+    with pytest.raises(InvalidParameter, match="when streaming they must be equal"):
+        llm.stream("x", best_of=2)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -9,7 +9,8 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from tests.fakes.text_model import render
+from tests.fakes.engine_client import logprob_of
+from tests.fakes.text_model import EOS, render
 from tests.server.conftest import RunningServer
 
 
@@ -79,6 +80,67 @@ async def test_chat_streamed(client: AsyncOpenAI) -> None:
     assert last.choices == []
     assert last.usage is not None
     assert last.usage.completion_tokens == len(text) + 1
+
+
+async def test_completion_logprobs(client: AsyncOpenAI) -> None:
+    for k in (0, 2):
+        completion = await client.completions.create(
+            model="fake", prompt="hi", logprobs=k, best_of=2, n=2, logit_bias={"5": -1}, frequency_penalty=0.5
+        )
+        for choice in completion.choices:
+            assert choice.logprobs is not None
+            assert choice.logprobs.tokens == ["h", "i", "<e>"]
+            assert choice.logprobs.token_logprobs == [logprob_of(token_id) for token_id in (ord("h"), ord("i"), EOS)]
+            assert choice.logprobs.text_offset == [0, 1, 2]
+            assert (choice.logprobs.top_logprobs is None) == (k == 0)
+            for alternatives in choice.logprobs.top_logprobs or ():
+                assert len(alternatives) == 3
+                assert alternatives["\x00"] == -1 / 32
+
+
+async def test_completion_logprobs_streamed(client: AsyncOpenAI) -> None:
+    tokens: list[str] = []
+    offsets: list[int] = []
+    async for chunk in await client.completions.create(model="fake", prompt="h🌊i", logprobs=1, stream=True):
+        logprobs = chunk.choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.tokens is not None
+        assert logprobs.text_offset is not None
+        tokens += logprobs.tokens
+        offsets += logprobs.text_offset
+    assert tokens == ["h", *["\ufffd"] * 4, "i", "<e>"]
+    assert offsets == [0, 1, 1, 1, 1, 2, 3]
+
+
+async def test_chat_logprobs(client: AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(
+        model="fake", messages=[{"role": "user", "content": "x"}], logprobs=True, top_logprobs=2, max_tokens=3
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert [entry.token for entry in logprobs.content] == list("use")
+    for entry in logprobs.content:
+        assert entry.logprob == logprob_of(ord(entry.token))
+        assert entry.bytes == list(entry.token.encode())
+        assert [(best.token, best.logprob, best.bytes) for best in entry.top_logprobs] == [
+            ("\x00", -1 / 32, [0]),
+            ("\x01", -2 / 32, [1]),
+        ]
+
+
+async def test_chat_logprobs_streamed(client: AsyncOpenAI) -> None:
+    entries = [
+        entry
+        async for chunk in await client.chat.completions.create(
+            model="fake", messages=[{"role": "user", "content": "é"}], logprobs=True, stream=True
+        )
+        if chunk.choices[0].logprobs is not None
+        for entry in chunk.choices[0].logprobs.content or ()
+    ]
+    text = b"".join(bytes(entry.bytes or ()) for entry in entries).decode()
+    assert text == render({"role": "user", "content": "é"})
+    assert (entries[-1].token, entries[-1].bytes, entries[-1].top_logprobs) == ("<e>", None, [])
 
 
 async def test_chat_may_use_the_rest_of_the_context(client: AsyncOpenAI) -> None:

@@ -57,6 +57,8 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         "request_timeout": "60",
         "queue_timeout": "5.5",
         "max_body_bytes": "2048",
+        "max_grammar_bytes": "4096",
+        "grammar_timeout": "2.5",
         "shutdown_timeout": "1.5",
         "ping_interval": "2",
         "write_timeout": "3",
@@ -93,6 +95,8 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         ((), {"EAGRE_ATTENTION_BACKEND": "x"}, "attention_backend is 'x'; it must be auto, native or xla"),
         (("--log-level", "loud"), {}, "log_level is 'loud'"),
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
+        (("--max-grammar-bytes", "0"), {}, "max_grammar_bytes is 0; it must be from 1 to 262144"),
+        (("--grammar-timeout", "0"), {}, "grammar_timeout is 0.0; it must be above 0"),
         (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),
     ],
 )

@@ -57,6 +57,21 @@ def test_merges_digits_and_control_tokens(tmp_path: Path) -> None:
     assert tokenizer.decode(token_ids) == "hello w12"
 
 
+def test_tokens_with_a_text_in_theirs(tmp_path: Path) -> None:
+    tokenizer = tiny(tmp_path)
+
+    def found(*texts: str) -> list[str]:
+        return [tokenizer.token_text(token_id) for token_id in tokenizer.token_ids_with(texts)]
+
+    assert found("ll") == ["ll", "hell", "hello"]
+    assert found(" ") == ["Ġ", "Ġw"]
+    assert found("\n", "12") == ["Ċ", "12"]
+    assert found("|>") == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    assert found("|im_end", "ello") == ["<|im_end|>", "hello"]
+    assert found() == found("é") == []
+    assert tokenizer.token_ids_with(["ll"]) is tokenizer.token_ids_with(("ll", "ll"))
+
+
 def test_digits_stay_together_in_gpt2(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path, pre="gpt-2")
     assert [tokenizer.token_text(t) for t in tokenizer.encode("12", add_special_tokens=False)] == ["12"]

@@ -16,6 +16,9 @@ struct Ints {  // 16 int32
   __m256i low, high;
 };
 using Words = Ints;  // 64 bytes: 16 lanes of 4 bytes or of 2 bfloat16
+struct Mask {        // all bits of a lane or none
+  __m256 low, high;
+};
 
 inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 inline void store(float* p, Floats x) {
@@ -68,8 +71,28 @@ inline Floats first_lanes(Floats x, int count, Floats other) {
   return {_mm256_blendv_ps(other.low, x.low, before(count)), _mm256_blendv_ps(other.high, x.high, before(count - 8))};
 }
 
+inline Mask at_least(Floats a, Floats b) {  // a >= b
+  return {_mm256_cmp_ps(a.low, b.low, _CMP_GE_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_GE_OQ)};
+}
+inline Mask both(Mask a, Mask b) { return {_mm256_and_ps(a.low, b.low), _mm256_and_ps(a.high, b.high)}; }
+inline Mask mask_of(uint32_t bits) {  // the lowest bit is the first lane
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+  const auto lanes = [&](int first) {
+    const __m256i own = _mm256_sllv_epi32(_mm256_set1_epi32(1 << first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, own), own));
+  };
+  return {lanes(0), lanes(8)};
+}
+inline uint32_t bits_of(Mask mask) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(mask.low) | _mm256_movemask_ps(mask.high) << 8);
+}
+inline Floats choose(Mask mask, Floats x, Floats other) {
+  return {_mm256_blendv_ps(other.low, x.low, mask.low), _mm256_blendv_ps(other.high, x.high, mask.high)};
+}
+
 inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 inline Floats as_floats(Words x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }  // the same bits
+inline Ints load_ints(const int32_t* p) { return load_words(p); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   const __m128i* from = static_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};

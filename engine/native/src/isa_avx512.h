@@ -11,6 +11,7 @@ namespace eagre {
 using Floats = __m512;  // 16 float32
 using Ints = __m512i;   // 16 int32
 using Words = __m512i;  // 64 bytes: 16 lanes of 4 bytes or of 2 bfloat16
+using Mask = __mmask16;
 
 inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
 inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
@@ -35,8 +36,22 @@ inline Floats first_lanes(Floats x, int count, Floats other) {
   return _mm512_mask_blend_ps(static_cast<__mmask16>((1u << count) - 1), other, x);
 }
 
+inline Mask at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }  // a >= b
+inline Mask both(Mask a, Mask b) { return a & b; }
+inline Mask mask_of(uint32_t bits) { return static_cast<Mask>(bits); }  // the lowest bit is the first lane
+inline uint32_t bits_of(Mask mask) { return mask; }
+inline Floats choose(Mask mask, Floats x, Floats other) { return _mm512_mask_blend_ps(mask, other, x); }
+
+// Stores the lanes whose bits are set one after the other, and anything in what is left of 16; returns how many.
+#define EAGRE_HAS_STORE_CHOSEN
+inline int store_chosen(float* p, uint32_t bits, Floats x) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<Mask>(bits), x));
+  return __builtin_popcount(bits);
+}
+
 inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 inline Floats as_floats(Words x) { return _mm512_castsi512_ps(x); }  // the same bits
+inline Ints load_ints(const int32_t* p) { return load_words(p); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }

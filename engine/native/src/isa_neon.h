@@ -20,6 +20,10 @@ struct Words {  // 64 bytes: 16 lanes of 4 bytes or of 2 bfloat16
   uint32x4_t part[4];
 };
 
+struct Mask {  // all bits of a lane or none
+  uint32x4_t part[4];
+};
+
 // value(0), ... value(3), of four lanes each.
 template <class Vector, class Value>
 inline Vector parts(const Value& value) {
@@ -85,11 +89,35 @@ inline Floats first_lanes(const Floats& x, int count, const Floats& other) {
   });
 }
 
+inline Mask at_least(const Floats& a, const Floats& b) {  // a >= b
+  return parts<Mask>([&](int i) { return vcgeq_f32(a.part[i], b.part[i]); });
+}
+inline Mask both(const Mask& a, const Mask& b) {
+  return parts<Mask>([&](int i) { return vandq_u32(a.part[i], b.part[i]); });
+}
+inline uint32x4_t bit_of_lane(int part) {
+  constexpr int32_t kLanes[4] = {0, 1, 2, 3};
+  return vshlq_u32(vdupq_n_u32(1u << 4 * part), vld1q_s32(kLanes));
+}
+inline Mask mask_of(uint32_t bits) {  // the lowest bit is the first lane
+  return parts<Mask>([&](int i) { return vtstq_u32(vdupq_n_u32(bits), bit_of_lane(i)); });
+}
+inline uint32_t bits_of(const Mask& mask) {
+  const auto own = [&](int i) { return vandq_u32(mask.part[i], bit_of_lane(i)); };
+  return vaddvq_u32(vorrq_u32(vorrq_u32(own(0), own(1)), vorrq_u32(own(2), own(3))));
+}
+inline Floats choose(const Mask& mask, const Floats& x, const Floats& other) {
+  return parts<Floats>([&](int i) { return vbslq_f32(mask.part[i], x.part[i], other.part[i]); });
+}
+
 inline Floats to_floats(const Ints& a) {
   return parts<Floats>([&](int i) { return vcvtq_f32_s32(a.part[i]); });
 }
 inline Floats as_floats(const Words& x) {  // the same bits
   return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(x.part[i]); });
+}
+inline Ints load_ints(const int32_t* p) {
+  return parts<Ints>([&](int i) { return vld1q_s32(p + 4 * i); });
 }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   return parts<Floats>([&](int i) {

@@ -23,6 +23,10 @@ struct Words {  // 64 bytes: 16 lanes of 4 bytes or of 2 bfloat16, the first in 
   uint32_t lane[16];
 };
 
+struct Mask {  // all bits of a lane or none
+  uint32_t lane[16];
+};
+
 template <class To, class From>
 inline To same_bits(From from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -98,10 +102,34 @@ inline Floats first_lanes(const Floats& x, int count, const Floats& other) {
   return lanes<Floats>([&](int i) { return i < count ? x.lane[i] : other.lane[i]; });
 }
 
+inline Mask at_least(const Floats& a, const Floats& b) {  // a >= b
+  return lanes<Mask>([&](int i) { return a.lane[i] >= b.lane[i] ? ~0u : 0u; });
+}
+inline Mask both(const Mask& a, const Mask& b) {
+  return lanes<Mask>([&](int i) { return a.lane[i] & b.lane[i]; });
+}
+inline Mask mask_of(uint32_t bits) {  // the lowest bit is the first lane
+  return lanes<Mask>([&](int i) { return (bits >> i & 1u) != 0 ? ~0u : 0u; });
+}
+inline uint32_t bits_of(const Mask& mask) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) bits |= mask.lane[i] & 1u << i;
+  return bits;
+}
+inline Floats choose(const Mask& mask, const Floats& x, const Floats& other) {
+  return lanes<Floats>([&](int i) {
+    return same_bits<float>((same_bits<uint32_t>(x.lane[i]) & mask.lane[i]) |
+                            (same_bits<uint32_t>(other.lane[i]) & ~mask.lane[i]));
+  });
+}
+
 inline Floats to_floats(const Ints& a) {
   return lanes<Floats>([&](int i) { return static_cast<float>(a.lane[i]); });
 }
 inline Floats as_floats(const Words& x) { return same_bits<Floats>(x); }
+inline Ints load_ints(const int32_t* p) {
+  return lanes<Ints>([&](int i) { return p[i]; });
+}
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   uint16_t halves[16];
   std::memcpy(halves, p, sizeof halves);

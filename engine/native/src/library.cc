@@ -1,7 +1,6 @@
 // The kernels as targets of XLA's foreign function interface.
 //
 // Shapes are checked here, so that a mistake in a caller is an error and not a write astray.
-#include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -11,35 +10,13 @@
 #include "attention.h"
 #include "embedding.h"
 #include "format.h"
+#include "handler.h"
 #include "pool.h"
 #include "product.h"
 #include "step_rows.h"
-#include "xla/ffi/api/ffi.h"
 
 namespace eagre {
 namespace {
-
-namespace ffi = xla::ffi;
-using F32 = ffi::Buffer<ffi::F32>;
-using S32 = ffi::Buffer<ffi::S32>;
-using U8 = ffi::Buffer<ffi::U8>;
-using F32Result = ffi::ResultBuffer<ffi::F32>;
-
-ffi::Error invalid(const std::string& text) { return ffi::Error::InvalidArgument("eagre: " + text); }
-
-// A handler that turns exceptions, which would end the process in XLA, into errors.
-template <auto kBody>
-struct Guarded;
-template <class... Arguments, ffi::Error (*kBody)(Arguments...)>
-struct Guarded<kBody> {
-  static ffi::Error call(Arguments... arguments) {
-    try {
-      return kBody(arguments...);
-    } catch (const std::exception& error) {
-      return ffi::Error::Internal(std::string("eagre: ") + error.what());
-    }
-  }
-};
 
 // A layer of stacked matrices uint8[layers][tiles][groups][block bytes].
 ffi::Error read_matrix(const U8& blocks, int64_t layer, int64_t format_number, Matrix& matrix) {

@@ -1,0 +1,35 @@
+// What the targets of XLA's foreign function interface have in common.
+#pragma once
+
+#include <exception>
+#include <string>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace eagre {
+
+namespace ffi = xla::ffi;
+using F32 = ffi::Buffer<ffi::F32>;
+using S32 = ffi::Buffer<ffi::S32>;
+using U32 = ffi::Buffer<ffi::U32>;
+using U8 = ffi::Buffer<ffi::U8>;
+using F32Result = ffi::ResultBuffer<ffi::F32>;
+using S32Result = ffi::ResultBuffer<ffi::S32>;
+
+inline ffi::Error invalid(const std::string& text) { return ffi::Error::InvalidArgument("eagre: " + text); }
+
+// A handler that turns exceptions, which would end the process in XLA, into errors.
+template <auto kBody>
+struct Guarded;
+template <class... Arguments, ffi::Error (*kBody)(Arguments...)>
+struct Guarded<kBody> {
+  static ffi::Error call(Arguments... arguments) {
+    try {
+      return kBody(arguments...);
+    } catch (const std::exception& error) {
+      return ffi::Error::Internal(std::string("eagre: ") + error.what());
+    }
+  }
+};
+
+}  // namespace eagre

@@ -1,0 +1,184 @@
+"""What a grammar may not have: parts whose cost llguidance does not bound, found before it sees them.
+
+Its own limits ("fuel") stop most of what takes long. Not so intersections of regular expressions:
+thirty patterns that one string must match, or a product of a few multipleOf, keep it busy for
+hours, whatever the limits say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+DEFAULT_TIMEOUT = 5.0  # seconds to compile
+DEFAULT_MAX_BYTES = 64 << 10
+LARGEST_MAX_BYTES = 256 << 10  # what the compiling threads have room on their stacks for
+
+MAX_DEPTH = 100  # of a schema as JSON; llguidance reads 128 levels
+MAX_INTERSECTION = 8  # measured: up to this weight every kind of intersection is compiled or given up within 0.1 s
+MAX_ALTERNATIVES = 2000  # of a Lark grammar; beyond that many at one place llguidance gives up, after long work
+
+_DATA = frozenset({"const", "default", "enum", "examples"})  # keywords whose values are no schemas
+_NAMED = frozenset({"$defs", "definitions", "patternProperties", "properties"})  # whose values are schemas by name
+
+# Strings and regular expressions end with their line, so that no text takes more than one pass.
+_LARK_PARTS = re.compile(
+    r'"(?:\\.|[^"\\\n])*+"?'
+    r"|(?://|\#)[^\n]*"
+    r"|/(?:\\.|[^/\\\n])*+/?"
+    r"|(?P<mark>%json\b|%llguidance\b|[&~<|])"
+)
+
+
+class InvalidGrammar(ValueError):
+    """A grammar that cannot be used; the sentence's end says why."""
+
+
+def check_schema(schema: Any) -> None:
+    """
+    Raises:
+        InvalidGrammar: the JSON schema is nested too deeply, or intersects too much.
+    """
+    _check_depth(schema)
+    try:
+        weight = _Weights(schema).of(schema)
+    except RecursionError as error:
+        raise InvalidGrammar("its references form too long a chain") from error
+    if weight > MAX_INTERSECTION:
+        raise InvalidGrammar(
+            f"allOf and $ref make one value meet patterns, formats and multipleOf of weight {weight:.1f}; "
+            f"the limit is {MAX_INTERSECTION} (a pattern weighs 1, a multipleOf twice its number of digits)"
+        )
+
+
+def check_lark(text: str) -> None:
+    """
+    Raises:
+        InvalidGrammar: the Lark grammar names control tokens, sets options of llguidance, branches or
+            intersects too much, or has such a JSON schema in it.
+    """
+    num_intersections = num_alternatives = 0
+    for part in _LARK_PARTS.finditer(text):
+        match part["mark"]:
+            case "%json":
+                check_schema(_json_at(text, part.end()))
+            case "%llguidance":
+                raise InvalidGrammar("%llguidance is not supported")
+            case "<":
+                raise InvalidGrammar("tokens in angle brackets are not supported")
+            case "&" | "~":
+                num_intersections += 1
+            case "|":
+                num_alternatives += 1
+    if num_alternatives > MAX_ALTERNATIVES:
+        raise InvalidGrammar(f"it has {num_alternatives} times |; the limit is {MAX_ALTERNATIVES}")
+    if num_intersections > MAX_INTERSECTION:
+        raise InvalidGrammar(f"it has {num_intersections} times & or ~; the limit is {MAX_INTERSECTION}")
+
+
+def _json_at(text: str, start: int) -> Any:
+    try:
+        return json.JSONDecoder().raw_decode(text[start:].lstrip())[0]
+    except ValueError as error:
+        raise InvalidGrammar(f"%json is not followed by valid JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidGrammar(_too_deep()) from error
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            part
+            for parent in level
+            if isinstance(parent, dict | list)
+            for part in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+        if not level:
+            return
+    raise InvalidGrammar(_too_deep())
+
+
+def _too_deep() -> str:
+    return f"it is nested more than {MAX_DEPTH} levels deep"
+
+
+class _Weights:
+    """How much one value may have to match at once, by each part of a schema; counted high rather than low."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._known: dict[int, float] = {}  # by id, of objects that `root` keeps alive
+
+    def of(self, node: Any) -> float:
+        if isinstance(node, list):
+            return max(map(self.of, node), default=0)
+        if not isinstance(node, dict):
+            return 0
+        if id(node) not in self._known:
+            self._known[id(node)] = 0  # a reference back to it, from below, adds nothing to it
+            self._known[id(node)] = self._weigh(node)
+        return self._known[id(node)]
+
+    def _weigh(self, node: Mapping[str, Any]) -> float:
+        weight = _own_weight(node)
+        all_of = node.get("allOf")
+        if isinstance(all_of, list):
+            weight += sum(map(self.of, all_of))
+        if "$ref" in node:
+            weight += self.of(self._target(node["$ref"]))
+        others: list[Any] = []
+        for key, value in node.items():
+            if key in _NAMED and isinstance(value, dict):
+                others += value.values()
+            elif key not in _DATA and key not in ("allOf", "$ref"):
+                others.append(value)
+        return weight + max(map(self.of, others), default=0)
+
+    def _target(self, reference: Any) -> Any:
+        """What a JSON pointer points at; of other references, which have an $id or $anchor, all schemas at once."""
+        node = self._root
+        if reference in ("#", "#/"):
+            return node
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return {"allOf": list(_parts(self._root))}
+        for step in reference[2:].split("/"):
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(node, dict):
+                node = node.get(key)
+            elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+                node = node[int(key)]
+            else:
+                return None
+        return node
+
+
+def _own_weight(node: Mapping[str, Any]) -> float:
+    weight = float(sum(isinstance(node.get(key), str) for key in ("pattern", "format")))
+    if isinstance(node.get("patternProperties"), dict):
+        weight += len(node["patternProperties"])  # a key must match one of them, and none of the others
+    divisor = node.get("multipleOf")
+    if isinstance(divisor, int | float) and math.isfinite(divisor):
+        # A state for each remainder: the weights add up as the numbers of digits of a product.
+        exact = Decimal(repr(divisor)).normalize()
+        _, digits, exponent = exact.as_tuple()
+        scaled = int("".join(map(str, digits)) or "0") * 10 ** max(0, int(exponent))
+        weight += 2 * (math.log10(max(1, scaled)) + max(0, -int(exponent)))
+    return weight
+
+
+def _parts(node: Any) -> list[dict[str, Any]]:
+    """What weighs anything by itself, of all objects in `node`, each once."""
+    found, level = [], [node]
+    while level:
+        parent = level.pop()
+        if isinstance(parent, dict):
+            found.append({key: parent[key] for key in ("pattern", "format", "multipleOf") if key in parent})
+            level += parent.values()
+        elif isinstance(parent, list):
+            level += parent
+    return found

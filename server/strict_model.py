@@ -1,0 +1,11 @@
+"""What every part of a request's body is: checked, and never guessed at."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class StrictModel(BaseModel):
+    """Unknown names are refused; "5" is not 5 and true is not 1."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,0 +1,104 @@
+"""Log probabilities of what was sampled, of the best tokens and of listed ones."""
+
+import jax
+import numpy as np
+import pytest
+
+from sampling.logprobs import BEST, BEST_IDS, LISTED, NUM_COLUMNS, OWN, RANK, TOKEN
+from sampling.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS, SamplingParams
+from tests.sampling.agreement import assert_follows
+from tests.sampling.batches import batch_of, random_logits, sample_batch, tokens_of
+from tests.sampling.reference import Request, logprobs
+
+TOLERANCE = 1e-4
+
+
+def floats(columns: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(columns).view(np.float32)
+
+
+def assert_columns(out: np.ndarray, logits: np.ndarray, token: int, listed: list[int]) -> None:
+    """The columns of one row are those of the reference."""
+    expected = logprobs(logits)
+    assert floats(out[OWN]) == pytest.approx(expected[token], abs=TOLERANCE)
+    assert out[RANK] == 1 + (logits > logits[token]).sum()
+    num_best = min(MAX_LOGPROBS, len(logits))
+    best = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[:num_best]
+    assert out[BEST_IDS : BEST_IDS + num_best].tolist() == best
+    np.testing.assert_allclose(floats(out[BEST : BEST + num_best]), expected[best], atol=TOLERANCE)
+    np.testing.assert_allclose(floats(out[LISTED : LISTED + len(listed)]), expected[listed], atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("vocab_size", [7, 600])  # 7 tokens are fewer than may be asked for
+def test_of_sampled_tokens_from_the_logits_as_they_came(body, vocab_size):
+    """Whatever changes logits and cuts the distribution has no part in them."""
+    random = np.random.default_rng(1)
+    requests = []
+    for index in range(60):
+        listed = tuple(random.integers(0, vocab_size, [0, 1, MAX_LOGPROB_TOKEN_IDS][index % 3]).tolist())
+        params = SamplingParams(
+            logprobs=index % 21, logprob_token_ids=listed, temperature=[0.0, 0.3, 2.0][index % 3], top_p=0.9,
+            repetition_penalty=1.5, logit_bias=((index % vocab_size, 5.0),), bad_words=((int(index % 5),),),
+        )  # fmt: skip
+        requests.append(Request(params, (1, 2), (3,)))
+    logits = random_logits(2, 60, vocab_size)
+    out, _ = sample_batch(body, batch_of(requests, logits))
+    assert out.shape == (64, NUM_COLUMNS)
+    for row, request in enumerate(requests):
+        assert_columns(out[row], logits[row], out[row, TOKEN], list(request.params.logprob_token_ids))
+
+
+def test_they_sum_to_at_most_one(body):
+    requests = [Request(SamplingParams(logprobs=20))] * 60
+    out, _ = sample_batch(body, batch_of(requests, random_logits(3, 60, 600, spread=8.0)))
+    best = np.exp(floats(out[:60, BEST : BEST + MAX_LOGPROBS]).astype(np.float64))
+    own = np.exp(floats(out[:60, OWN]).astype(np.float64))
+    is_among_best = (out[:60, BEST_IDS : BEST_IDS + MAX_LOGPROBS] == out[:60, :1]).any(axis=1)
+    assert (best.sum(axis=1) + np.where(is_among_best, 0, own) <= 1 + TOLERANCE).all()
+    assert (best[:, :-1] >= best[:, 1:]).all()
+
+
+def test_of_equal_tokens_the_smaller_ids_come_first(body):
+    logits = np.zeros((1, 600), np.float32)
+    logits[0, [500, 50]] = 1.0
+    out, _ = sample_batch(body, batch_of([Request(SamplingParams(temperature=0.0, logprobs=20))], logits))
+    assert out[0, BEST_IDS : BEST_IDS + MAX_LOGPROBS].tolist() == [50, 500, *range(18)]
+    assert (out[0, TOKEN], out[0, RANK]) == (50, 1)
+
+
+def test_large_logits_and_impossible_tokens(body):
+    logits = np.full((2, 600), -np.inf, np.float32)
+    logits[0, [3, 4]] = [1e4, 1e4 - 1]
+    logits[1, [3, 4]] = [-1e4, -1e4 - 1]
+    params = SamplingParams(temperature=0.0, logprobs=3, logprob_token_ids=(4, 5))
+    out, _ = sample_batch(body, batch_of([Request(params)] * 2, logits))
+    for row in range(2):
+        assert_columns(out[row], logits[row], 3, [4, 5])
+        assert floats(out[row, LISTED + 1]) == -np.inf
+
+
+def test_a_row_that_asks_for_them_gets_the_same_token_and_leaves_its_neighbours_alone(body):
+    logits = random_logits(4, 60, 600)
+    plain = [Request(SamplingParams(temperature=index % 2 * 1.0)) for index in range(60)]
+    asking = [
+        Request(SamplingParams(temperature=index % 2 * 1.0, logprobs=5 if index % 3 else None)) for index in range(60)
+    ]
+    assert np.array_equal(assert_follows(body, plain, logits), assert_follows(body, asking, logits))
+    assert np.array_equal(tokens_of(body, batch_of(plain, logits)), tokens_of(body, batch_of(asking, logits)))
+
+
+@pytest.mark.parametrize("vocab_size", [7, 600])
+def test_of_given_tokens_as_of_a_prompt(body, vocab_size):
+    random = np.random.default_rng(5)
+    logits = random_logits(6, 9, vocab_size)
+    tokens = random.integers(0, vocab_size, 9).astype(np.int32)
+    listed = random.integers(0, vocab_size, (9, MAX_LOGPROB_TOKEN_IDS)).astype(np.int32)
+    out = np.asarray(jax.jit(body.logprobs)(logits, tokens, listed))
+    assert np.array_equal(out[:, TOKEN], tokens)
+    for row in range(9):
+        assert_columns(out[row], logits[row], tokens[row], listed[row].tolist())
+
+
+def test_columns_do_not_overlap():
+    assert (TOKEN, OWN, RANK, BEST_IDS) == (0, 1, 2, 3)
+    assert (BEST, LISTED, NUM_COLUMNS) == (23, 43, 107)

@@ -1,0 +1,70 @@
+"""What rows carry to the device."""
+
+import numpy as np
+import pytest
+
+from sampling import rows as columns
+from sampling.params import MAX_INT32, SamplingParams
+from sampling.rows import NUM_FLOATS, NUM_INTS, SamplingRows
+
+
+def row_of(params: SamplingParams, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rows = SamplingRows.padding(3, 8)
+    rows.set(1, 5, params, seed=seed, num_prompt_tokens=17, uses=6)
+    return rows.ints[1], rows.floats[1]
+
+
+def test_padding_has_a_slot_past_the_end_and_asks_for_nothing():
+    rows = SamplingRows.padding(3, 8)
+    assert (rows.ints.shape, rows.floats.shape) == ((3, NUM_INTS), (3, NUM_FLOATS))
+    assert (rows.ints.dtype, rows.floats.dtype) == (np.int32, np.float32)
+    assert (rows.ints[:, columns.SLOT] == 8).all()
+    assert (rows.ints[:, columns.USES] == 0).all()
+    assert (rows.floats[:, columns.REPETITION] == 1.0).all()
+
+
+def test_a_request_is_written_into_its_row_alone():
+    rows = SamplingRows.padding(3, 8)
+    before = SamplingRows(rows.ints.copy(), rows.floats.copy())
+    rows.set(1, 5, SamplingParams(top_k=9), seed=1, num_prompt_tokens=17, uses=6)
+    for row in (0, 2):
+        assert np.array_equal(rows.ints[row], before.ints[row])
+        assert np.array_equal(rows.floats[row], before.floats[row])
+
+
+def test_every_column_has_its_value():
+    params = SamplingParams(
+        temperature=0.5, top_k=9, top_p=0.25, min_p=0.125, typical_p=0.75, top_n_sigma=1.5, presence_penalty=-1.0,
+        frequency_penalty=0.5, repetition_penalty=1.25, dry_multiplier=2.0, dry_base=1.5, dry_allowed_length=4,
+        dry_penalty_last_n=33, xtc_probability=0.375, xtc_threshold=0.0625, min_tokens=11,
+    )  # fmt: skip
+    ints, floats = row_of(params)
+    names = ["SLOT", "TOP_K", "USES", "NUM_PROMPT_TOKENS", "MIN_TOKENS", "DRY_ALLOWED_LENGTH", "DRY_LAST_N"]
+    assert [int(ints[getattr(columns, name)]) for name in names] == [5, 9, 6, 17, 11, 4, 33]
+    named = {
+        "TEMPERATURE": 0.5, "TOP_P": 0.25, "MIN_P": 0.125, "TYPICAL_P": 0.75, "TOP_N_SIGMA": 1.5, "PRESENCE": -1.0,
+        "FREQUENCY": 0.5, "REPETITION": 1.25, "DRY_MULTIPLIER": 2.0, "DRY_BASE": 1.5, "XTC_PROBABILITY": 0.375,
+        "XTC_THRESHOLD": 0.0625,
+    }  # fmt: skip
+    assert {name: float(floats[getattr(columns, name)]) for name in named} == named
+    assert len(named) == NUM_FLOATS
+
+
+def test_numbers_that_mean_everything():
+    ints, _ = row_of(SamplingParams(top_k=-1, dry_penalty_last_n=-1))
+    assert (ints[columns.TOP_K], ints[columns.DRY_LAST_N]) == (0, MAX_INT32)
+    ints, _ = row_of(SamplingParams(top_k=10**30, min_tokens=10**12, max_tokens=10**12))
+    assert (ints[columns.TOP_K], ints[columns.MIN_TOKENS]) == (MAX_INT32, MAX_INT32)
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63), 0x1234_5678_9ABC_DEF0])
+def test_a_seed_keeps_its_64_bits(seed):
+    ints, _ = row_of(SamplingParams(), seed=seed)
+    low, high = (int(word) % 2**32 for word in ints[[columns.SEED_LOW, columns.SEED_HIGH]])
+    assert low | high << 32 == seed % 2**64
+
+
+@pytest.mark.parametrize("factor", [1e-50, 1e-40])
+def test_a_repetition_penalty_is_never_zero_on_the_device(factor):
+    _, floats = row_of(SamplingParams(repetition_penalty=factor))
+    assert floats[columns.REPETITION] >= np.finfo(np.float32).tiny
