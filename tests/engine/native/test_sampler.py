@@ -228,7 +228,7 @@ def test_a_row_with_nan_has_no_token(variant, place):
     banned = SamplingParams(logit_bias=((place, -100.0),))  # it is told of a token that is out of the question as well
     step = make_step(random, [Request(banned)] * 3, 49153)
     assert (random_tokens(variant, logits, step.rows) == 49153).tolist() == [False, True, False]
-    columns, states = full(variant, logits, step)
+    columns, _ = full(variant, logits, step)
     assert (columns[:, TOKEN] == 49153).tolist() == [False, True, False]
 
 
