@@ -44,6 +44,7 @@ class TokenStream:
         "_abort",
         "_error",
         "_finish_reason",
+        "_is_dead_end",
         "_is_done",
         "_logprobs",
         "_prompt_logprobs",
@@ -60,6 +61,7 @@ class TokenStream:
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
         self._error: str | None = None
+        self._is_dead_end = False
         self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._is_done = False  # the last event has been read
@@ -84,7 +86,15 @@ class TokenStream:
         self._logprobs, self._prompt_logprobs = None if logprobs is None else [], None
         self._is_done = self._finish_reason is not None
         num_cached_tokens = self._request.num_cached_tokens
-        return TokenEvent(token_ids, self._finish_reason, num_cached_tokens, self._error, logprobs, prompt_logprobs)
+        return TokenEvent(
+            token_ids,
+            self._finish_reason,
+            num_cached_tokens,
+            self._error,
+            logprobs,
+            prompt_logprobs,
+            self._is_dead_end,
+        )
 
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. May be called at any time, any number of times."""
@@ -100,6 +110,7 @@ class TokenStream:
             self._logprobs += read_logprobs(event.logprobs, self._request.params)
         if event.prompt_logprobs is not None:
             self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._request.params)
+        self._is_dead_end = event.is_dead_end
         self._finish(event.finish_reason, event.error)
 
     def end(self, finish_reason: FinishReason, error: str | None) -> None:

@@ -141,10 +141,10 @@ class Scheduler:
         return None if request is None else self._finish(request, (), reason)
 
     def fail(self, request: Request, error: str) -> StepEvent | None:
-        """Ends a request with an error, as `abort` does; None where it has ended already."""
+        """Ends a request that is at a dead end; None where it has ended already."""
         if request.status is RequestStatus.FINISHED:
             return None
-        return self._finish(request, (), FinishReason.ERROR, error)
+        return self._end_dead(request, (), error)
 
     def expire(self, now: float) -> list[StepEvent]:
         """Ends the requests whose time is over; `now` is on the clock of the deadlines."""
@@ -403,8 +403,12 @@ class Scheduler:
         """Appends a row's tokens up to the end of the request, if that is among them."""
         token_ids, stop_ids = request.token_ids, request.stop_ids
         for num_accepted, token in enumerate(sampled, start=1):
-            error = self._refuse(request, token)
-            if error is not None:
+            dead_end = self._dead_end(request, token)
+            if dead_end is not None:
+                return self._end_dead(request, sampled[: num_accepted - 1], dead_end)
+            if not 0 <= token < self._vocab_size:
+                self._prefixes.forget(request)
+                error = "the model computed a value that is not a number"
                 return self._finish(request, sampled[: num_accepted - 1], FinishReason.ERROR, error)
             token_ids.append(token)
             self.counters.num_generation_tokens += 1
@@ -420,19 +424,21 @@ class Scheduler:
         request.num_committed_tokens += len(sampled) - 1
         return StepEvent(request, sampled, None)
 
-    def _refuse(self, request: Request, token: int) -> str | None:
-        """Why what was sampled is no token of the request's output, or None where it is."""
-        if not 0 <= token < self._vocab_size:
-            if token == self._vocab_size + NOTHING_LEFT:
-                return "the request's parameters leave no token that could come next"
-            self._prefixes.forget(request)
-            return "the model computed a value that is not a number"
-        if request.matcher is not None and token not in request.stop_ids:
+    def _dead_end(self, request: Request, token: int) -> str | None:
+        """Why the request's own parameters end it at what was sampled, or None where they do not."""
+        if token == self._vocab_size + NOTHING_LEFT:
+            return "the request's parameters leave no token that could come next"
+        if request.matcher is not None and token < self._vocab_size and token not in request.stop_ids:
             try:
                 request.matcher.accept(token)
             except GrammarError as error:
                 return str(error)
         return None
+
+    def _end_dead(self, request: Request, token_ids: Sequence[int], error: str) -> StepEvent:
+        event = self._finish(request, token_ids, FinishReason.ERROR, error)
+        event.is_dead_end = True
+        return event
 
     def _finish(
         self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None

@@ -20,4 +20,5 @@ class StepEvent:
     finish_reason: FinishReason | None
     error: str | None = None
     logprobs: np.ndarray | None = None  # int32[len(token_ids), NUM_COLUMNS]; None where not asked for
+    is_dead_end: bool = False  # the error follows from the request's own parameters
     prompt_logprobs: list[np.ndarray] | None = None  # pieces of the same, of the prompt but for its first token

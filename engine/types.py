@@ -37,6 +37,7 @@ class TokenEvent(NamedTuple):
     logprobs: list[TokenLogprobs] | None = None  # of each of the token ids; None where not asked for
     # In the first event with tokens, where asked for: of each of the prompt's tokens, None of the first.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    is_dead_end: bool = False  # the error follows from the request's own parameters
 
 
 # Called with a stage ("load weights", "compile"), what is done and what there is to do.
@@ -48,6 +49,10 @@ TraceEvent = dict[str, Any]
 
 class EngineError(RuntimeError):
     """The engine has failed or has been shut down; nothing will be answered any more."""
+
+
+class DeadEnd(EngineError):
+    """One request cannot go on, because of what it asks for itself; the engine can."""
 
 
 class QueueFull(RuntimeError):

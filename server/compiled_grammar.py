@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # JSON as people and models write it: between two parts one space, or a line's end and an
 # indentation. Where whitespace may go on for ever, a small model writes nothing else until its
 # tokens are spent; this pattern is taken once at most between two parts.
-WHITESPACE = r"( |\r?\n[ \t]{0,64})"
+WHITESPACE = r"( |\r?\n( {0,24}|\t{0,6}))"
 JSON_OPTIONS: Mapping[str, object] = {
     "item_separator": ",",
     "key_separator": ":",

@@ -10,7 +10,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.types import EngineError, QueueFull
+from engine.types import DeadEnd, EngineError, QueueFull
 from sampling.params import InvalidParameter
 
 MAX_PARAM_CHARS = 128
@@ -127,6 +127,8 @@ def to_api_error(error: Exception) -> ApiError:
                 code="queue_full",
                 headers={"Retry-After": str(RETRY_AFTER_S)},
             )
+        case DeadEnd():
+            return ApiError(str(error), code="dead_end")
         case EngineError():
             return unavailable(str(error) or "the engine has failed", "engine_failed")
         case ValidationError():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from engine.types import EngineError, FinishReason, TokenEvent, TokenLogprobs
+from engine.types import DeadEnd, EngineError, FinishReason, TokenEvent, TokenLogprobs
 from server.choice import Choice, Delta
 from server.compiled_grammar import CompiledGrammar
 from server.metrics import Metrics
@@ -255,7 +255,8 @@ class Generation:
 
     def _advance(self, choice: Choice, event: TokenEvent) -> Delta | None:
         if event.finish_reason is FinishReason.ERROR:
-            raise EngineError(event.error or "the engine failed on this request")
+            error = DeadEnd if event.is_dead_end else EngineError
+            raise error(event.error or "the engine failed on this request")
         num_before = choice.num_tokens
         delta = choice.advance(event)
         num_new = choice.num_tokens - num_before

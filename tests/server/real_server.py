@@ -1,0 +1,53 @@
+"""The application over a running engine, on a free port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from engine.client import EngineClient
+from server import websocket
+from server.app import make_runner
+from server.service import Service
+from server.settings import ServerSettings
+from server.text_model import TextModel
+from tests.server.conftest import Address, eventually
+
+MAX_BODY_BYTES = 4096
+
+
+@dataclass
+class RealServer(Address):
+    engine: EngineClient
+    service: Service
+
+    async def complete(self, prompt: Any, **parameters: Any) -> str:
+        """The JSON answer's text at temperature 0."""
+        status, body = await self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **parameters})
+        assert status == 200, body
+        text: str = body["choices"][0]["text"]
+        return text
+
+    async def wait_idle(self) -> None:
+        await eventually(lambda: self.service.num_generations == 0 and self.engine.stats().num_active_pages == 0, 20)
+
+
+@asynccontextmanager
+async def serving(
+    engine: EngineClient, text_model: TextModel, *, max_body_bytes: int = MAX_BODY_BYTES
+) -> AsyncIterator[RealServer]:
+    """An application on a free port over a running engine."""
+    service = Service(ServerSettings(port=0, max_body_bytes=max_body_bytes))
+    runner = make_runner(service)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    service.open(engine, text_model)
+    async with aiohttp.ClientSession() as http:
+        yield RealServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, engine, service)
+    await websocket.close_all(service)
+    await runner.cleanup()
