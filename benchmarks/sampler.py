@@ -49,6 +49,7 @@ from server.text_model import TextModel
 PROGRAM = "benchmarks.sampler"
 NUM_TURN_STEPS = 10  # that are timed, of one turn
 WARM_STEPS = 2  # that are not, before them
+NUM_OUTPUT_TOKENS = WARM_STEPS + NUM_TURN_STEPS + 1  # with the one that comes of the prompt
 SCHEMA = {
     "type": "array",
     "minItems": 1000,  # it shall not end by itself
@@ -83,13 +84,19 @@ def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
         "everything": {
             "temperature": 0.9, "top_k": 100, "top_p": 0.95, "min_p": 0.001, "typical_p": 0.98, "top_n_sigma": 5.0,
             "repetition_penalty": 1.05, "frequency_penalty": 0.1, "presence_penalty": 0.1,
-            "dry_multiplier": 0.8, "xtc_probability": 0.3, "min_tokens": 64,
-            "logit_bias": tuple((token_id, 0.5) for token_id in range(300)),
+            "dry_multiplier": 0.8, "xtc_probability": 0.3, "min_tokens": NUM_OUTPUT_TOKENS,
+            "logit_bias": tuple((token_id, 0.5) for token_id in range(min(300, vocab_size))),
             "allowed_token_ids": tuple(range(vocab_size // 8, vocab_size)),
-            "bad_words": tuple((token_id, token_id + 1) for token_id in range(5000, 5020)),
+            "bad_words": tuple((token_id, token_id + 1) for token_id in range(vocab_size // 2, vocab_size // 2 + 20)),
             "logprobs": 20, "logprob_token_ids": tuple(range(100, 110)),
         },
     }  # fmt: skip
+
+
+def prompts_of(load: Workload, engine: Engine) -> list[list[int]]:
+    """The workload's prompts, for a vocabulary of any size."""
+    vocab_size = engine.model_info.vocab_size
+    return [[token_id % vocab_size for token_id in prompt] for prompt in load.token_prompts()]
 
 
 class StepTimes(NamedTuple):
@@ -148,11 +155,11 @@ def time_step(engine: Engine, plan: StepPlan) -> StepTimes:
 def measure_shares(engine: Engine, rows: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """By kind: the medians of forward pass and sampling in seconds, and the share of the two that sampling has."""
     load = Workload(url="", model="", num_requests=rows, num_prompt_tokens=options.context, num_output_tokens=1)
-    prompts = load.token_prompts()
+    prompts = prompts_of(load, engine)
     times: dict[str, list[StepTimes]] = {}
     for _ in range(options.turns):
         for kind, wishes in kinds(engine.model_info.vocab_size).items():
-            params = SamplingParams(max_tokens=100, ignore_eos=True, **wishes)
+            params = SamplingParams(max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True, **wishes)
             times.setdefault(kind, []).extend(time_turn(engine, prompts, params, grammar=kind == "everything"))
     figures = {}
     for kind, steps in times.items():
@@ -180,7 +187,7 @@ def measure_throughput(
                     dataclasses.replace(params, seed=index),
                     grammar.matcher() if index < num_structured else None,
                 )
-                for index, prompt in enumerate(load.token_prompts())
+                for index, prompt in enumerate(prompts_of(load, engine))
             ]
             rates.setdefault(way, []).append(run_requests(engine, requests, overlap=True).tokens_per_s)
     return rates
@@ -196,10 +203,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--turns", type=int, default=5, help="of each kind and each way")
     parser.add_argument("--context", type=int, default=200, help="tokens behind each row")
     parser.add_argument("--output-len", type=int, default=96, help="tokens of each stream")
+    parser.add_argument("--num-pages", type=int, default=1500, help="cache pages of the engine")
     parser.add_argument("--skip", choices=["shares", "throughput"], help="leave one part out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     options = parser.parse_args(arguments)
-    settings = ServerSettings.from_sources({"model": options.model, "num_pages": 1500}, os.environ)
+    flags = {"model": options.model, "num_pages": options.num_pages, "max_num_seqs": max(options.rows)}
+    settings = ServerSettings.from_sources(flags, os.environ)
     with ProgressReporter() as progress:
         path = ensure_model(settings.model, progress)
         text_model = TextModel.load(path)

@@ -26,10 +26,11 @@ from engine.plan import StepPlan
 from engine.runner import DeviceRunner, PendingStep
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
-from engine.shapes import ShapeTable, StepShape
+from engine.shapes import TILE_SIZE, ShapeTable, StepShape
 from engine.step_result import StepResult
+from sampling.logprobs import NUM_COLUMNS, TOKEN
 from sampling.rows import POSITION, SEED_LOW, Level, SamplingRows
-from sampling.state import Slots
+from sampling.state import FeatureStates, Slots
 
 VOCAB_SIZE = 49152
 STEP_SECONDS = 0.005
@@ -95,20 +96,44 @@ class SimulatedRunner(DeviceRunner):
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
 
-        def forward(params: LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch) -> tuple[jax.Array, KVPages]:
-            return jnp.zeros((num_sampled, 1)), kv
+        def forward(
+            params: LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch
+        ) -> tuple[jax.Array, KVPages, jax.Array]:
+            return jnp.zeros((num_sampled, 1)), kv, jnp.zeros(1)  # the last for `score`
 
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
         return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(self._params, self._kv, self._slots, batch)
 
     def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
         def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
-            seed, position = rows.ints[:, SEED_LOW], rows.ints[:, POSITION]
-            return slots, (seed ^ position * 1_103_515_245) >> 8 & 0x7FFF  # below VOCAB_SIZE
+            return slots, _tokens(rows)
 
         logits = jnp.zeros((num_rows, 1))
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         return jax.jit(sample, donate_argnums=1, keep_unused=True).lower(logits, self._slots, rows)
+
+    def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
+        def sample(
+            logits: jax.Array, slots: Slots, states: FeatureStates, rows: SamplingRows, masks: jax.Array
+        ) -> tuple[Slots, FeatureStates, jax.Array]:
+            return slots, states, jnp.zeros((num_rows, NUM_COLUMNS), jnp.int32).at[:, TOKEN].set(_tokens(rows))
+
+        logits = jnp.zeros((num_rows, 1))
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        program = jax.jit(sample, donate_argnums=(1, 2), keep_unused=True)
+        return program.lower(logits, self._slots, self._states, rows, self._masks_of(num_rows))
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        def score(params: LlamaParams, hidden: jax.Array, tokens: jax.Array, following: jax.Array) -> jax.Array:
+            return jnp.zeros((TILE_SIZE, NUM_COLUMNS), jnp.int32)
+
+        tokens = jnp.zeros(TILE_SIZE, jnp.int32)
+        return jax.jit(score, keep_unused=True).lower(self._params, jnp.zeros(1), tokens, tokens)
+
+
+def _tokens(rows: SamplingRows) -> jax.Array:
+    seed, position = jnp.asarray(rows.ints)[:, SEED_LOW], jnp.asarray(rows.ints)[:, POSITION]
+    return (seed ^ position * 1_103_515_245) >> 8 & 0x7FFF  # below VOCAB_SIZE
 
 
 class SimulatedEngine(Engine):

@@ -1,0 +1,47 @@
+"""The sampler's benchmark on a tiny model: every kind and way is run, and its figures are of what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.sampler import AllowAll, kinds, main
+from sampling.params import SamplingParams
+from sampling.rows import Level
+from sampling.usage import BITS, level_of, uses_bits
+from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
+
+
+def test_the_kinds_are_of_the_three_levels_and_everything_is_everything() -> None:
+    params = {kind: SamplingParams(max_tokens=32, **wishes) for kind, wishes in kinds(VOCAB_SIZE).items()}
+    assert [level_of(wishes) for wishes in params.values()] == list(Level)
+    assert uses_bits(params["everything"], has_grammar=True) == sum(BITS.values())
+    for wishes in params.values():
+        wishes.check_token_ids(VOCAB_SIZE)
+
+
+def test_shares_and_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, figures = write_tiny_model(tmp_path / "tiny.gguf"), tmp_path / "figures.json"
+    arguments = ["--model", str(model), "--rows", "1", "--turns", "1", "--context", "12", "--output-len", "12"]
+    assert main([*arguments, "--num-pages", "60", "--json", str(figures)]) == 0
+    found = json.loads(figures.read_text())["figures"]
+    shares = found["shares at 1 rows"]
+    assert list(shares) == ["greedy", "top-p", "everything"]
+    for of in shares.values():
+        assert of["share"] == pytest.approx(of["sample"] / (of["forward"] + of["sample"]))
+        assert of["sample"] > 0
+    rates = found["throughput at 1 streams"]
+    assert list(rates) == ["none", "half", "all"]
+    assert all(rate > 0 for turns in rates.values() for rate in turns)
+    printed = capsys.readouterr().out
+    assert "everything" in printed
+    assert "of none" in printed
+
+
+def test_a_grammar_of_every_text_allows_all() -> None:
+    words = np.zeros(3, np.uint32)
+    AllowAll().fill_mask(words)
+    assert (words == 0xFFFFFFFF).all()
