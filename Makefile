@@ -70,13 +70,13 @@ SANITIZED := build/sanitized
 
 # Python itself is not instrumented: it needs the sanitizer's library before all others, and the one that exceptions
 # are thrown with right after it; its own leaks do not count.
-sanitize: venv ## run the native kernels' tests with the address and undefined behaviour sanitizers of GCC
+sanitize: venv ## run the native kernels' and the sampler's tests with the address and undefined behaviour sanitizers of GCC
 	@variant=$$($(BIN)/python -c 'from engine.native import library as l; print(next(filter(l.runs_here, l.VARIANTS)))') && \
 	$(BUILD_NATIVE) --folder $(SANITIZED) --sanitize --variant $$variant && \
 	test -f $(SANITIZED)/libeagre_$$variant.so && \
 	EAGRE_NATIVE_FOLDER=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	$(BIN)/python -m pytest tests/engine/native $(ARGS)
+	$(BIN)/python -m pytest tests/engine/native tests/sampling $(ARGS)
 
 lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
 	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \

@@ -28,8 +28,8 @@ from benchmarks.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngin
 from engine.batch import HostStep
 from engine.client import EngineClient, TokenStream
 from engine.config import EngineConfig
+from engine.pending_step import PendingStep
 from engine.plan import StepPlan
-from engine.runner import PendingStep
 from engine.scheduler import Scheduler
 from engine.shapes import TILE_SIZE
 from engine.step_event import StepEvent

@@ -22,8 +22,9 @@ from engine.batch import HostStep, StepBatch
 from engine.config import EngineConfig, ModelInfo
 from engine.engine import Engine
 from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
+from engine.pending_step import PendingStep
 from engine.plan import StepPlan
-from engine.runner import DeviceRunner, PendingStep
+from engine.runner import DeviceRunner
 from engine.scheduler import Scheduler
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import TILE_SIZE, ShapeTable, StepShape

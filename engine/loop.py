@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.masks import fill_masks
+from engine.pending_step import PendingStep
 from engine.plan import StepPlan
 from engine.request import Request
-from engine.runner import PendingStep, Runner
+from engine.runner import Runner
 from engine.scheduler import Scheduler
 from engine.step_event import StepEvent
 from engine.timeline import Timeline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.pending_step import PendingStep
 from engine.request import Request, RequestStatus
-from engine.runner import PendingStep
 from sampling.grammar import GrammarError
 from sampling.packed import pack_words
 from sampling.rows import MIN_TOKENS

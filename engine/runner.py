@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +16,7 @@ from engine.batch import HostStep, StepBatch, build_step
 from engine.compiled import CompiledPrograms
 from engine.host_memory import large_array
 from engine.models import llama
+from engine.pending_step import PendingStep
 from engine.plan import StepPlan
 from engine.request import Request
 from engine.sequence_buffer import SequenceBuffer
@@ -35,19 +35,6 @@ from sampling.usage import used_features
 Tree = TypeVar("Tree")
 
 _ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # of which every feature makes a row
-
-
-@dataclass(slots=True)
-class PendingStep:
-    """A dispatched step: its plan, and its tokens on their way to the host."""
-
-    plan: StepPlan
-    step: HostStep
-    logits: jax.Array | None = None  # until it samples
-    # int32[num_sampled_rows], or [num_repeats, num_sampled_rows], or of Level.FULL [num_sampled_rows, NUM_COLUMNS];
-    # an output of its own, never donated. None while its masks are awaited.
-    out: jax.Array | None = None
-    scores: list[jax.Array] = field(default_factory=list)  # of each scored tile, int32[TILE_SIZE, NUM_COLUMNS]
 
 
 class Runner(Protocol):
@@ -194,7 +181,7 @@ class DeviceRunner:
         return build_step(plan, self._buffer, self._table)
 
     def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
-        """Enqueues the programs of a built step and starts the copy of its tokens to the host."""
+        """Enqueues the programs of a built step, of one that awaits masks the forward pass alone."""
         pending = PendingStep(plan, step)
         for request in step.admitted:
             self._write_features(request)
@@ -210,18 +197,15 @@ class DeviceRunner:
             score.copy_to_host_async()
             pending.scores.append(score)
         if not step.awaits_masks:
-            self._sample(pending, self._no_masks[len(step.batch.sampled)])
+            self.sample(pending, self._no_masks[len(step.batch.sampled)])
         return pending
 
     def new_masks(self, pending: PendingStep) -> np.ndarray:
         """Masks that allow nothing, uint32[num_rows, num_words]."""
         return self._masks_of(len(pending.step.batch.sampled))
 
-    def sample(self, pending: PendingStep, masks: np.ndarray) -> None:
-        """Enqueues the sampling of a step that awaited masks."""
-        self._sample(pending, masks)
-
-    def _sample(self, pending: PendingStep, masks: np.ndarray | jax.Array) -> None:
+    def sample(self, pending: PendingStep, masks: np.ndarray | jax.Array) -> None:
+        """Enqueues the sampling of a step and starts the copy of its tokens to the host."""
         step = pending.step
         program = self._programs["sample", len(step.batch.sampled), step.level]
         if step.level is Level.FULL:

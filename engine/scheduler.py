@@ -7,14 +7,13 @@ that a burst of long prompts cannot stall streams. (The idea is that of vLLM's V
 
 from __future__ import annotations
 
-import heapq
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from itertools import count
 from operator import attrgetter
 
 from cache.pool import OutOfPages, PagePool
 from engine.counters import SchedulerCounters
+from engine.deadlines import Deadlines
 from engine.plan import StepPlan
 from engine.prefix_cache import PrefixCache
 from engine.request import Request, RequestStatus
@@ -71,8 +70,7 @@ class Scheduler:
         self._running: list[Request] = []  # in order of admission
         self._num_in_flight_steps = 0
         self.is_admitting = True  # False: requests that have begun go on, new ones wait
-        self._ties = count()  # orders equal deadlines
-        self._deadlines: list[tuple[float, int, Request]] = []  # a heap; those of ended requests are skipped
+        self._deadlines = Deadlines()
 
     @property
     def num_running(self) -> int:
@@ -123,12 +121,7 @@ class Scheduler:
         request.stop_ids = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos or request.matcher is not None:  # at a grammar's end nothing else may come
             request.stop_ids |= self._eos_token_ids
-        if len(self._deadlines) > 4 * len(self._requests) + 64:  # most are of requests that have ended long ago
-            self._deadlines = [entry for entry in self._deadlines if entry[2].status is not RequestStatus.FINISHED]
-            heapq.heapify(self._deadlines)
-        for deadline in (request.deadline, request.queue_deadline):
-            if deadline is not None:
-                heapq.heappush(self._deadlines, (deadline, next(self._ties), request))
+        self._deadlines.add(request)
         insort(self._waiting, request, key=attrgetter("order"))
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> StepEvent | None:
@@ -148,15 +141,7 @@ class Scheduler:
 
     def expire(self, now: float) -> list[StepEvent]:
         """Ends the requests whose time is over; `now` is on the clock of the deadlines."""
-        events = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, request = heapq.heappop(self._deadlines)
-            if request.status is RequestStatus.FINISHED:
-                continue
-            is_over = request.deadline is not None and request.deadline <= now
-            if is_over or not request.was_admitted:
-                events.append(self._finish(request, (), FinishReason.TIMEOUT))
-        return events
+        return [self._finish(request, (), FinishReason.TIMEOUT) for request in self._deadlines.pop_over(now)]
 
     def abort_all(self, reason: FinishReason, error: str | None = None) -> list[StepEvent]:
         """Ends every request."""

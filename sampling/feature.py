@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.packed import WORD_BITS, pack_words
+from sampling.packed import WORD_BITS, num_words_of, pack_words
 from sampling.params import SamplingParams
 from sampling.rows import SamplingRows
 
@@ -35,7 +35,7 @@ class StateShape(NamedTuple):
     @property
     def num_words(self) -> int:
         """Words of a packed set of tokens."""
-        return -(-self.vocab_size // WORD_BITS)
+        return num_words_of(self.vocab_size)
 
 
 class Admission(NamedTuple):

@@ -22,8 +22,9 @@ from sampling.params import MAX_INT32, SamplingParams
     XTC_PROBABILITY, XTC_THRESHOLD, NUM_FLOATS,
 ) = range(13)  # fmt: skip
 
-# Less would be 0 on the device, and 0 times the minus infinity of what is banned is no number.
-SMALLEST_FACTOR = float(np.finfo(np.float32).tiny)
+# What is positive stays so on the device, where less than this is 0: a share of 0 would keep no token at all, 0
+# standard deviations all of them, and 0 times infinity, which is what a ban or a long repetition may come to, is NaN.
+SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)
 
 # In the sampler's output, in the place of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
 # and `vocab_size + NOTHING_LEFT` where the request allows no token at all.
@@ -71,14 +72,19 @@ class SamplingRows(NamedTuple):
         ints[DRY_ALLOWED_LENGTH] = params.dry_allowed_length
         ints[DRY_LAST_N] = MAX_INT32 if params.dry_penalty_last_n < 0 else params.dry_penalty_last_n
         floats[TEMPERATURE] = params.temperature
-        floats[TOP_P] = params.top_p
+        floats[TOP_P] = max(params.top_p, SMALLEST_POSITIVE)
         floats[MIN_P] = params.min_p
-        floats[TYPICAL_P] = params.typical_p
-        floats[TOP_N_SIGMA] = params.top_n_sigma
+        floats[TYPICAL_P] = max(params.typical_p, SMALLEST_POSITIVE)
+        floats[TOP_N_SIGMA] = _stays_positive(params.top_n_sigma)
         floats[PRESENCE] = params.presence_penalty
         floats[FREQUENCY] = params.frequency_penalty
-        floats[REPETITION] = max(params.repetition_penalty, SMALLEST_FACTOR)
-        floats[DRY_MULTIPLIER] = params.dry_multiplier
+        floats[REPETITION] = max(params.repetition_penalty, SMALLEST_POSITIVE)
+        floats[DRY_MULTIPLIER] = _stays_positive(params.dry_multiplier)
         floats[DRY_BASE] = params.dry_base
         floats[XTC_PROBABILITY] = params.xtc_probability
         floats[XTC_THRESHOLD] = params.xtc_threshold
+
+
+def _stays_positive(value: float) -> float:
+    """0, which turns a feature off, stays 0."""
+    return max(value, SMALLEST_POSITIVE) if value > 0.0 else 0.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from server.grammar_limits import InvalidGrammar, check_lark, check_schema
+from server.grammar_limits import InvalidGrammar, check_gbnf, check_lark, check_schema
 from server.grammar_matcher import GrammarMatcher, first_reason
 from server.grammar_vocabulary import GrammarVocabulary
 from server.structured_outputs import Grammar, GrammarKind
@@ -145,6 +145,7 @@ def _is_lark(text: str) -> bool:
 def _from_gbnf(text: str) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
+    check_gbnf(text)
     try:
         lark: str = gbnf_to_lark(text)
     except RecursionError as error:

@@ -143,8 +143,9 @@ class GrammarCompiler:
             return self._vocabulary
 
     def _keep(self, grammar: Grammar, outcome: Outcome) -> None:
+        if grammar not in self._kept:  # it is where somebody looked it up just before it was kept, and entered behind
+            self._num_kept_bytes += _num_bytes(grammar)
         self._kept[grammar] = outcome
-        self._num_kept_bytes += _num_bytes(grammar)
         while len(self._kept) > MAX_KEPT or self._num_kept_bytes > MAX_KEPT_BYTES:
             oldest, _ = self._kept.popitem(last=False)
             self._num_kept_bytes -= _num_bytes(oldest)

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 DEFAULT_TIMEOUT = 5.0  # seconds to compile
@@ -21,8 +22,12 @@ LARGEST_MAX_BYTES = 256 << 10  # what the compiling threads have room on their s
 MAX_DEPTH = 100  # of a schema as JSON; llguidance reads 128 levels
 MAX_INTERSECTION = 8  # measured: up to this weight every kind of intersection is compiled or given up within 0.1 s
 MAX_ALTERNATIVES = 2000  # of a Lark grammar; beyond that many at one place llguidance gives up, after long work
+MAX_REPETITIONS = 1000  # of a Lark grammar, which names may nest: then its compiler's work grows as the cube, unbounded
+MAX_GBNF_RULES = 500  # the conversion to Lark may look at all of them as often as there are some
+MAX_EXACT = 2**53  # llguidance takes larger numbers for their neighbours, and ends the process at some below -2^63
 
-_DATA = frozenset({"const", "default", "enum", "examples"})  # keywords whose values are no schemas
+_CONSTANTS = frozenset({"const", "enum"})
+_DATA = _CONSTANTS | {"default", "examples"}  # keywords whose values are no schemas
 _NAMED = frozenset({"$defs", "definitions", "patternProperties", "properties"})  # whose values are schemas by name
 
 # Strings and regular expressions end with their line, so that no text takes more than one pass.
@@ -30,7 +35,7 @@ _LARK_PARTS = re.compile(
     r'"(?:\\.|[^"\\\n])*+"?'
     r"|(?://|\#)[^\n]*"
     r"|/(?:\\.|[^/\\\n])*+/?"
-    r"|(?P<mark>%json\b|%llguidance\b|[&~<|])"
+    r"|(?P<mark>%json\b|%llguidance\b|[&~<|*+?]|\{[ \t]*[\d,])"
 )
 
 
@@ -41,9 +46,10 @@ class InvalidGrammar(ValueError):
 def check_schema(schema: Any) -> None:
     """
     Raises:
-        InvalidGrammar: the JSON schema is nested too deeply, or intersects too much.
+        InvalidGrammar: the JSON schema is nested too deeply, has numbers that are too large, or intersects too much.
     """
     _check_depth(schema)
+    _check_numbers(schema)
     try:
         weight = _Weights(schema).of(schema)
     except RecursionError as error:
@@ -55,13 +61,23 @@ def check_schema(schema: Any) -> None:
         )
 
 
+def check_gbnf(text: str) -> None:
+    """
+    Raises:
+        InvalidGrammar: the GBNF grammar has too many rules.
+    """
+    num_rules = text.count("::=")
+    if num_rules > MAX_GBNF_RULES:
+        raise InvalidGrammar(f"it has {num_rules} times ::=; the limit is {MAX_GBNF_RULES}, and Lark has none")
+
+
 def check_lark(text: str) -> None:
     """
     Raises:
-        InvalidGrammar: the Lark grammar names control tokens, sets options of llguidance, branches or
+        InvalidGrammar: the Lark grammar names control tokens, sets options of llguidance, branches, repeats or
             intersects too much, or has such a JSON schema in it.
     """
-    num_intersections = num_alternatives = 0
+    num_intersections = num_alternatives = num_repetitions = 0
     for part in _LARK_PARTS.finditer(text):
         match part["mark"]:
             case "%json":
@@ -74,8 +90,12 @@ def check_lark(text: str) -> None:
                 num_intersections += 1
             case "|":
                 num_alternatives += 1
+            case str():
+                num_repetitions += 1
     if num_alternatives > MAX_ALTERNATIVES:
         raise InvalidGrammar(f"it has {num_alternatives} times |; the limit is {MAX_ALTERNATIVES}")
+    if num_repetitions > MAX_REPETITIONS:
+        raise InvalidGrammar(f"it has {num_repetitions} times *, +, ? or {{n}}; the limit is {MAX_REPETITIONS}")
     if num_intersections > MAX_INTERSECTION:
         raise InvalidGrammar(f"it has {num_intersections} times & or ~; the limit is {MAX_INTERSECTION}")
 
@@ -101,6 +121,28 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise InvalidGrammar(_too_deep())
+
+
+def _check_numbers(schema: Any) -> None:
+    """Wherever they stand: a reference may make a schema of what looks like data.
+
+    Bounds that lie far out are common and harmless, as long as the numbers between them do not all lie there.
+    """
+    left = [("", schema)]  # each value with the keyword that it belongs to
+    while left:
+        keyword, value = left.pop()
+        if isinstance(value, dict):
+            left += [(keyword if keyword in _CONSTANTS else key, part) for key, part in value.items()]
+        elif isinstance(value, list):
+            left += [(keyword, part) for part in value]
+        elif isinstance(value, int | float) and (
+            (keyword in _CONSTANTS and abs(value) > MAX_EXACT)
+            or (keyword in ("maximum", "exclusiveMaximum") and value < -MAX_EXACT)
+            or (keyword in ("minimum", "exclusiveMinimum") and value > MAX_EXACT)
+        ):
+            raise InvalidGrammar(
+                f"{keyword} has the number {value!r}; beyond 2^53 either way, not every number is told from the next"
+            )
 
 
 def _too_deep() -> str:
@@ -130,7 +172,9 @@ class _Weights:
         if isinstance(all_of, list):
             weight += sum(map(self.of, all_of))
         if "$ref" in node:
-            weight += self.of(self._target(node["$ref"]))
+            # Another reference than a JSON pointer, to an $id or $anchor, may mean any schema: all of them at once.
+            reference = node["$ref"]
+            weight += self.of(self._target(reference)) if _is_pointer(reference) else self._of_all
         others: list[Any] = []
         for key, value in node.items():
             if key in _NAMED and isinstance(value, dict):
@@ -139,14 +183,11 @@ class _Weights:
                 others.append(value)
         return weight + max(map(self.of, others), default=0)
 
-    def _target(self, reference: Any) -> Any:
-        """What a JSON pointer points at; of other references, which have an $id or $anchor, all schemas at once."""
+    def _target(self, pointer: str) -> Any:
         node = self._root
-        if reference in ("#", "#/"):
+        if pointer in ("#", "#/"):
             return node
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return {"allOf": list(_parts(self._root))}
-        for step in reference[2:].split("/"):
+        for step in pointer[2:].split("/"):
             key = step.replace("~1", "/").replace("~0", "~")
             if isinstance(node, dict):
                 node = node.get(key)
@@ -155,6 +196,14 @@ class _Weights:
             else:
                 return None
         return node
+
+    @cached_property
+    def _of_all(self) -> float:
+        return sum(map(_own_weight, _parts(self._root)))
+
+
+def _is_pointer(reference: Any) -> bool:
+    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
 
 
 def _own_weight(node: Mapping[str, Any]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from sampling.packed import num_words_of
 from server.grammar_limits import InvalidGrammar
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class GrammarVocabulary:
     @property
     def num_words(self) -> int:
         """Words of a row of packed bits."""
-        return -(-self.vocab_size // 32)
+        return num_words_of(self.vocab_size)
 
 
 class _Tokens:

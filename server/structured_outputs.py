@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from server.errors import shorten
 from server.strict_model import StrictModel
 
-MAX_CHOICES = 1000
+MAX_CHOICE_TEXTS = 1000
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 
 ANY_OBJECT = '{"type":"object"}'
@@ -108,8 +108,10 @@ class StructuredOutputs(StrictModel):
 
 
 def _check_choice(choice: list[str]) -> None:
-    if not 1 <= len(choice) <= MAX_CHOICES:
-        raise ValueError(f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICES}")
+    if not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
+        raise ValueError(
+            f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
+        )
     if "" in choice:
         raise ValueError("structured_outputs.choice has an empty entry; each must have at least 1 character")
 

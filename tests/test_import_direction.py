@@ -43,6 +43,7 @@ ONLY_IN = {
 # Host logic, whose tests run in microseconds.
 HOST_FILES = (
     "engine/scheduler.py",
+    "engine/deadlines.py",
     "engine/request.py",
     "engine/sequence_buffer.py",
     "cache/pool.py",
@@ -50,6 +51,7 @@ HOST_FILES = (
     "cache/free_queue.py",
     "cache/hashing.py",
     "sampling/params.py",
+    "sampling/packed.py",
     "sampling/rows.py",
     "sampling/usage.py",
 )

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from engine.types import FinishReason
 from sampling.grammar import GrammarError
-from sampling.packed import pack_words
+from sampling.packed import num_words_of, pack_words
 from sampling.rows import MIN_TOKENS
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner, expected_output, next_allowed, next_token
 from tests.fakes.script import World
 
-NUM_WORDS = -(-VOCAB_SIZE // 32)
+NUM_WORDS = num_words_of(VOCAB_SIZE)
 
 
 class EveryThird:

@@ -54,6 +54,7 @@ class FakeTokenStream:
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
         self._error: str | None = None
+        self._is_dead_end = False
         self._is_read_to_end = False
         self._has_brought_prompt = False
         self._changed = asyncio.Event()
@@ -78,6 +79,7 @@ class FakeTokenStream:
             self._error,
             self._logprobs_of(token_ids),
             self._prompt_logprobs() if brings_prompt else None,
+            self._is_dead_end,
         )
 
     def _logprobs_of(self, token_ids: Sequence[int]) -> list[TokenLogprobs] | None:
@@ -116,6 +118,7 @@ class FakeTokenStream:
             try:
                 self.matcher.accept(token_id)
             except GrammarError as error:
+                self._is_dead_end = True
                 self.finish(FinishReason.ERROR, str(error))
                 return
         self.num_generated += 1

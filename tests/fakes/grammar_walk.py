@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sampling.grammar import TokenMatcher
+from sampling.packed import num_words_of
 from server.grammar_vocabulary import HasVocabulary
 
 _MERGES = (
@@ -24,7 +25,7 @@ class MergedBytes:
 
 def allowed_tokens(matcher: TokenMatcher, vocab_size: int) -> np.ndarray:
     """Token ids, ascending; fails where a bit beyond the vocabulary is set."""
-    words = np.full(-(-vocab_size // 32), 0xFFFFFFFF, np.uint32)
+    words = np.full(num_words_of(vocab_size), 0xFFFFFFFF, np.uint32)
     matcher.fill_mask(words)
     token_ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
     assert not token_ids.size or token_ids[-1] < vocab_size

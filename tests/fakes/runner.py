@@ -19,6 +19,7 @@ from engine.plan import StepPlan
 from engine.sequence_buffer import SequenceBuffer
 from engine.shapes import ShapeTable
 from engine.step_result import StepResult
+from sampling.packed import num_words_of
 from sampling.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
 from sampling.rows import SLOT as SAMPLING_SLOT
 from sampling.usage import BITS, GRAMMAR
@@ -82,7 +83,7 @@ class FakeRunner:
         return pending
 
     def new_masks(self, pending: FakePending) -> np.ndarray:
-        return np.zeros((len(pending.step.batch.sampled), -(-VOCAB_SIZE // 32)), np.uint32)
+        return np.zeros((len(pending.step.batch.sampled), num_words_of(VOCAB_SIZE)), np.uint32)
 
     def sample(self, pending: FakePending, masks: np.ndarray) -> None:
         assert pending.step.awaits_masks

@@ -10,7 +10,7 @@ from scipy.special import chdtrc
 
 from sampling.draw import uniforms
 from sampling.params import SamplingParams
-from sampling.rows import SEED_LOW
+from sampling.rows import SEED_LOW, Level
 from sampling.sampler import SamplerBody
 from tests.sampling.batches import NUM_ROWS, apply_alone, batch_of, random_logits, tokens_of
 from tests.sampling.reference import Request, best_token, distribution, processed
@@ -33,7 +33,12 @@ def assert_feature_alone(name: str, requests: Sequence[Request], logits: np.ndar
 
 
 def assert_follows(
-    body: SamplerBody, requests: Sequence[Request], logits: np.ndarray, *, seeds: Sequence[int] | None = None
+    body: SamplerBody,
+    requests: Sequence[Request],
+    logits: np.ndarray,
+    *,
+    seeds: Sequence[int] | None = None,
+    level: Level = Level.FULL,
 ) -> np.ndarray:
     """Every token of a batch is the one that the reference finds, with the same random numbers.
 
@@ -41,7 +46,7 @@ def assert_follows(
         The tokens.
     """
     batch = batch_of(requests, logits, seeds=seeds)
-    tokens = tokens_of(body, batch)[: len(requests)]
+    tokens = tokens_of(body, batch, level)[: len(requests)]
     uniform = np.asarray(_uniforms(batch.rows))
     for row, (token, request) in enumerate(zip(tokens.tolist(), requests, strict=True)):
         assert token in _acceptable(logits[row], request, uniform[row]), f"row {row}: {token} of {request}"

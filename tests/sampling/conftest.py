@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from engine.native import library
-from engine.native.sampler import NATIVE
 from sampling.sampler import PORTABLE, SamplerBody
+from tests.native_variants import loaded, native_body, variants_to_test
 
 
-@pytest.fixture(scope="session", params=["portable", "native"])
-def body(request: pytest.FixtureRequest) -> SamplerBody:
-    """Each of the bodies; native kernels are left out where they cannot be had."""
+@pytest.fixture(scope="module", params=["portable", *variants_to_test()])
+def body(request: pytest.FixtureRequest) -> Iterator[SamplerBody]:
+    """Each of the bodies: the portable one, and the native one with every variant of the kernels."""
     if request.param == "portable":
-        return PORTABLE
-    try:
-        library.load()
-    except library.NativeUnavailable as error:
-        pytest.skip(str(error))
-    return NATIVE
+        yield PORTABLE
+    else:
+        with loaded(request.param):
+            yield native_body(request.param)

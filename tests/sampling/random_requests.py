@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sampling.params import SamplingParams
+from sampling.params import MAX_LOGIT_BIAS, SamplingParams
 from tests.sampling.reference import Request
 
 SHARE = 0.3  # of the requests that use a feature
@@ -37,7 +37,7 @@ def random_request(seed: int, vocab_size: int, *, temperature: float | None = No
         "frequency_penalty": lambda: uniform(-0.5, 0.5),
         "repetition_penalty": lambda: uniform(0.5, 2.0),
         "min_tokens": lambda: len(output) + int(random.integers(0, 2)),
-        "logit_bias": lambda: tuple((bias, uniform(-5.0, 5.0)) for bias in some(1)),
+        "logit_bias": lambda: tuple((bias, uniform(-5.0, 5.0)) for bias in some(1)[:MAX_LOGIT_BIAS]),
         "allowed_token_ids": lambda: some(1),
         "bad_words": lambda: tuple((*sequence(0, 3), token()) for _ in range(1 + token() % 8)),
         "logprobs": lambda: int(random.integers(0, 21)),

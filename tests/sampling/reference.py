@@ -120,7 +120,8 @@ def typical_distance(weights: np.ndarray) -> np.ndarray:
 
 def xtc(weights: np.ndarray, threshold: float) -> np.ndarray:
     """Weights without the top choices but the least probable of them, of equals the last."""
-    top = [token for token in np.flatnonzero(weights) if weights[token] >= threshold * weights.sum()]
+    least = threshold * weights.sum()
+    top = [token for token in np.flatnonzero(weights) if weights[token] >= least]
     spared = min(top, key=lambda token: (weights[token], -token), default=None)
     weights = weights.copy()
     weights[[token for token in top if token != spared]] = 0.0

@@ -87,10 +87,11 @@ def test_a_row_that_asks_for_them_gets_the_same_token_and_leaves_its_neighbours_
     assert np.array_equal(tokens_of(body, batch_of(plain, logits)), tokens_of(body, batch_of(asking, logits)))
 
 
-@pytest.mark.parametrize("vocab_size", [7, 600])
+@pytest.mark.parametrize("vocab_size", [7, 600, 49153])
 def test_of_given_tokens_as_of_a_prompt(body, vocab_size):
     random = np.random.default_rng(5)
     logits = random_logits(6, 9, vocab_size)
+    logits[1, ::3] = -np.inf
     tokens = random.integers(0, vocab_size, 9).astype(np.int32)
     listed = random.integers(0, vocab_size, (9, MAX_LOGPROB_TOKEN_IDS)).astype(np.int32)
     out = np.asarray(jax.jit(body.logprobs)(logits, tokens, listed))

@@ -64,7 +64,15 @@ def test_a_seed_keeps_its_64_bits(seed):
     assert low | high << 32 == seed % 2**64
 
 
-@pytest.mark.parametrize("factor", [1e-50, 1e-40])
-def test_a_repetition_penalty_is_never_zero_on_the_device(factor):
-    _, floats = row_of(SamplingParams(repetition_penalty=factor))
-    assert floats[columns.REPETITION] >= np.finfo(np.float32).tiny
+@pytest.mark.parametrize("name", ["top_p", "typical_p", "top_n_sigma", "repetition_penalty", "dry_multiplier"])
+@pytest.mark.parametrize("value", [1e-320, 1e-50, 1e-40])
+def test_what_is_above_zero_is_so_on_the_device(name, value):
+    _, floats = row_of(SamplingParams(**{name: value}))
+    column = columns.REPETITION if name == "repetition_penalty" else getattr(columns, name.upper())
+    assert floats[column] >= np.finfo(np.float32).tiny
+
+
+def test_what_is_off_at_zero_stays_off():
+    _, floats = row_of(SamplingParams())
+    off = [columns.MIN_P, columns.TOP_N_SIGMA, columns.DRY_MULTIPLIER, columns.XTC_PROBABILITY]
+    assert (floats[off] == 0.0).all()

@@ -74,8 +74,8 @@ def test_padding_samples_nothing_and_touches_no_slot(body, level):
 
 
 def test_what_padding_samples_is_written_nowhere(body):
-    requests = [Request(SamplingParams(frequency_penalty=1.0))] * 2
-    batch = batch_of(requests, random_logits(3, 2, 600), slots=[9, 40])
+    remembering = SamplingParams(frequency_penalty=1.0, dry_multiplier=1.0)
+    batch = batch_of([Request(remembering)] * 2, random_logits(3, 2, 600), slots=[9, 40])
     slots = Slots(np.full(NUM_SLOTS, -5, np.int32))
     out, after = sample_batch(body, batch._replace(slots=slots))
     tokens, position = out[:2, TOKEN], batch.rows.ints[0, POSITION]
@@ -134,6 +134,29 @@ def test_an_infinite_logit_wins(body, level):
     cuts = SamplingParams(top_p=0.5, typical_p=0.5, top_k=3, top_n_sigma=1.0, min_p=0.1)
     requests = [Request(cuts), Request(SamplingParams())]
     assert tokens_of(body, batch_of(requests, logits), level)[:2].tolist() == [77, 77]
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 2.0])
+def test_extreme_logits(body, temperature):
+    """Also where the difference between two of them is beyond all floats."""
+    logits = random_logits(7, 4, 600, spread=1.0)
+    logits[1, 0], logits[1, 599] = -3e38, 3e38
+    logits[2] = -np.inf
+    logits[2, 77] = -3e38
+    batch = batch_of([Request(SamplingParams(temperature=temperature))] * 4, logits)
+    for level in (Level.RANDOM, Level.FULL):
+        tokens = tokens_of(body, batch, level)
+        assert tokens[1:3].tolist() == [599, 77]
+        assert temperature == 2.0 or tokens[0] == logits[0].argmax()
+
+
+def test_equal_infinities_are_drawn_alike(body):
+    logits = np.zeros((64, 600), np.float32)
+    logits[:, [3, 570]] = np.inf
+    batch = batch_of([Request(SamplingParams())] * 64, logits)
+    assert set(tokens_of(body, batch, Level.RANDOM).tolist()) == {3, 570}
+    batch.logits[:] = -np.inf
+    assert len(set(tokens_of(body, batch, Level.RANDOM).tolist())) > 30
 
 
 def test_every_cut_at_once_leaves_the_best(body):

@@ -99,7 +99,10 @@ def test_json_may_be_written_in_one_line_or_in_many(vocabulary: GrammarVocabular
     assert matches(CompiledGrammar.compile(json_schema({"type": "object"}), vocabulary), text)
 
 
-@pytest.mark.parametrize("text", ['{"a":  1}', '{"a":\n\n1}', '{"a":\n' + " " * 65 + "1}", ' {"a":1}', '{"a":1} '])
+@pytest.mark.parametrize(
+    "text",
+    ['{"a":  1}', '{"a":\n\n1}', '{"a":\n' + " " * 25 + "1}", '{"a":\n' + "\t" * 7 + "1}", ' {"a":1}', '{"a":1} '],
+)
 def test_json_has_no_endless_whitespace(vocabulary: GrammarVocabulary, text: str) -> None:
     assert not matches(CompiledGrammar.compile(json_schema({"type": "object"}), vocabulary), text)
 

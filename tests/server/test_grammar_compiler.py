@@ -186,6 +186,19 @@ async def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPa
     assert gated.calls == {regex("a"): 1, regex("b"): 2, regex("c"): 1}
 
 
+def test_what_is_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks it up a moment before it is kept has it compiled again."""
+    monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
+    grammars = compiler()
+    with monkeypatch.context() as patch:
+        patch.setattr(grammars, "_look_up", lambda grammar, param: None)
+        for _ in range(6):
+            grammars.compile_here(regex("a{4}"), "structured_outputs")
+    kept = grammars.compile_here(regex("a{4}"), "structured_outputs")
+    grammars.compile_here(regex("b{4}"), "structured_outputs")
+    assert grammars.compile_here(regex("a{4}"), "structured_outputs") is kept
+
+
 async def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
     gated = Gated()

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from server.grammar_limits import MAX_ALTERNATIVES, MAX_DEPTH, InvalidGrammar, check_lark, check_schema
+from server import grammar_limits
+from server.grammar_limits import (
+    MAX_ALTERNATIVES,
+    MAX_DEPTH,
+    MAX_GBNF_RULES,
+    InvalidGrammar,
+    check_gbnf,
+    check_lark,
+    check_schema,
+)
 
 
 def patterns(number: int) -> list[dict[str, Any]]:
@@ -31,6 +40,8 @@ def nested(depth: int) -> dict[str, Any]:
         {"default": {"pattern": "x", "format": "y"}},
         {"multipleOf": 9999},
         {"multipleOf": 0.01},
+        {"enum": [-(2**53), 2**53, 0.1, -0.0, True, None, "9007199254740993"]},
+        {"minimum": -(2**63), "maximum": 2**63 - 1},
         {"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"},
         {"allOf": [{"$ref": "#"}]},
         {"$ref": "#/$defs/none"},
@@ -71,6 +82,34 @@ def test_a_chain_of_references_that_is_too_long() -> None:
         check_schema({"$defs": chain, "$ref": "#/$defs/d0"})
 
 
+@pytest.mark.parametrize("number", [-(2**63), 1 - 2**63, -(2**64), 2**53 + 1, 2**64, 1e300])
+def test_a_constant_that_is_too_large(number: float) -> None:
+    """At -2^63 llguidance recurses until the process ends."""
+    for schema in ({"const": number}, {"enum": ["a", {"b": [number]}]}, {"default": {"const": {"maximum": number}}}):
+        with pytest.raises(InvalidGrammar, match=r"(const|enum) has the number .* 2\^53"):
+            check_schema(schema)
+    with pytest.raises(InvalidGrammar, match="const has the number"):
+        check_lark(f'start: %json {{"properties": {{"a": {{"const": {number!r}}}}}}}')
+
+
+@pytest.mark.parametrize(
+    ("keyword", "number"),
+    [("maximum", -(2**63)), ("exclusiveMaximum", -1e19), ("minimum", 2**53 + 1), ("exclusiveMinimum", 1e19)],
+)
+def test_a_range_that_lies_too_far_out(keyword: str, number: float) -> None:
+    with pytest.raises(InvalidGrammar, match=rf"{keyword} has the number .* 2\^53"):
+        check_schema({"allOf": [{"type": "integer"}, {keyword: number}]})
+    check_schema({keyword: -number})
+
+
+def test_references_to_no_pointer_look_at_all_schemas_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    look = grammar_limits._parts
+    monkeypatch.setattr(grammar_limits, "_parts", lambda node: looks.append(node) or look(node))
+    check_schema({"$defs": {"a": {"$anchor": "here", "pattern": "x"}}, "anyOf": [{"$ref": "#here"} for _ in range(50)]})
+    assert len(looks) == 1
+
+
 def test_a_schema_that_is_too_deep() -> None:
     with pytest.raises(InvalidGrammar, match="more than 100 levels deep"):
         check_schema(nested(MAX_DEPTH + 1))
@@ -84,6 +123,8 @@ def test_a_schema_that_is_too_deep() -> None:
         'start: %json {"enum": ["<", "&"]}',
         "start: A\nA: /a/ & /b/ & ~/c/",
         "start: " + " | ".join(['"|"'] * 2000),
+        "start: " + "(A B)* " * 1000 + '\nA: /a*b+c?/\nB: "*"',
+        "start: %json " + json.dumps({"enum": [{"*": "?"} for _ in range(1200)]}),
     ],
 )
 def test_lark_that_is_allowed(text: str) -> None:
@@ -98,6 +139,7 @@ def test_lark_that_is_allowed(text: str) -> None:
         ('%llguidance {"allow_invalid_utf8": true}', "%llguidance is not supported"),
         ("start: A\nA: " + " & ".join(["/.*a.*/"] * 10), "9 times & or ~"),
         ("start: " + "|".join(['"a"'] * (MAX_ALTERNATIVES + 2)), "2001 times |"),
+        ("start: " + "A* B+ C? D{ 2, 3} " * 251, "1004 times *, +, ? or {n}"),
         ("start: %json " + json.dumps({"allOf": patterns(9)}), "weight 9.0"),
         ('start: %json {"type": ', "%json is not followed by valid JSON"),
         ("start: %json " + "[" * 100_000, "levels deep"),
@@ -112,3 +154,10 @@ def test_lark_that_is_refused(text: str, words: str) -> None:
 @pytest.mark.parametrize("text", ['"\\' * 300_000, "/\\" * 300_000, '"' * 600_000, "\n" * 600_000])
 def test_odd_texts_take_one_pass(text: str) -> None:
     check_lark(text)
+
+
+def test_a_gbnf_grammar_of_too_many_rules() -> None:
+    rule = 'r ::= "a"\n'
+    check_gbnf(rule * MAX_GBNF_RULES)
+    with pytest.raises(InvalidGrammar, match="501 times ::="):
+        check_gbnf(rule * (MAX_GBNF_RULES + 1))

@@ -19,7 +19,7 @@ from server.grammar_compiler import GrammarCompiler
 from server.grammar_vocabulary import GrammarVocabulary
 from server.llm import LLM
 from server.loading import LoadedModel
-from server.structured_outputs import MAX_CHOICES
+from server.structured_outputs import MAX_CHOICE_TEXTS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
@@ -91,7 +91,7 @@ BAD: list[tuple[dict[str, Any], str, str, list[str]]] = [
     ({"structured_outputs": {"regex": "("}}, "structured_outputs", "invalid_value", ["unclosed group"]),
     ({"structured_outputs": {"choice": []}}, "structured_outputs", "invalid_value", ["0 entries", "from 1 to 1000"]),
     (
-        {"structured_outputs": {"choice": ["a"] * (MAX_CHOICES + 1)}},
+        {"structured_outputs": {"choice": ["a"] * (MAX_CHOICE_TEXTS + 1)}},
         "structured_outputs",
         "invalid_value",
         ["1001 entries"],
@@ -192,9 +192,12 @@ async def test_who_wishes_nothing_has_no_matcher(server: RunningServer, wish: di
 
 async def test_what_the_engine_cannot_go_on_with_is_an_error(start_server: StartServer) -> None:
     server = await start_server(says("abx"))
-    status, body = await server.post("/v1/completions", {"prompt": "a", "structured_outputs": {"regex": "abc"}})
-    assert status == 503
+    request = {"prompt": "a", "structured_outputs": {"regex": "abc"}}
+    status, body = await server.post("/v1/completions", request)
+    assert (status, body["error"]["code"]) == (400, "dead_end")
     assert "does not allow token 120 here" in body["error"]["message"]
+    data = await server.stream_bytes("/v1/completions", request)
+    assert json.loads(data.strip().split(b"\n\n")[-1].removeprefix(b"data: ")) == body
 
 
 async def test_each_choice_and_prompt_has_a_matcher_of_its_own(start_server: StartServer) -> None:

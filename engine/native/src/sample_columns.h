@@ -1,5 +1,5 @@
-// The columns in which a sampling step's rows come and its results go: as in sampling/rows.py, sampling/state.py and
-// sampling/logprobs.py.
+// The columns in which a sampling step's rows come and its results go: as in sampling/rows.py, sampling/usage.py and
+// sampling/logprobs.py, with which a test compares them.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ struct SampleStep {
   const int32_t* ints;    // [num_rows][kNumInts]
   const float* floats;    // [num_rows][kNumFloats]
   const float* uniforms;  // [num_rows][2], for the draw and for XTC
-  const uint32_t* masks;  // [num_rows][words], what grammars allow
+  const uint32_t* masks;  // [num_rows][words], what grammars allow; null where the states are
   int64_t num_rows, vocab_size, num_slots;
   const SampleStates* states;  // null: nothing changes logits, and only the token is wanted
 };

@@ -1,0 +1,44 @@
+"""The variants of the native kernels, each of which tests run with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+
+import pytest
+
+from engine.native import library
+from engine.native.sampler import NATIVE
+from sampling.sampler import SamplerBody
+
+
+def variants_to_test() -> list[object]:
+    """Parameters of a fixture: what was built and runs on this machine."""
+    chosen = os.environ.get(library.VARIANT_VARIABLE)
+    variants = [name for name in library.built_variants() if library.runs_here(name) and chosen in (None, name)]
+    # With a compiler at hand, kernels that are not there are a defect of the build, and the tests fail.
+    could_build = any(map(shutil.which, ("c++", "g++", "clang++")))
+    missing = pytest.mark.skip("there is no compiler, and so there are no native kernels to test")
+    return variants or [pytest.param("none", marks=() if could_build and chosen is None else missing)]
+
+
+@contextmanager
+def loaded(variant: str) -> Iterator[None]:
+    """Within it the kernels are of this variant, and behind it again what they would be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(library.VARIANT_VARIABLE, variant)
+        library.load.cache_clear()
+        try:
+            assert library.load() == variant
+            yield
+        finally:
+            library.load.cache_clear()
+
+
+@cache
+def native_body(variant: str) -> SamplerBody:
+    """The native sampler with functions of this variant's own: JAX keeps what it has compiled by function."""
+    return SamplerBody(*map(partial, NATIVE))
