@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_STOP_TOKEN_IDS = 64
@@ -21,6 +21,26 @@ MAX_DRY_MULTIPLIER = 100.0
 MAX_DRY_BASE = 10.0
 MAX_INT32 = 2**31 - 1
 MAX_SEED = 2**63 - 1
+
+
+_RANGES: Mapping[str, tuple[float, float | None]] = {  # inclusive; None: no limit of its own
+    "max_tokens": (1, None),
+    "temperature": (0.0, 2.0),
+    "min_p": (0.0, 1.0),
+    "top_n_sigma": (0.0, MAX_TOP_N_SIGMA),
+    "presence_penalty": (-MAX_PENALTY, MAX_PENALTY),
+    "frequency_penalty": (-MAX_PENALTY, MAX_PENALTY),
+    "dry_multiplier": (0.0, MAX_DRY_MULTIPLIER),
+    "dry_base": (1.0, MAX_DRY_BASE),
+    "dry_allowed_length": (1, MAX_INT32),
+    "dry_penalty_last_n": (-1, MAX_INT32),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "min_tokens": (0, None),
+}
+_ABOVE_ZERO: Mapping[str, float] = {"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": MAX_REPETITION_PENALTY}
+_WHOLE = ("max_tokens", "top_k", "dry_allowed_length", "dry_penalty_last_n", "min_tokens")
+_WHOLE_OR_NONE = ("seed", "logprobs", "prompt_logprobs")
 
 
 class InvalidParameter(ValueError):
@@ -71,33 +91,17 @@ class SamplingParams:
     logprob_token_ids: tuple[int, ...] = ()  # tokens whose logprobs are wanted wherever a token is sampled
 
     def __post_init__(self) -> None:
-        self._check_range("max_tokens", 1, None)
-        self._check_range("temperature", 0.0, 2.0)
+        self._check_types()
+        for name, (lowest, highest) in _RANGES.items():
+            self._check_range(name, lowest, highest)
         if self.top_k < -1:
             raise InvalidParameter(
                 "top_k", f"top_k is {self.top_k}; it must be positive, or 0 or -1 for the whole vocabulary"
             )
-        for name in ("top_p", "typical_p"):
+        for name, most in _ABOVE_ZERO.items():
             value = getattr(self, name)
-            if not 0.0 < value <= 1.0:
-                raise InvalidParameter(name, f"{name} is {value}; it must be above 0 and at most 1")
-        self._check_range("min_p", 0.0, 1.0)
-        self._check_range("top_n_sigma", 0.0, MAX_TOP_N_SIGMA)
-        self._check_range("presence_penalty", -MAX_PENALTY, MAX_PENALTY)
-        self._check_range("frequency_penalty", -MAX_PENALTY, MAX_PENALTY)
-        if not 0.0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
-            raise InvalidParameter(
-                "repetition_penalty",
-                f"repetition_penalty is {self.repetition_penalty}; "
-                f"it must be above 0 and at most {MAX_REPETITION_PENALTY:g}",
-            )
-        self._check_range("dry_multiplier", 0.0, MAX_DRY_MULTIPLIER)
-        self._check_range("dry_base", 1.0, MAX_DRY_BASE)
-        self._check_range("dry_allowed_length", 1, MAX_INT32)
-        self._check_range("dry_penalty_last_n", -1, MAX_INT32)
-        self._check_range("xtc_probability", 0.0, 1.0)
-        self._check_range("xtc_threshold", 0.0, 1.0)
-        self._check_range("min_tokens", 0, None)
+            if not 0.0 < value <= most:
+                raise InvalidParameter(name, f"{name} is {value}; it must be above 0 and at most {most:g}")
         if self.min_tokens > self.max_tokens:
             raise InvalidParameter(
                 "min_tokens", f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}"
@@ -132,6 +136,18 @@ class SamplingParams:
                 "logprob_token_ids", "logprob_token_ids is given and logprobs is not; it needs logprobs, 0 at least"
             )
 
+    def _check_types(self) -> None:
+        """A wrong one would be found where nothing may fail any more: in the engine's thread."""
+        for name in (*_RANGES, *_ABOVE_ZERO, "top_k", *_WHOLE_OR_NONE):
+            value = getattr(self, name)
+            if value is None and name in _WHOLE_OR_NONE:
+                continue
+            is_whole = name in _WHOLE or name in _WHOLE_OR_NONE
+            if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float):
+                raise InvalidParameter(
+                    name, f"{name} is {value!r}; it must be {'an integer' if is_whole else 'a number'}"
+                )
+
     def check_token_ids(self, vocab_size: int) -> None:
         """
         Raises:
@@ -164,6 +180,8 @@ class SamplingParams:
 def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
     if not token_ids:
         return
+    if any(kind is not int for kind in set(map(type, token_ids))):
+        raise InvalidParameter(name, f"{name} has something else than integers; token ids must be integers")
     lowest, highest = min(token_ids), max(token_ids)
     if lowest < 0 or highest >= vocab_size:
         wrong = lowest if lowest < 0 else highest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from time import thread_time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 MAX_REASON_CHARS = 240
 
+# A grammar of three words that can read a text in very many ways takes longer with each token, some hundred
+# milliseconds in the end, within all limits of llguidance. Every stream waits for the slowest grammar of a step.
+TOKEN_SECONDS = 0.02  # of a processor's time, for each token; usual grammars were seen to take 5 ms at most
+SPARE_SECONDS = 0.5  # beyond that, of one answer
+
 # Schemas and regular expressions come to llguidance wrapped in a grammar of which the client knows nothing.
 _WRAPPING = re.compile(
     r"^at \d+\(\d+\): (?:failed to compile JSON schema: |invalid regex .*? \(in regex\): )", re.DOTALL
@@ -21,22 +27,38 @@ _WRAPPING = re.compile(
 
 
 class GrammarMatcher:
-    """A `sampling.grammar.TokenMatcher` over llguidance's matcher, which it takes over.
+    """A `sampling.grammar.TokenMatcher` over llguidance's matcher.
 
-    At the grammar's end it offers the model's end tokens and accepts any number of them.
+    At the grammar's end it offers the model's end tokens and accepts any number of them. An answer
+    that goes on taking more than TOKEN_SECONDS a token is given up.
     """
 
-    __slots__ = ("_end_token_ids", "_is_ended", "_matcher")
+    __slots__ = ("_end_token_ids", "_excess", "_is_ended", "_own", "_start")
 
-    def __init__(self, matcher: LLMatcher, end_token_ids: frozenset[int]) -> None:
-        self._matcher = matcher
+    def __init__(self, start: LLMatcher, end_token_ids: frozenset[int]) -> None:
+        """Args:
+        start: at the grammar's beginning; it is copied with the first use, for a thousand answers
+            may be asked for at once and the largest grammars take 1 ms.
+        """
+        self._start = start
+        self._own: LLMatcher | None = None
         self._end_token_ids = end_token_ids
         self._is_ended = False
+        self._excess = 0.0  # seconds taken beyond TOKEN_SECONDS a token
+
+    @property
+    def _matcher(self) -> LLMatcher:
+        if self._own is None:
+            self._own = self._start.deep_copy()
+        return self._own
 
     def accept(self, token_id: int) -> None:
         if self._is_ended and token_id in self._end_token_ids:
             return
-        if not self._matcher.consume_token(token_id):
+        began = thread_time()
+        is_allowed = self._matcher.consume_token(token_id)
+        self._excess += thread_time() - began
+        if not is_allowed:
             raise GrammarError(
                 f"the grammar does not allow token {token_id} here: {first_reason(self._matcher.get_error())}"
             )
@@ -45,10 +67,17 @@ class GrammarMatcher:
     def fill_mask(self, words: np.ndarray) -> None:
         if words.dtype != np.uint32 or not words.flags.c_contiguous:
             raise ValueError(f"the row of words is {words.dtype}, strides {words.strides}; it must be whole uint32")
+        began = thread_time()
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._excess = max(0.0, self._excess + thread_time() - began - TOKEN_SECONDS)
         # Where it has failed, now or before, llguidance offers the end tokens and says nothing.
         if self._matcher.is_error():
             raise GrammarError(f"the grammar cannot go on: {first_reason(self._matcher.get_error())}")
+        if self._excess > SPARE_SECONDS:
+            raise GrammarError(
+                f"the grammar cannot go on: it takes more than {TOKEN_SECONDS * 1e3:g} ms a token, "
+                "as one does that can read a text in very many ways"
+            )
 
 
 def first_reason(report: str) -> str:

@@ -100,3 +100,30 @@ def test_token_ids_are_of_the_vocabulary(field, name, wrap, wrong):
     assert caught.value.param == name
     SamplingParams(logprobs=0, **{field: wrap(99)}).check_token_ids(100)
     SamplingParams(logprobs=0, **{field: wrap(0)}).check_token_ids(100)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 5.0), ("top_k", math.nan), ("top_k", True), ("seed", 1.5), ("seed", "1"), ("logprobs", 2.0),
+        ("min_tokens", None), ("temperature", "0.5"), ("temperature", None), ("top_p", True), ("dry_base", 1j),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_is_refused_where_it_comes_in(name, value):
+    """In the engine's thread it would end the process."""
+    with pytest.raises(InvalidParameter, match=r"must be (an integer|a number)") as refusal:
+        SamplingParams(**{name: value})
+    assert refusal.value.param == name
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"stop_token_ids": (1.0,)}, {"allowed_token_ids": (1, True)}, {"bad_words": ((1, "2"),)},
+        {"logit_bias": ((1.5, 2.0),)}, {"logprobs": 0, "logprob_token_ids": (None,)},
+    ],
+)  # fmt: skip
+def test_token_ids_are_integers(params):
+    with pytest.raises(InvalidParameter, match="must be integers") as refusal:
+        SamplingParams(**params).check_token_ids(100)
+    assert refusal.value.param in params

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate, count
+
 import numpy as np
 import pytest
 
 from sampling.grammar import GrammarError
+from server import grammar_matcher
 from server.compiled_grammar import CompiledGrammar
 from server.grammar_matcher import GrammarMatcher, first_reason
 from server.grammar_vocabulary import GrammarVocabulary
@@ -75,6 +79,37 @@ def test_a_state_too_complex_for_the_limits_is_an_error(vocabulary: GrammarVocab
 
     with pytest.raises(GrammarError, match="too many"):
         write_on()
+
+
+@pytest.fixture
+def letters(vocabulary: GrammarVocabulary) -> GrammarMatcher:
+    return CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "a*"), vocabulary).matcher()
+
+
+def write(matcher: GrammarMatcher, num_tokens: int) -> None:
+    for _ in range(num_tokens):
+        matcher.fill_mask(np.zeros(10, np.uint32))
+        matcher.accept(ord("a"))
+
+
+def run_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
+    """A clock on which the n-th look at it comes `seconds(n)` after the one before."""
+    times = accumulate(map(seconds, count()))
+    monkeypatch.setattr(grammar_matcher, "thread_time", lambda: next(times))
+
+
+def test_what_takes_too_long_token_by_token_is_given_up(
+    letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_clock(monkeypatch, lambda look: 0.035)  # mask and token, 70 ms together
+    write(letters, 10)
+    with pytest.raises(GrammarError, match="more than 20 ms a token"):
+        letters.fill_mask(np.zeros(10, np.uint32))
+
+
+def test_what_takes_long_at_times_goes_on(letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_clock(monkeypatch, lambda look: 0.3 if look % 100 == 1 else 0.001)
+    write(letters, 500)
 
 
 @pytest.mark.parametrize("row", [np.zeros(10, np.int32), np.zeros(20, np.uint32)[::2]])
