@@ -10,13 +10,13 @@ from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots,
 from sampling.rows import SLOT, SamplingRows
 
 
-class AllowedTokens(Feature[jax.Array]):
+class AllowedTokens(Feature[jax.Array, np.ndarray]):
     """State: uint32[num_slots, num_words], the allowed tokens as bits."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, shape.num_words), jnp.uint32)
 
-    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         return pack(np.array(admission.params.allowed_token_ids, np.int64), shape)
 
     def apply(self, logits: jax.Array, state: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:

@@ -17,13 +17,13 @@ ANY = -1  # in the place of a token: before a short sequence, and everywhere whe
 _NOT_OUTPUT = -2  # matches no token
 
 
-class BadWords(Feature[jax.Array]):
+class BadWords(Feature[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS], sequences that end in the last column."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), jnp.int32)
 
-    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         words = np.full((MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), ANY, np.int32)
         for index, word in enumerate(admission.params.bad_words):
             words[index, -len(word) :] = word

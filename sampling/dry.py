@@ -19,13 +19,13 @@ from sampling.rows import DRY_ALLOWED_LENGTH, DRY_BASE, DRY_LAST_N, DRY_MULTIPLI
 MAX_DRY_PENALTY = 1e30  # finite: where everything else is banned, such a token still is better than none
 
 
-class Dry(Feature[jax.Array]):
+class Dry(Feature[jax.Array, np.ndarray]):
     """State: uint32[num_slots, num_words], the breakers as bits."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, shape.num_words), jnp.uint32)
 
-    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         return pack(np.array(admission.params.dry_breaker_ids, np.int64), shape)
 
     def apply(

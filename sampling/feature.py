@@ -19,7 +19,8 @@ from sampling.packed import WORD_BITS, num_words_of, pack_words
 from sampling.params import SamplingParams
 from sampling.rows import SamplingRows
 
-State = TypeVar("State")
+State = TypeVar("State")  # of all slots, on the device
+Row = TypeVar("Row")  # of one slot, on the host
 
 # Makes an array of a shape and a type; what it holds before a request is written there counts for nothing.
 Allocate = Callable[[tuple[int, ...], Any], jax.Array]
@@ -51,7 +52,7 @@ class Admission(NamedTuple):
         return self.token_ids[self.num_prompt_tokens :]
 
 
-class Feature(Generic[State]):
+class Feature(Generic[State, Row]):
     """A feature, of which the methods say what it does.
 
     Of a row that does not use it, `apply` returns the logits as they came.
@@ -61,7 +62,7 @@ class Feature(Generic[State]):
         """The arrays of all slots; their first dimension is the slot."""
         raise NotImplementedError
 
-    def row(self, admission: Admission, shape: StateShape) -> State:
+    def row(self, admission: Admission, shape: StateShape) -> Row:
         """What an admitted request writes into its slot: numpy arrays, without the first dimension."""
         raise NotImplementedError
 

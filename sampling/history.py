@@ -10,13 +10,13 @@ from sampling.feature import Admission, Allocate, Feature, StateShape
 from sampling.rows import POSITION, SLOT, SamplingRows
 
 
-class TokenHistory(Feature[jax.Array]):
+class TokenHistory(Feature[jax.Array, np.ndarray]):
     """State: int32[num_slots, max_model_len]; of a row, what lies before its position counts."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, shape.max_model_len), jnp.int32)
 
-    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         tokens = np.zeros(shape.max_model_len, np.int32)
         tokens[: len(admission.token_ids)] = admission.token_ids
         return tokens

@@ -18,7 +18,7 @@ class Biases(NamedTuple):
     values: jax.Array  # float32[num_slots, MAX_LOGIT_BIAS]
 
 
-class LogitBias(Feature[Biases]):
+class LogitBias(Feature[Biases, Biases]):
     def allocate(self, shape: StateShape, allocate: Allocate) -> Biases:
         size = (shape.num_slots, MAX_LOGIT_BIAS)
         return Biases(allocate(size, jnp.int32), allocate(size, jnp.float32))

@@ -27,13 +27,13 @@ LISTED = BEST + MAX_LOGPROBS
 NUM_COLUMNS = LISTED + MAX_LOGPROB_TOKEN_IDS
 
 
-class Logprobs(Feature[jax.Array]):
+class Logprobs(Feature[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_LOGPROB_TOKEN_IDS], the listed tokens; 0 where there are fewer."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, MAX_LOGPROB_TOKEN_IDS), jnp.int32)
 
-    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         token_ids = np.zeros(MAX_LOGPROB_TOKEN_IDS, np.int32)
         token_ids[: len(admission.params.logprob_token_ids)] = admission.params.logprob_token_ids
         return token_ids

@@ -13,13 +13,13 @@ from sampling.rows import MIN_TOKENS, NUM_PROMPT_TOKENS, POSITION, SLOT, Samplin
 MAX_END_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # the request's own and the model's
 
 
-class MinTokens(Feature[jax.Array]):
+class MinTokens(Feature[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_END_IDS], the tokens that end the request, and past the vocabulary where fewer."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, MAX_END_IDS), jnp.int32)
 
-    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:  # type: ignore[override]
+    def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         end_ids = np.full(MAX_END_IDS, shape.vocab_size, np.int32)
         end_ids[: len(admission.stop_ids)] = sorted(admission.stop_ids)
         return end_ids

@@ -22,7 +22,7 @@ class SeenTokens(NamedTuple):
     prompt: jax.Array  # uint32[num_slots, num_words], the tokens of the prompt as bits
 
 
-class Penalties(Feature[SeenTokens]):
+class Penalties(Feature[SeenTokens, SeenTokens]):
     def allocate(self, shape: StateShape, allocate: Allocate) -> SeenTokens:
         return SeenTokens(
             allocate((shape.num_slots, shape.vocab_size), jnp.int32),

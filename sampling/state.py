@@ -53,7 +53,7 @@ class FeatureStates(NamedTuple):
         return cls(**{name: feature.allocate(shape, allocate) for name, feature in FEATURES.items()})
 
 
-FEATURES: dict[str, Feature[Any]] = {
+FEATURES: dict[str, Feature[Any, Any]] = {
     "history": HISTORY,
     "allowed_tokens": ALLOWED_TOKENS,
     "logit_bias": LOGIT_BIAS,

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from server import sse
-from server.answer import AnswerHead, note_progress
-from server.body import json_response, read_json
+from server.answer import AnswerHead
+from server.body import read_json
 from server.choice import Delta
 from server.chunks import Chunks, encode_reason
 from server.generation import Answer, Generation
 from server.logprobs import WireLogprobs, wire_logprobs
 from server.middleware import REQUEST_ID
 from server.requests import ChatCompletionRequest
+from server.respond import respond
 from server.service import SERVICE
 
 _OBJECT = "chat.completion"
@@ -72,24 +71,14 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     async with service.generate(body) as generation:
         head = AnswerHead.make("chatcmpl", body.request_id or request[REQUEST_ID], service.model_name)
         logprobs = wire_logprobs(body, generation, service.tokenizer)
-        try:
-            if body.stream:
-                return await sse.respond(
-                    request,
-                    generation,
-                    ChatChunks(head, body, generation, logprobs),
-                    include_usage=body.wants_usage,
-                    settings=service.settings,
-                )
-            answers = await generation.collect()
-
-            def reply() -> web.Response:
-                return json_response({**head.to_dict(_OBJECT), **_reply(answers, body, generation, logprobs)})
-
-            # Those of a long answer take a while to write, and other streams shall not wait for it.
-            return reply() if logprobs is None else await asyncio.to_thread(reply)
-        finally:
-            note_progress(generation)
+        return await respond(
+            request,
+            body,
+            generation,
+            make_chunks=lambda: ChatChunks(head, body, generation, logprobs),
+            make_reply=lambda answers: {**head.to_dict(_OBJECT), **_reply(answers, body, generation, logprobs)},
+            has_logprobs=logprobs is not None,
+        )
 
 
 def _reply(

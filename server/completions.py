@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from server import sse
-from server.answer import AnswerHead, note_progress
-from server.body import json_response, read_json
+from server.answer import AnswerHead
+from server.body import read_json
 from server.choice import Delta
 from server.chunks import Chunks, encode_reason
 from server.generation import Answer, Generation
 from server.logprobs import WireLogprobs, wire_logprobs
 from server.middleware import REQUEST_ID
 from server.requests import CompletionRequest
+from server.respond import respond
 from server.service import SERVICE
 
 _OBJECT = "text_completion"
@@ -65,25 +65,19 @@ async def create_completion(request: web.Request) -> web.StreamResponse:
     async with service.generate(body) as generation:
         head = AnswerHead.make("cmpl", body.request_id or request[REQUEST_ID], service.model_name)
         logprobs = wire_logprobs(body, generation, service.tokenizer)
-        try:
-            if body.stream:
-                return await sse.respond(
-                    request,
-                    generation,
-                    CompletionChunks(head, body, generation, logprobs),
-                    include_usage=body.wants_usage,
-                    settings=service.settings,
-                )
-            answers = await generation.collect()
 
-            def reply() -> web.Response:
-                choices = [_choice(answer, body, generation, logprobs) for answer in answers]
-                return json_response({**head.to_dict(_OBJECT), "choices": choices, "usage": generation.usage.to_dict()})
+        def make_reply(answers: Sequence[Answer]) -> dict[str, Any]:
+            choices = [_choice(answer, body, generation, logprobs) for answer in answers]
+            return {**head.to_dict(_OBJECT), "choices": choices, "usage": generation.usage.to_dict()}
 
-            # Those of a long answer take a while to write, and other streams shall not wait for it.
-            return reply() if logprobs is None else await asyncio.to_thread(reply)
-        finally:
-            note_progress(generation)
+        return await respond(
+            request,
+            body,
+            generation,
+            make_chunks=lambda: CompletionChunks(head, body, generation, logprobs),
+            make_reply=make_reply,
+            has_logprobs=logprobs is not None,
+        )
 
 
 def _choice(

@@ -195,6 +195,15 @@ def write(path: Path, header: dict[str, Any], key: str, entries: list[dict[str, 
     print(f"{path.name}: {len(entries)} entries")
 
 
+def header_of(gguf_path: Path) -> dict[str, Any]:
+    """What the goldens were made of and with."""
+    return {
+        "model_sha256": hashlib.sha256(gguf_path.read_bytes()).hexdigest(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gguf", type=Path)
@@ -203,11 +212,7 @@ def main() -> None:
     torch.set_num_threads(1)
     reader = GGUFReader(gguf_path)
     field = {name: value.contents() for name, value in reader.fields.items()}
-    header = {
-        "model_sha256": hashlib.sha256(gguf_path.read_bytes()).hexdigest(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    header = header_of(gguf_path)
 
     tokenizer = make_tokenizer(field)
     texts = [

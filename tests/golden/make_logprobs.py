@@ -13,16 +13,14 @@ Reads the prompts of smollm2_greedy.json.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from gguf import GGUFReader
-from make_goldens import HERE, load_model, write
+from make_goldens import HERE, header_of, load_model, write
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -113,12 +111,7 @@ def main() -> None:
             entries.append(
                 {"kind": "steered", "name": name, "title": title, "params": params, "output": output, "gaps": gaps}
             )
-    header = {
-        "model_sha256": hashlib.sha256(gguf_path.read_bytes()).hexdigest(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-    write(HERE / "smollm2_logprobs.json", header, "entries", entries)
+    write(HERE / "smollm2_logprobs.json", header_of(gguf_path), "entries", entries)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from server.prompts import prepare
 from server.requests import CompletionRequest
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
+from tests.server.pacing import read_at_pace
 
 
 async def submit(engine: FakeEngineClient, **body: Any) -> Generation:
@@ -47,18 +48,7 @@ async def test_every_pace_gives_the_same_text_and_counts(sizes: list[int]) -> No
     text = "wave é🌊 ENd END tail"
     engine = FakeEngineClient(respond=lambda *_: list(text.encode()), is_manual=True)
     generation = await submit(engine, prompt="x", max_tokens=100, stop=["END", "zzz"])
-    deltas: list[Delta] = []
-
-    async def read() -> None:
-        async for batch in generation:
-            deltas.extend(batch)
-
-    reading = asyncio.create_task(read())
-    for size in [*sizes, 20]:
-        engine.step(size)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    await asyncio.wait_for(reading, 5)
+    deltas = await read_at_pace(engine, generation, [*sizes, 20])
     assert "".join(delta.text for delta in deltas) == "wave é🌊 ENd "
     token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
     assert token_ids == list("wave é🌊 ENd END".encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import Any
 
@@ -15,6 +14,7 @@ from server.logprobs import ChatLogprobs, CompletionLogprobs
 from tests.fakes.engine_client import FakeEngineClient, logprob_of, token_logprobs
 from tests.fakes.text_model import EOS, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.pacing import read_at_pace
 from tests.server.sse_reader import chunks_of
 from tests.server.test_generation import submit
 from tests.server.test_websocket import open_socket, read_to_end, send
@@ -266,18 +266,7 @@ async def test_every_pace_gives_each_token_its_own(sizes: list[int]) -> None:
     text = "wave é🌊 ENd END tail"
     engine = FakeEngineClient(respond=lambda *_: list(text.encode()), is_manual=True)
     generation = await submit(engine, prompt="xy", max_tokens=100, stop=["END"], logprobs=1, prompt_logprobs=0)
-    deltas: list[Delta] = []
-
-    async def read() -> None:
-        async for batch in generation:
-            deltas.extend(batch)
-
-    reading = asyncio.create_task(read())
-    for size in [*sizes, 20]:
-        engine.step(size)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    await asyncio.wait_for(reading, 5)
+    deltas = await read_at_pace(engine, generation, [*sizes, 20])
     for piece in deltas:
         assert piece.logprobs == of(*piece.token_ids, num_best=1)
     assert [token_id for piece in deltas for token_id in piece.token_ids] == list("wave é🌊 ENd END".encode())

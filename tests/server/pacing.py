@@ -1,0 +1,27 @@
+"""A generation read while the fake engine steps at a given pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from server.choice import Delta
+from server.generation import Generation
+from tests.fakes.engine_client import FakeEngineClient
+
+
+async def read_at_pace(engine: FakeEngineClient, generation: Generation, sizes: Sequence[int]) -> list[Delta]:
+    """All deltas, where so many tokens come at once, one number after the other."""
+    deltas: list[Delta] = []
+
+    async def read() -> None:
+        async for batch in generation:
+            deltas.extend(batch)
+
+    reading = asyncio.create_task(read())
+    for size in sizes:
+        engine.step(size)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await asyncio.wait_for(reading, 5)
+    return deltas
