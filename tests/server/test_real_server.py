@@ -356,3 +356,18 @@ async def test_health_and_models_tell_of_the_real_engine(server: RealServer) -> 
     _, model = await server.get(f"/v1/models/{MODEL}")
     assert (model["architecture"], model["max_model_len"], model["dtype"]) == ("llama", 1024, "int4+int8")
     assert model["num_parameters"] == 134_515_008
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+async def test_the_answers_of_one_request_differ(server: RealServer, seed: int | None) -> None:
+    """Each draws with a seed of its own; with a seed they are the same ones every time."""
+
+    async def texts() -> list[str]:
+        body = {"prompt": STORY, "max_tokens": 16, "temperature": 1, "n": 4, "seed": seed}
+        status, answer = await server.post("/v1/completions", body)
+        assert status == 200, answer
+        return [choice["text"] for choice in answer["choices"]]
+
+    first, again = await texts(), await texts()
+    assert len(set(first)) == 4
+    assert (first == again) == (seed is not None)
