@@ -27,7 +27,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-inp
 # is there also where nothing could be built, so that it is said once.
 BUILD_NATIVE  := $(BIN)/python setup.py --quiet build_native
 NATIVE_STAMP  := $(VENV)/native
-NATIVE_INPUTS := setup.py $(wildcard engine/native/src/*)
+NATIVE_INPUTS := setup.py $(wildcard engine/kernels/native/src/*/*)
 ifeq ($(origin CXX),default)
   CXX := c++
 endif
@@ -71,19 +71,19 @@ SANITIZED := build/sanitized
 # Python itself is not instrumented: it needs the sanitizer's library before all others, and the one that exceptions
 # are thrown with right after it; its own leaks do not count.
 sanitize: venv ## run the native kernels' and the sampler's tests with the address and undefined behaviour sanitizers of GCC
-	@variant=$$($(BIN)/python -c 'from engine.native import library as l; print(next(filter(l.runs_here, l.VARIANTS)))') && \
+	@variant=$$($(BIN)/python -c 'from engine.kernels.native import library as l; print(next(filter(l.runs_here, l.VARIANTS)))') && \
 	$(BUILD_NATIVE) --folder $(SANITIZED) --sanitize --variant $$variant && \
 	test -f $(SANITIZED)/libeagre_$$variant.so && \
 	EAGRE_NATIVE_FOLDER=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	$(BIN)/python -m pytest tests/engine/native tests/sampling $(ARGS)
+	$(BIN)/python -m pytest tests/engine/kernels/native tests/sampling $(ARGS)
 
 lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
 	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
 	  --extra dev --no-header $(ARGS) -o requirements.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
-	@rm -rf $(VENV) build dist eagre.egg-info engine/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) build dist eagre.egg-info engine/kernels/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifeq ($(INSTALLED),$(WANTED))

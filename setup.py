@@ -3,7 +3,7 @@
 Without a C++17 compiler, or without the headers that jaxlib brings, one line says so and the
 Python part is installed alone: the server then computes with XLA.
 
-    python setup.py build_native --inplace    # into engine/native, as `make native` does
+    python setup.py build_native --inplace    # into engine/kernels/native, as `make native` does
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
-PACKAGE = Path("engine", "native")
+PACKAGE = Path("engine", "kernels", "native")
 SOURCES = PACKAGE / "src"
 
-# The instruction sets of each processor, by the names that engine/native/library.py knows. What
+# The instruction sets of each processor, by the names that engine/kernels/native/library.py knows. What
 # the compiler may assume of every such processor is "plain": on ARM that is NEON without dot products.
 _AVX512 = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
 VARIANTS = {
@@ -83,7 +83,7 @@ class BuildNative(Command):
     # setuptools asks every step of a build for these three.
 
     def get_source_files(self) -> list[str]:
-        return [str(path) for path in sorted(SOURCES.glob("*.*"))]
+        return [str(path) for path in sorted(SOURCES.glob("*/*.*"))]
 
     def get_outputs(self) -> list[str]:
         return list(self.get_output_mapping()) if self.editable_mode else [str(path) for path in self._libraries()]
@@ -110,7 +110,7 @@ class BuildNative(Command):
         return [path for variant in self._variants() if (path := self._library(variant)).exists()]
 
     def _build(self, compiler: list[str], headers: Path) -> None:
-        inputs = [Path(__file__), *SOURCES.glob("*.*"), *headers.rglob("*.h")]
+        inputs = [Path(__file__), *SOURCES.glob("*/*.*"), *headers.rglob("*.h")]
         newest = max(path.stat().st_mtime for path in inputs)
 
         def is_stale(library: Path) -> bool:
@@ -120,13 +120,13 @@ class BuildNative(Command):
         if not stale:
             return
         self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
-        common = [*compiler, *FLAGS.split(), *(SANITIZE if self.sanitize else OPTIMISE).split()]
+        common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
         common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')  # what is loaded must be of the sources beside it
         with ThreadPoolExecutor(_num_cores()) as pool:
             objects = {
                 name: [
                     pool.submit(self._compile, [*common, *flags.split(), "-isystem", str(headers)], source, name)
-                    for source in sorted(SOURCES.glob("*.cc"))
+                    for source in sorted(SOURCES.glob("*/*.cc"))
                 ]
                 for name, flags in stale.items()
             }
@@ -191,7 +191,7 @@ def _headers() -> Path:
 
 
 def _digest_of_sources() -> str:
-    """As engine/native/sources.py says; loaded alone, for its package needs JAX."""
+    """As engine/kernels/native/sources.py says; loaded alone, for its package needs JAX."""
     spec = importlib.util.spec_from_file_location("sources", PACKAGE / "sources.py")
     assert spec is not None
     assert spec.loader is not None

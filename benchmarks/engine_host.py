@@ -24,18 +24,18 @@ from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
-from engine.batch import HostStep
+from benchmarks.bare.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
+from engine.border.config import EngineConfig
 from engine.client import EngineClient, TokenStream
-from engine.config import EngineConfig
-from engine.pending_step import PendingStep
-from engine.plan import StepPlan
-from engine.scheduler import Scheduler
-from engine.shapes import TILE_SIZE
-from engine.step_event import StepEvent
-from engine.step_result import StepResult
+from engine.schedule.plan import StepPlan
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.step_event import StepEvent
+from engine.schedule.step_result import StepResult
+from engine.step.batch import HostStep
+from engine.step.pending_step import PendingStep
+from engine.step.shapes import TILE_SIZE
 from sampling.params import SamplingParams
-from server.collector import calm_collector
+from server.command.collector import calm_collector
 
 PAGE_SIZE = 32  # tokens
 PROMPT_LENGTHS = range(4, 4 + PAGE_SIZE)  # spread, so that every step fills some rows' pages

@@ -27,22 +27,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.command import run, write_figures
+from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.backends import Backends
-from engine.batch import NUM_TOKENS, SLOT, START, StepBatch
-from engine.config import EngineConfig
-from engine.model_file import open_model
+from engine.border.config import EngineConfig
+from engine.kernels.bodies import Backends
+from engine.kernels.native import kernels
 from engine.models.llama import LlamaConfig, LlamaParams
-from engine.native import kernels
-from engine.packing import PackedMatrix
-from engine.shapes import TILE_SIZE, StepShape
-from engine.step import forward
-from engine.weights import WeightsFormat
+from engine.models.model_file import open_model
+from engine.step.batch import NUM_TOKENS, SLOT, START, StepBatch
+from engine.step.programs import forward
+from engine.step.shapes import TILE_SIZE, StepShape
+from engine.weights.loader import WeightsFormat
+from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
-from server.model_store import ensure_model
-from server.progress import ProgressReporter
-from server.settings import DEFAULT_MODEL
+from server.startup.model_store import ensure_model
+from server.startup.progress import ProgressReporter
+from server.startup.settings import DEFAULT_MODEL
 
 PROGRAM = "benchmarks.kernels"
 READ_BYTES = 256 << 20

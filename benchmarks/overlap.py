@@ -26,16 +26,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.bare_loop import run_bare
-from benchmarks.command import run, write_figures
-from benchmarks.engine_streams import run_streams
-from benchmarks.load import Transport, Workload, measure_apart
-from benchmarks.processor import Disturbance
-from benchmarks.server_process import ServerFailed, served_model, started_server
+from benchmarks.bare.bare_loop import run_bare
+from benchmarks.bare.engine_streams import run_streams
+from benchmarks.serving.command import run, write_figures
+from benchmarks.serving.load import Transport, Workload, measure_apart
+from benchmarks.serving.processor import Disturbance
+from benchmarks.serving.server_process import ServerFailed, served_model, started_server
 from engine.engine import Engine
-from server.model_store import ensure_model
-from server.progress import ProgressReporter
-from server.settings import ServerSettings
+from server.startup.model_store import ensure_model
+from server.startup.progress import ProgressReporter
+from server.startup.settings import ServerSettings
 
 PROGRAM = "benchmarks.overlap"
 NUM_PROMPT_TOKENS = 32

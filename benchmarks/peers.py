@@ -41,16 +41,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import peer_loads
-from benchmarks.command import run, write_figures
-from benchmarks.load import measure_apart
-from benchmarks.peer_loads import PeerLoad, figures_of
-from benchmarks.peer_server import Peer, PeerServer, eagre, llama_cpp, started_peer
-from benchmarks.processor import Disturbance
-from benchmarks.trace import Report
-from server.model_store import ensure_model
-from server.progress import ProgressReporter
-from server.settings import DEFAULT_MODEL
+from benchmarks.serving import peer_loads
+from benchmarks.serving.command import run, write_figures
+from benchmarks.serving.load import measure_apart
+from benchmarks.serving.peer_loads import PeerLoad, figures_of
+from benchmarks.serving.peer_server import Peer, PeerServer, eagre, llama_cpp, started_peer
+from benchmarks.serving.processor import Disturbance
+from benchmarks.serving.trace import Report
+from server.startup.model_store import ensure_model
+from server.startup.progress import ProgressReporter
+from server.startup.settings import DEFAULT_MODEL
 
 PROGRAM = "benchmarks.peers"
 LOADS = ("decode", "prefix", "prefill")

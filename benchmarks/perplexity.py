@@ -22,17 +22,17 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from benchmarks.command import run, write_figures
-from benchmarks.scorer import Scorer
-from benchmarks.text_windows import NOVEL, read_text, text_windows
-from engine.config import EngineConfig
-from engine.model_file import ModelFile, open_model
-from engine.types import Progress
-from engine.weights import WeightsError
-from server.model_store import ModelStoreError, ensure_model
-from server.progress import ProgressReporter
-from server.settings import DEFAULT_MODEL
-from server.text_model import TextModel
+from benchmarks.bare.scorer import Scorer
+from benchmarks.bare.text_windows import NOVEL, read_text, text_windows
+from benchmarks.serving.command import run, write_figures
+from engine.border.config import EngineConfig
+from engine.border.types import Progress
+from engine.models.model_file import ModelFile, open_model
+from engine.weights.loader import WeightsError
+from server.startup.model_store import ModelStoreError, ensure_model
+from server.startup.progress import ProgressReporter
+from server.startup.settings import DEFAULT_MODEL
+from server.text.text_model import TextModel
 
 PROGRAM = "benchmarks.perplexity"
 EXACT = "float32,matmul_backend=xla,attention_backend=xla"

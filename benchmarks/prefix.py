@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from engine.border.config import EngineConfig
+from engine.border.types import FinishReason
 from engine.client import EngineClient
-from engine.config import EngineConfig
-from engine.types import FinishReason
 from sampling.params import SamplingParams
-from server.model_store import cache_folder, ensure_model
-from server.progress import ProgressReporter
-from server.settings import DEFAULT_MODEL
+from server.startup.model_store import cache_folder, ensure_model
+from server.startup.progress import ProgressReporter
+from server.startup.settings import DEFAULT_MODEL
 
 
 class FirstToken(NamedTuple):

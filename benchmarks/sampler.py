@@ -29,22 +29,22 @@ import jax
 import numpy as np
 import orjson
 
-from benchmarks.command import run, write_figures
-from benchmarks.engine_streams import StreamRequest, run_requests
-from benchmarks.load import Workload
-from benchmarks.processor import Disturbance
+from benchmarks.bare.engine_streams import StreamRequest, run_requests
+from benchmarks.serving.command import run, write_figures
+from benchmarks.serving.load import Workload
+from benchmarks.serving.processor import Disturbance
+from engine.border.types import FinishReason
 from engine.engine import Engine
-from engine.masks import fill_masks
-from engine.plan import StepPlan
-from engine.request import Request
-from engine.types import FinishReason
+from engine.schedule.plan import StepPlan
+from engine.schedule.request import Request
+from engine.step.masks import fill_masks
 from sampling.params import SamplingParams
-from server.grammar_compiler import GrammarCompiler
-from server.model_store import ensure_model
-from server.progress import ProgressReporter
-from server.settings import ServerSettings
-from server.structured_outputs import Grammar, GrammarKind
-from server.text_model import TextModel
+from server.grammar.compiler import GrammarCompiler
+from server.startup.model_store import ensure_model
+from server.startup.progress import ProgressReporter
+from server.startup.settings import ServerSettings
+from server.text.text_model import TextModel
+from server.wire.structured_outputs import Grammar, GrammarKind
 
 PROGRAM = "benchmarks.sampler"
 NUM_TURN_STEPS = 10  # that are timed, of one turn

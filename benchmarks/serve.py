@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import run, write_figures
-from benchmarks.load import CHOICES, Workload, measure_apart
-from benchmarks.server_process import served_model, started_server
-from benchmarks.trace import Report, Spread
+from benchmarks.serving.command import run, write_figures
+from benchmarks.serving.load import CHOICES, Workload, measure_apart
+from benchmarks.serving.server_process import served_model, started_server
+from benchmarks.serving.trace import Report, Spread
 
 PROGRAM = "benchmarks.serve"
 COLUMNS = (

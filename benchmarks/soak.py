@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.simulated_device import VOCAB_SIZE, SimulatedEngine
+from benchmarks.bare.simulated_device import VOCAB_SIZE, SimulatedEngine
+from engine.border.config import EngineConfig
+from engine.border.types import EngineStats, FinishReason
 from engine.client import EngineClient, TokenStream
-from engine.config import EngineConfig
-from engine.shapes import TILE_SIZE
-from engine.types import EngineStats, FinishReason
+from engine.step.shapes import TILE_SIZE
 from sampling.params import SamplingParams
 
 STEP_SECONDS = 0.0002

@@ -9,14 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from engine.config import EngineConfig, ModelInfo
-from engine.engine import Engine
-from engine.lifecycle import Lifecycle
-from engine.loop import Abort, EngineLoop, Shutdown
-from engine.request import Request
-from engine.step_event import StepEvent
-from engine.token_logprobs import read_logprobs, read_prompt_logprobs
-from engine.types import (
+from engine.border.config import EngineConfig, ModelInfo
+from engine.border.types import (
     EngineError,
     EngineStats,
     FinishReason,
@@ -26,6 +20,12 @@ from engine.types import (
     TokenLogprobs,
     TraceEvent,
 )
+from engine.engine import Engine
+from engine.lifecycle import Lifecycle
+from engine.loop import Abort, EngineLoop, Shutdown
+from engine.schedule.request import Request
+from engine.schedule.step_event import StepEvent
+from engine.token_logprobs import read_logprobs, read_prompt_logprobs
 from sampling.grammar import TokenMatcher
 from sampling.params import InvalidParameter, SamplingParams
 

@@ -9,21 +9,21 @@ import jax
 
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
-from engine.attention import pages_per_block
-from engine.backends import Backends
-from engine.compiled import CompileCounter, use_persistent_cache
-from engine.config import EngineConfig, ModelInfo
+from engine.border.config import EngineConfig, ModelInfo
+from engine.border.types import EngineStats, Progress
+from engine.kernels.bodies import Backends
+from engine.kernels.xla.attention import pages_per_block
 from engine.loop import EngineLoop
-from engine.model_file import open_model
 from engine.models.llama import LlamaConfig, LlamaParams
-from engine.runner import DeviceRunner
-from engine.scheduler import Scheduler
-from engine.sequence_buffer import SequenceBuffer
-from engine.shapes import TILE_SIZE, ShapeTable
-from engine.step_event import StepEvent
+from engine.models.model_file import open_model
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.step_event import StepEvent
+from engine.step.compiled import CompileCounter, use_persistent_cache
+from engine.step.runner import DeviceRunner
+from engine.step.shapes import TILE_SIZE, ShapeTable
 from engine.timeline import Timeline
-from engine.types import EngineStats, Progress
-from engine.weights import WeightsFormat, dtype_name, num_parameters
+from engine.weights.loader import WeightsFormat, dtype_name, num_parameters
 
 
 class Engine:

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from engine.border.types import EngineError
 from engine.engine import Engine
 from engine.loop import Call, EngineLoop
-from engine.model_file import open_model
 from engine.models.llama import LlamaParams
-from engine.types import EngineError
-from engine.weights import WeightsError, WeightsFormat
+from engine.models.model_file import open_model
+from engine.weights.loader import WeightsError, WeightsFormat
 
 T = TypeVar("T")
 

@@ -21,15 +21,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engine.masks import fill_masks
-from engine.pending_step import PendingStep
-from engine.plan import StepPlan
-from engine.request import Request
-from engine.runner import Runner
-from engine.scheduler import Scheduler
-from engine.step_event import StepEvent
+from engine.border.types import FinishReason
+from engine.schedule.plan import StepPlan
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.step_event import StepEvent
+from engine.step.masks import fill_masks
+from engine.step.pending_step import PendingStep
+from engine.step.runner import Runner
 from engine.timeline import Timeline
-from engine.types import FinishReason
 
 IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that a heartbeat proves it alive
 

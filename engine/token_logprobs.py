@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.types import TokenLogprobs
+from engine.border.types import TokenLogprobs
 from sampling.logprobs import BEST, BEST_IDS, LISTED, OWN, RANK
 from sampling.params import SamplingParams
 

@@ -21,17 +21,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sampling.allowed_tokens import ALLOWED_TOKENS
-from sampling.bad_words import BAD_WORDS
+from sampling.cuts.min_p import min_p_mask
+from sampling.cuts.top_k import top_k_mask
+from sampling.cuts.top_n_sigma import top_n_sigma_mask
+from sampling.cuts.top_p import top_p_mask
+from sampling.cuts.typical_p import typical_p_mask
+from sampling.cuts.xtc import xtc_mask
 from sampling.draw import draw, uniforms
-from sampling.dry import DRY
-from sampling.grammar_mask import apply_mask
-from sampling.history import HISTORY
-from sampling.logit_bias import LOGIT_BIAS
 from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
-from sampling.min_p import min_p_mask
-from sampling.min_tokens import MIN_TOKENS_FEATURE
-from sampling.penalties import PENALTIES
+from sampling.processors.allowed_tokens import ALLOWED_TOKENS
+from sampling.processors.bad_words import BAD_WORDS
+from sampling.processors.dry import DRY
+from sampling.processors.grammar_mask import apply_mask
+from sampling.processors.history import HISTORY
+from sampling.processors.logit_bias import LOGIT_BIAS
+from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
+from sampling.processors.penalties import PENALTIES
 from sampling.rows import (
     MIN_P,
     NOT_SAMPLED,
@@ -47,11 +52,6 @@ from sampling.rows import (
     SamplingRows,
 )
 from sampling.state import FeatureStates, Slots, uses
-from sampling.top_k import top_k_mask
-from sampling.top_n_sigma import top_n_sigma_mask
-from sampling.top_p import top_p_mask
-from sampling.typical_p import typical_p_mask
-from sampling.xtc import xtc_mask
 
 # Of logits, the rows' slots and the number of slots: the first of the best tokens of each row, or
 # vocab_size where a logit is NaN; anything in padding rows.

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sampling.allowed_tokens import ALLOWED_TOKENS
-from sampling.bad_words import BAD_WORDS
-from sampling.dry import DRY
 from sampling.feature import Admission, Allocate, Feature, StateShape
-from sampling.history import HISTORY
-from sampling.logit_bias import LOGIT_BIAS, Biases
 from sampling.logprobs import LOGPROBS
-from sampling.min_tokens import MIN_TOKENS_FEATURE
-from sampling.penalties import PENALTIES, SeenTokens
+from sampling.processors.allowed_tokens import ALLOWED_TOKENS
+from sampling.processors.bad_words import BAD_WORDS
+from sampling.processors.dry import DRY
+from sampling.processors.history import HISTORY
+from sampling.processors.logit_bias import LOGIT_BIAS, Biases
+from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
+from sampling.processors.penalties import PENALTIES, SeenTokens
 from sampling.rows import USES, SamplingRows
 from sampling.usage import BITS
 

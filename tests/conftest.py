@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from engine.config import EngineConfig
+from engine.border.config import EngineConfig
 from engine.engine import Engine
-from server.model_store import cache_folder, ensure_model
-from server.progress import ProgressReporter, silent
-from server.text_model import TextModel
+from server.startup.model_store import cache_folder, ensure_model
+from server.startup.progress import ProgressReporter, silent
+from server.text.text_model import TextModel
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 

@@ -1,4 +1,4 @@
-"""Logits of whole sequences through `engine.step.forward`, step by step, without scheduler or sampler."""
+"""Logits of whole sequences through `engine.step.programs.forward`, step by step, without scheduler or sampler."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import jax
 import numpy as np
 
 from cache.storage import KVLayout
-from engine.attention import pages_per_block
-from engine.backends import Backends
-from engine.batch import NUM_TOKENS, START, TOKEN, StepBatch
-from engine.config import EngineConfig
-from engine.model_file import open_model
+from engine.border.config import EngineConfig
+from engine.kernels.bodies import Backends
+from engine.kernels.xla.attention import pages_per_block
 from engine.models.llama import LlamaConfig, LlamaParams
-from engine.shapes import TILE_SIZE, ShapeTable
-from engine.step import forward
-from engine.weights import WeightsFormat
+from engine.models.model_file import open_model
+from engine.step.batch import NUM_TOKENS, START, TOKEN, StepBatch
+from engine.step.programs import forward
+from engine.step.shapes import TILE_SIZE, ShapeTable
+from engine.weights.loader import WeightsFormat
 from sampling.state import Slots
 
 PAGE_SIZE = 32

@@ -10,8 +10,8 @@ from functools import cache, partial
 
 import pytest
 
-from engine.native import library
-from engine.native.sampler import NATIVE
+from engine.kernels.native import library
+from engine.kernels.native.sampler import NATIVE
 from sampling.sampler import SamplerBody
 
 

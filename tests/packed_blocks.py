@@ -1,11 +1,11 @@
-"""Packed matrices made, and read back by the description in engine/native/src/format.h."""
+"""Packed matrices made, and read back by the description in engine/kernels/native/src/format.h."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
 
-from engine.packing import GROUP, TILE, Format, PackedMatrix, Quantised, from_nibbles, zero_point
+from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Quantised, from_nibbles, zero_point
 
 
 def pack_stack(matrices: list[np.ndarray], kind: Format, num_outputs: int) -> PackedMatrix:

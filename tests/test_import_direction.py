@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -24,28 +25,44 @@ MAY_IMPORT = {
 }
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 
+# The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
+ROOMS = (
+    "server.command", "server.http", "server.offline", "server.routes", "server.startup", "server.answering",
+    "server.grammar", "server.text", "server.wire", "server",
+    "engine", "engine.step", "engine.schedule", "engine.models", "engine.kernels", "engine.kernels.native",
+    "engine.kernels.xla", "engine.weights.formats", "engine.weights", "engine.border",
+    "cache", "sampling", "sampling.processors", "sampling.cuts", "static",
+)  # fmt: skip
+# The package `server` itself holds nothing but the way to the command line.
+UPWARDS = {("server/__main__.py", "server.command.cli.main")}
+
+MAX_FILES = 15  # in a room, its __init__.py aside
+
 # What is on the border of the engine; the rest of it is its own affair. Both sides read model files, each its part.
-ENGINE_BORDER = ("engine.client", "engine.config", "engine.types", "engine.gguf_file", "engine.model_folder")
+ENGINE_BORDER = (
+    "engine.client",
+    "engine.border",
+    "engine.weights.formats.gguf_file",
+    "engine.weights.formats.model_folder",
+)
 
 # A library and where in the four packages it may be imported: a folder ends in "/".
 ONLY_IN = {
     "aiohttp": ("server/",),
-    "tokenizers": ("server/",),
-    "sentencepiece": ("server/",),
-    "jinja2": ("server/",),
-    "json": ("server/", "engine/model_folder.py"),  # a model's own configuration is JSON
+    "tokenizers": ("server/text/", "server/grammar/"),
+    "sentencepiece": ("server/text/",),
+    "jinja2": ("server/text/",),
+    "llguidance": ("server/grammar/",),
+    "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),
-    "safetensors": ("engine/",),
+    "safetensors": ("engine/weights/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),
     "jaxlib": ("engine/", "sampling/", "cache/storage.py"),
 }
 
-# Host logic, whose tests run in microseconds.
-HOST_FILES = (
-    "engine/scheduler.py",
-    "engine/deadlines.py",
-    "engine/request.py",
-    "engine/sequence_buffer.py",
+# Host logic, whose tests run in microseconds: folders, and files.
+HOST_LOGIC = (
+    "engine/schedule/",
     "cache/pool.py",
     "cache/page.py",
     "cache/free_queue.py",
@@ -87,6 +104,11 @@ def imported_modules(tree: ast.AST, path: str) -> Iterator[tuple[int, str]]:
                 pass
 
 
+def room_of(module: str) -> str | None:
+    """The innermost room that holds a module or a name of it; None where it is none of ours."""
+    return max((room for room in ROOMS if is_within(module, room)), key=len, default=None)
+
+
 def broken_rule(path: str, module: str) -> str | None:
     """Why the file at `path` may not import `module`, or None where it may."""
     package, library = path.split("/", 1)[0], module.split(".", 1)[0]
@@ -96,7 +118,10 @@ def broken_rule(path: str, module: str) -> str | None:
         return f"{package} may import of ours only {sorted(MAY_IMPORT[package]) or 'itself'}"
     if package == "server" and library == "engine" and not any(is_within(module, border) for border in ENGINE_BORDER):
         return f"of engine, server knows only {', '.join(ENGINE_BORDER)}"
-    if path in HOST_FILES and library in NOT_ON_HOST:
+    room, other = path.rsplit("/", 1)[0].replace("/", "."), room_of(module)
+    if other is not None and (path, module) not in UPWARDS and ROOMS.index(room) > ROOMS.index(other):
+        return f"{room} stands below {other}"
+    if path.startswith(HOST_LOGIC) and library in NOT_ON_HOST:
         return "host logic imports neither JAX nor asyncio"
     if library in ONLY_IN and not path.startswith(ONLY_IN[library]):
         return f"{library} belongs in {', '.join(ONLY_IN[library])}"
@@ -129,11 +154,41 @@ def test_every_package_is_looked_at(package: str) -> None:
     assert [path for path in source_files() if path.startswith(package + "/")]
 
 
-@pytest.mark.parametrize("package", ["engine", "cache", "sampling"])
-def test_host_files_are_those_of_the_tree(package: str) -> None:
+@pytest.mark.parametrize("path", HOST_LOGIC)
+def test_host_logic_is_in_the_tree(path: str) -> None:
     """A renamed host file must not slip out of the list unseen."""
-    listed = [path for path in HOST_FILES if path.startswith(package + "/")]
-    assert any((ROOT / path).is_file() for path in listed), f"none of {listed} exists"
+    assert (ROOT / path).exists()
+
+
+def test_every_folder_is_a_room() -> None:
+    assert {path.rsplit("/", 1)[0].replace("/", ".") for path in source_files()} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_it_is_for_and_is_small(room: str) -> None:
+    folder = ROOT / room.replace(".", "/")
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring is not None
+    assert docstring.endswith(".")
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MAX_FILES
+
+
+def test_sources_of_other_languages_have_small_rooms_too() -> None:
+    for pattern in ("engine/kernels/native/src/**/", "static/**/", "benchmarks/**/"):
+        for folder in ROOT.glob(pattern):
+            files = [path for path in folder.iterdir() if path.is_file() and path.name != "__init__.py"]
+            assert len(files) <= MAX_FILES, folder
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Nor is there a circle among rooms: their order is a line. Python's own rules allow both."""
+    files = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in source_files()}
+    arrows: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found = (name for _, name in imported_modules(ast.parse((ROOT / path).read_text(encoding="utf-8")), path))
+        targets = {name if name in files else name.rsplit(".", 1)[0] for name in found}
+        arrows[module] = (targets & files.keys()) - {module}
+    TopologicalSorter(arrows).prepare()  # raises CycleError, which names the circle
 
 
 def test_every_package_is_packed() -> None:
@@ -145,31 +200,43 @@ def test_every_package_is_packed() -> None:
 @pytest.mark.parametrize(
     ("path", "source", "rule"),
     [
-        ("cache/pool.py", "from engine.types import TokenEvent", "cache may import of ours only itself"),
+        ("cache/pool.py", "from engine.border.types import TokenEvent", "cache may import of ours only itself"),
         ("cache/pool.py", "import sampling.params", "cache may import of ours only itself"),
         ("sampling/draw.py", "from cache import pool", "sampling may import of ours only itself"),
         ("engine/loop.py", "import server", "engine may import of ours only ['cache', 'sampling']"),
-        ("engine/loop.py", "def late():\n    from server.app import run", "engine may import of ours only"),
-        ("engine/loop.py", "import importlib\nimportlib.import_module('server.app')", "engine may import of ours only"),
+        ("engine/loop.py", "def late():\n    from server.http.app import run", "engine may import of ours only"),
+        (
+            "engine/loop.py",
+            "import importlib\nimportlib.import_module('server.http.app')",
+            "engine may import of ours only",
+        ),
         ("engine/loop.py", "from importlib import import_module\nimport_module(name)", "imports are written out"),
         ("engine/models/llama.py", "from ...server import app", "engine may import of ours only"),
         ("engine/loop.py", "from tests.fakes.engine import Fake", "engine may import of ours only"),
-        ("server/app.py", "import benchmarks.load", "server may import of ours only"),
-        ("server/app.py", "from engine.scheduler import Scheduler", "of engine, server knows only engine.client"),
-        ("server/app.py", "from engine import loop", "of engine, server knows only engine.client"),
-        ("server/app.py", "import engine", "of engine, server knows only engine.client"),
-        ("server/app.py", "from engine import types, runner", "of engine, server knows only engine.client"),
+        ("server/http/app.py", "import benchmarks.serving.load", "server may import of ours only"),
+        (
+            "server/http/app.py",
+            "from engine.schedule.scheduler import Scheduler",
+            "of engine, server knows only engine.client",
+        ),
+        ("server/http/app.py", "from engine import loop", "of engine, server knows only engine.client"),
+        ("server/http/app.py", "import engine", "of engine, server knows only engine.client"),
+        ("server/http/app.py", "from engine import types, runner", "of engine, server knows only engine.client"),
         ("engine/client.py", "import aiohttp.web", "aiohttp belongs in server/"),
-        ("engine/weights.py", "from tokenizers import Tokenizer", "tokenizers belongs in server/"),
-        ("engine/weights.py", "import sentencepiece", "sentencepiece belongs in server/"),
-        ("engine/weights.py", "import jinja2.sandbox", "jinja2 belongs in server/"),
+        ("engine/weights/loader.py", "from tokenizers import Tokenizer", "tokenizers belongs in server/"),
+        ("engine/weights/loader.py", "import sentencepiece", "sentencepiece belongs in server/"),
+        ("engine/weights/loader.py", "import jinja2.sandbox", "jinja2 belongs in server/"),
         ("engine/loop.py", "import orjson", "orjson belongs in server/"),
-        ("engine/config.py", "from json import loads", "json belongs in server/"),
-        ("server/app.py", "import jax", "jax belongs in engine/, sampling/, cache/storage.py"),
+        ("engine/border/config.py", "from json import loads", "json belongs in server/"),
+        ("server/http/app.py", "import jax", "jax belongs in engine/, sampling/, cache/storage.py"),
         ("cache/table.py", "import jax.numpy as jnp", "jax belongs in engine/, sampling/, cache/storage.py"),
         ("cache/pool.py", "import numpy, jaxlib", "host logic imports neither JAX nor asyncio"),
         ("sampling/params.py", "import jax.numpy as jnp", "host logic imports neither JAX nor asyncio"),
-        ("engine/scheduler.py", "if TYPE_CHECKING:\n    import asyncio", "host logic imports neither JAX nor asyncio"),
+        (
+            "engine/schedule/scheduler.py",
+            "if TYPE_CHECKING:\n    import asyncio",
+            "host logic imports neither JAX nor asyncio",
+        ),
     ],
 )
 def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
@@ -181,8 +248,11 @@ def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("server/app.py", "import aiohttp, json, orjson\nfrom engine.client import EngineClient"),
-        ("server/app.py", "from engine import client, config, gguf_file\nfrom sampling.params import SamplingParams"),
+        ("server/http/app.py", "import aiohttp, json, orjson\nfrom engine.client import EngineClient"),
+        (
+            "server/http/app.py",
+            "from engine import client, config, gguf_file\nfrom sampling.params import SamplingParams",
+        ),
         ("engine/models/llama.py", "import jax\nfrom ..config import EngineConfig\nfrom cache.pool import PagePool"),
         ("engine/client.py", "import asyncio"),
         ("cache/storage.py", "import jax.numpy as jnp\nfrom cache.pool import PagePool"),

@@ -1,1 +1,1 @@
-"""Model architectures as pure functions over a parameter tree."""
+"""Model architectures, one file each, and the registry that finds the one a model file names."""

@@ -11,9 +11,9 @@ import numpy as np
 from jax import lax
 
 from cache.storage import KVLayout, KVPages
-from engine import products
-from engine.attention import TokenLayout, attend
-from engine.products import Matrix
+from engine.kernels.xla import products
+from engine.kernels.xla.attention import TokenLayout, attend
+from engine.kernels.xla.products import Matrix
 
 
 @dataclass(frozen=True)

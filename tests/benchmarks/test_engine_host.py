@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine_host import COLUMNS, HostCost, Marks, Meter, main, measure, table_row
-from engine.plan import StepPlan
-from engine.request import Request
+from engine.schedule.plan import StepPlan
+from engine.schedule.request import Request
 from sampling.params import SamplingParams
 
 

@@ -4,8 +4,8 @@ import argparse
 
 import pytest
 
-from benchmarks.load import Workload
 from benchmarks.overlap import compare, compare_all
+from benchmarks.serving.load import Workload
 
 SPEEDS = {"bare": 100.0, "synchronous": 50.0, "overlapped": 75.0, "SSE": 90.0}
 

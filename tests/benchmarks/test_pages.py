@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.page_sides import PAGE_SIZE, OurSide
+from benchmarks.bare.page_sides import PAGE_SIZE, OurSide
 from benchmarks.pages import PROMPT_TOKENS, WORKLOADS, main, measure
 
 

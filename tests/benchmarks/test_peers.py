@@ -10,11 +10,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks import peer_loads, peers
-from benchmarks.load import Workload
-from benchmarks.peer_server import Peer, PeerServer
-from benchmarks.resident_memory import ResidentMemory
-from benchmarks.trace import Arrival, Report, Trace
+from benchmarks import peers
+from benchmarks.serving import peer_loads
+from benchmarks.serving.load import Workload
+from benchmarks.serving.peer_server import Peer, PeerServer
+from benchmarks.serving.resident_memory import ResidentMemory
+from benchmarks.serving.trace import Arrival, Report, Trace
 
 PAIR = (Peer("Eagre", lambda port: ["eagre", str(port)], "/"), Peer("llama.cpp", lambda port: ["llama"], "/"))
 SPEEDS = {"Eagre": 8.0, "llama.cpp": 4.0}  # tokens per second of each stream

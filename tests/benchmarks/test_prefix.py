@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bare.simulated_device import SimulatedEngine
 from benchmarks.prefix import FirstToken, Pair, main, measure, print_pairs
-from benchmarks.simulated_device import SimulatedEngine
+from engine.border.config import EngineConfig
 from engine.client import EngineClient
-from engine.config import EngineConfig
 
 
 def make_client(**options: Any) -> EngineClient:

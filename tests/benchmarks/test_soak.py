@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.soak import Memory, Outcome, Tally, main, soak
-from engine.types import EngineStats, FinishReason
+from engine.border.types import EngineStats, FinishReason
 
 
 @pytest.mark.parametrize("overlap", [True, False])

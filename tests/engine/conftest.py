@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.native import library
+from engine.kernels.native import library
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from engine.border.config import EngineConfig, ModelInfo
+from engine.border.types import EngineError, EngineStats, FinishReason, QueueFull
 from engine.client import EngineClient
-from engine.config import EngineConfig, ModelInfo
 from engine.loop import EngineLoop
-from engine.types import EngineError, EngineStats, FinishReason, QueueFull
 from sampling.params import InvalidParameter, SamplingParams
 from tests.fakes.runner import VOCAB_SIZE, expected_output
 from tests.fakes.script import World

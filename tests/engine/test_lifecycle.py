@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from engine.border.config import EngineConfig
+from engine.border.types import EngineError, FinishReason
 from engine.client import EngineClient
-from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.lifecycle import EngineBusy, EngineState
-from engine.shapes import TILE_SIZE
-from engine.types import EngineError, FinishReason
-from engine.weights import WeightsError
+from engine.step.shapes import TILE_SIZE
+from engine.weights.loader import WeightsError
 from sampling.params import SamplingParams
-from server.progress import silent
+from server.startup.progress import silent
 from tests.gguf_tensors import write_random_model
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
-from engine.shapes import TILE_SIZE
-from engine.types import FinishReason
+from engine.step.shapes import TILE_SIZE
 from sampling.params import SamplingParams
-from server.progress import silent
+from server.startup.progress import silent
 from tests.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import cast
 
+from engine.border.config import ModelInfo
+from engine.border.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent, TokenLogprobs
 from engine.client import EngineClient
-from engine.config import ModelInfo
-from engine.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent, TokenLogprobs
 from sampling.grammar import GrammarError, TokenMatcher
 from sampling.params import InvalidParameter, SamplingParams
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sampling.grammar import TokenMatcher
 from sampling.packed import num_words_of
-from server.grammar_vocabulary import HasVocabulary
+from server.grammar.vocabulary import HasVocabulary
 
 _MERGES = (
     ' "', '":', '": ', '", "', "},", "}]", '"}', "[{", "\n  ", "    ", "true", "null", "number", " be", "ab", "abc",

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, HostStep, build_step
-from engine.plan import StepPlan
-from engine.sequence_buffer import SequenceBuffer
-from engine.shapes import ShapeTable
-from engine.step_result import StepResult
+from engine.schedule.plan import StepPlan
+from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.step_result import StepResult
+from engine.step.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, HostStep, build_step
+from engine.step.shapes import ShapeTable
 from sampling.packed import num_words_of
 from sampling.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
 from sampling.rows import SLOT as SAMPLING_SLOT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
-from server.chat_template import ChatTemplate
-from server.text_model import TextModel
+from server.text.chat_template import ChatTemplate
+from server.text.text_model import TextModel
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
 CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")

@@ -13,10 +13,10 @@ import pytest
 import structlog
 from aiohttp import web
 
-from server import websocket
-from server.app import make_runner
-from server.service import Service
-from server.settings import ServerSettings
+from server.http import websocket
+from server.http.app import make_runner
+from server.http.service import Service
+from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from server.choice import Delta
-from server.generation import Generation
+from server.answering.choice import Delta
+from server.answering.generation import Generation
 from tests.fakes.engine_client import FakeEngineClient
 
 

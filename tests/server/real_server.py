@@ -11,11 +11,11 @@ import aiohttp
 from aiohttp import web
 
 from engine.client import EngineClient
-from server import websocket
-from server.app import make_runner
-from server.service import Service
-from server.settings import ServerSettings
-from server.text_model import TextModel
+from server.http import websocket
+from server.http.app import make_runner
+from server.http.service import Service
+from server.startup.settings import ServerSettings
+from server.text.text_model import TextModel
 from tests.server.conftest import Address, eventually
 
 MAX_BODY_BYTES = 4096

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.errors import shorten
+from server.wire.errors import shorten
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.sse_reader import chunks_of

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from engine.border.config import EngineConfig
+from engine.border.types import TokenEvent
 from engine.client import EngineClient
-from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.types import TokenEvent
 from sampling.params import SamplingParams
-from server.loading import load_with
-from server.progress import silent
-from server.text_model import TextModel
+from server.startup.loading import load_with
+from server.startup.progress import silent
+from server.text.text_model import TextModel
 from tests.golden.tiny_llama import CONFIG, weights
 from tests.model_folders import BOS, END_OF_TURN, EOS, write_folder, write_gguf_twin, write_json
 from tests.server.sse_reader import chunks_of

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.types import FinishReason
 from sampling.params import SamplingParams
-from server.llm import LLM
-from server.loading import LoadedModel
-from server.output import Output
-from server.text_model import TextModel
+from server.offline.llm import LLM
+from server.offline.output import Output
+from server.startup.loading import LoadedModel
+from server.text.text_model import TextModel
 
 GOLDENS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from engine.client import EngineClient
 from engine.engine import Engine
-from server.serve import drain
-from server.sse_parser import SseParser
-from server.text_model import TextModel
+from server.command.serve import drain
+from server.command.sse_parser import SseParser
+from server.text.text_model import TextModel
 from tests.server.conftest import eventually
 from tests.server.real_server import MAX_BODY_BYTES, RealServer, serving
 from tests.server.sse_reader import SseReader, chunks_of, read_all

@@ -13,7 +13,7 @@ import pytest
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
-from server.text_model import TextModel
+from server.text.text_model import TextModel
 from tests.server.real_server import RealServer, serving
 from tests.server.sse_reader import chunks_of
 from tests.server.structured_cases import STRUCTURED_CASES, StructuredCase

@@ -1,0 +1,1 @@
+"""Parts of the engine driven without a server."""

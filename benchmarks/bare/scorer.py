@@ -1,0 +1,112 @@
+"""How probable a model finds given tokens, computed by the engine's own `forward` program."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
+from engine.border.config import EngineConfig
+from engine.border.types import Progress
+from engine.kernels.bodies import Backends
+from engine.kernels.xla.attention import pages_per_block
+from engine.models.llama import LlamaConfig, LlamaParams
+from engine.models.model_file import ModelFile
+from engine.step.batch import NUM_TOKENS, START, StepBatch
+from engine.step.programs import forward
+from engine.step.shapes import TILE_SIZE, StepShape
+from engine.weights.loader import WeightsFormat
+from sampling.state import Slots
+
+
+class Scorer:
+    """A model loaded in the way that an engine configuration says, with one program that scores tokens.
+
+    Of the configuration counts what changes the arithmetic; `max_num_batched_tokens` is the size of
+    a step, so that a window longer than that is computed in chunks, as a long prompt is.
+    """
+
+    def __init__(self, model: ModelFile, config: EngineConfig, window_size: int, progress: Progress) -> None:
+        """Reads the weights and compiles the program; takes seconds.
+
+        Args:
+            window_size: tokens of every window that will be scored, no more than the model was trained for.
+
+        Raises:
+            WeightsError: the file cannot be served.
+        """
+        backends = Backends.choose(config, model.config)
+        page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
+        block = pages_per_block(page_size)
+        num_pages = -(-window_size // (page_size * block)) * block
+        layout = model.config.kv_layout(1 + num_pages, page_size, backends.kv_dtype(config))
+        self._window_size = window_size
+        self._page_table = np.arange(1, 1 + num_pages, dtype=np.int32)
+        self._num_tiles = min(-(-window_size // TILE_SIZE), config.max_num_batched_tokens // TILE_SIZE)
+        self._params = model.load(WeightsFormat.of_engine(config, backends), progress)
+        self._kv = layout.allocate()
+        self._slots = Slots.zeros(1)
+        program = jax.jit(partial(_score, config=model.config, backends=backends), donate_argnums=1)
+        nothing = np.zeros(window_size, np.int32)
+        self._program = program.lower(self._params, self._kv, self._slots, *self._step(nothing, 0)).compile()
+
+    def log_likelihoods(self, window: np.ndarray) -> np.ndarray:
+        """Natural logarithms of the probabilities of a window's tokens, each given those before it.
+
+        Args:
+            window: int32[window_size].
+
+        Returns:
+            float32[window_size - 1]; the first token is given and not predicted.
+        """
+        if window.shape != (self._window_size,):
+            raise ValueError(f"the window has the shape {window.shape}; it must be ({self._window_size},)")
+        parts = []
+        for start in range(0, self._window_size, self._num_tiles * TILE_SIZE):
+            batch, targets = self._step(window, start)
+            part, self._kv = self._program(self._params, self._kv, self._slots, batch, targets)
+            parts.append(np.asarray(part))
+        return np.concatenate(parts)[: self._window_size - 1]
+
+    def _step(self, window: np.ndarray, start: int) -> tuple[StepBatch, np.ndarray]:
+        """The step of the window's tokens from `start` on, and each one's successor, int32[num_tokens]."""
+        shape = StepShape(num_decode_rows=0, num_tiles=self._num_tiles)
+        batch = StepBatch.padding(shape, shape.num_tokens, len(self._page_table))
+        tile_starts = start + TILE_SIZE * np.arange(shape.num_tiles)
+        batch.rows[:, START] = tile_starts
+        batch.rows[:, NUM_TOKENS] = np.clip(len(window) - tile_starts, 0, TILE_SIZE)
+        batch.page_table[:] = self._page_table
+        batch.sampled[:] = np.arange(shape.num_tokens)
+        known = window[start : start + shape.num_tokens]
+        batch.tile_tokens.reshape(-1)[: len(known)] = known
+        successors = window[start + 1 : start + 1 + shape.num_tokens]
+        targets = np.zeros(shape.num_tokens, np.int32)
+        targets[: len(successors)] = successors
+        return batch, targets
+
+
+def _score(
+    params: LlamaParams,
+    kv: KVPages,
+    slots: Slots,
+    batch: StepBatch,
+    targets: jax.Array,
+    *,
+    config: LlamaConfig,
+    backends: Backends,
+) -> tuple[jax.Array, KVPages]:
+    """One step, and of all its logits only what the targets need.
+
+    Args:
+        kv: donated.
+        targets: int32[num_sampled_rows].
+
+    Returns:
+        float32[num_sampled_rows], and kv.
+    """
+    logits, kv = forward(params, kv, slots, batch, config=config, backends=backends)
+    chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+    return chosen - jax.nn.logsumexp(logits, axis=1), kv

@@ -1,0 +1,190 @@
+"""A device whose steps take a given time and no processor, so that the host's own work can be measured.
+
+The host pays what a real step costs it: the engine's own code builds the arrays and calls two compiled
+programs with as many arguments as a real model's. Only the programs compute next to nothing.
+
+The device's time is reckoned, not played by a thread: a Python thread needs the interpreter lock to
+begin its next step, and no device does. A step starts when it is enqueued or when the step before it
+ends, whichever is later; `result` sleeps, without the lock, until the step has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
+from engine.border.config import EngineConfig, ModelInfo
+from engine.engine import Engine
+from engine.kernels.bodies import Backends
+from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
+from engine.schedule.plan import StepPlan
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.step_result import StepResult
+from engine.step.batch import HostStep, StepBatch
+from engine.step.pending_step import PendingStep
+from engine.step.runner import DeviceRunner
+from engine.step.shapes import TILE_SIZE, ShapeTable, StepShape
+from sampling.logprobs import NUM_COLUMNS, TOKEN
+from sampling.rows import POSITION, SEED_LOW, Level, SamplingRows
+from sampling.state import FeatureStates, Slots
+
+VOCAB_SIZE = 49152
+STEP_SECONDS = 0.005
+MAX_MODEL_LEN = 8192
+
+
+class DeviceClock:
+    """When a device that computes its steps in order is busy, and when it stands idle."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self.step_seconds = step_seconds
+        self.num_steps = 0
+        self.idle_seconds = 0.0  # between steps: from the end of one to the start of the next
+        self._end: float | None = None  # of the last step
+
+    def enqueue(self, now: float) -> float:
+        """Takes in a step at `now`, in seconds.
+
+        Returns:
+            When it will have ended.
+        """
+        start = now if self._end is None else max(now, self._end)
+        if self._end is not None:
+            self.idle_seconds += start - self._end
+        self._end = start + self.step_seconds
+        self.num_steps += 1
+        return self._end
+
+
+class SimulatedRunner(DeviceRunner):
+    """The runner of a model that takes its time and computes nothing.
+
+    Its tokens are a cheap function of a row's seed and position, so that a request gets the same
+    ones whatever else runs.
+    """
+
+    def __init__(self, buffer: SequenceBuffer, table: ShapeTable, step_seconds: float) -> None:
+        config = LlamaConfig(
+            vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1, num_kv_heads=1,
+            head_dim=1, context_length=MAX_MODEL_LEN, rope_theta=1.0, rms_norm_eps=1.0,
+        )  # fmt: skip
+        layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
+        super().__init__(_params(), config, Backends("xla", "xla", "simulated"), layout, buffer, table)
+        self.clock = DeviceClock(step_seconds)
+        self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
+
+    def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
+        pending = super().enqueue(plan, step)
+        self._ends[id(plan)] = self.clock.enqueue(time.perf_counter())
+        return pending
+
+    def result(self, pending: PendingStep) -> StepResult:
+        remaining = self._ends.pop(id(pending.plan)) - time.perf_counter()
+        if remaining > 0:
+            time.sleep(remaining)
+        return super().result(pending)
+
+    def is_done(self, pending: PendingStep) -> bool:
+        return self._ends[id(pending.plan)] <= time.perf_counter()
+
+    # Arguments that a program does not read are passed to it nevertheless: passing them is what costs.
+
+    def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
+        num_sampled = self._table.num_sampled_rows(shape)
+
+        def forward(
+            params: LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch
+        ) -> tuple[jax.Array, KVPages, jax.Array]:
+            return jnp.zeros((num_sampled, 1)), kv, jnp.zeros(1)  # the last for `score`
+
+        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
+        return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(self._params, self._kv, self._slots, batch)
+
+    def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
+        def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
+            return slots, _tokens(rows)
+
+        logits = jnp.zeros((num_rows, 1))
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        return jax.jit(sample, donate_argnums=1, keep_unused=True).lower(logits, self._slots, rows)
+
+    def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
+        def sample(
+            logits: jax.Array, slots: Slots, states: FeatureStates, rows: SamplingRows, masks: jax.Array
+        ) -> tuple[Slots, FeatureStates, jax.Array]:
+            return slots, states, jnp.zeros((num_rows, NUM_COLUMNS), jnp.int32).at[:, TOKEN].set(_tokens(rows))
+
+        logits = jnp.zeros((num_rows, 1))
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        program = jax.jit(sample, donate_argnums=(1, 2), keep_unused=True)
+        return program.lower(logits, self._slots, self._states, rows, self._masks_of(num_rows))
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        def score(params: LlamaParams, hidden: jax.Array, tokens: jax.Array, following: jax.Array) -> jax.Array:
+            return jnp.zeros((TILE_SIZE, NUM_COLUMNS), jnp.int32)
+
+        tokens = jnp.zeros(TILE_SIZE, jnp.int32)
+        return jax.jit(score, keep_unused=True).lower(self._params, jnp.zeros(1), tokens, tokens)
+
+
+def _tokens(rows: SamplingRows) -> jax.Array:
+    seed, position = jnp.asarray(rows.ints)[:, SEED_LOW], jnp.asarray(rows.ints)[:, POSITION]
+    return (seed ^ position * 1_103_515_245) >> 8 & 0x7FFF  # below VOCAB_SIZE
+
+
+class SimulatedEngine(Engine):
+    """An engine on the simulated device; all else of it is real."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        step_seconds: float = STEP_SECONDS,
+        *,
+        runner: Callable[[SequenceBuffer, ShapeTable, float], SimulatedRunner] = SimulatedRunner,
+        scheduler: Callable[..., Scheduler] = Scheduler,
+    ) -> None:
+        """Compiles the programs; takes a second or two.
+
+        Args:
+            config: with num_pages, as no memory is there to be measured.
+            runner, scheduler: the classes, or what takes their arguments: they may measure themselves.
+        """
+        if config.num_pages is None:
+            raise ValueError("num_pages is None; a simulated device has no memory that would tell")
+        if config.decode_chunk != 1:
+            raise ValueError(f"decode_chunk is {config.decode_chunk}; a simulated device does one step at a time")
+        layout = KVLayout(
+            num_layers=1,
+            num_pages=config.num_pages,
+            page_size=config.page_size or PAGE_SIZE_BY_BACKEND["cpu"],
+            num_kv_heads=1,
+            head_dim=1,
+            dtype="float32",
+        )
+        max_model_len = min(config.max_model_len or MAX_MODEL_LEN, (config.num_pages - 1) * layout.page_size)
+        model_info = ModelInfo(
+            "simulated", VOCAB_SIZE, max_model_len, config.dtype, 0, "cpu", "xla", "xla", "simulated"
+        )
+        made: list[SimulatedRunner] = []
+
+        def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> SimulatedRunner:
+            made.append(runner(buffer, table, step_seconds))
+            return made[0]
+
+        super().__init__(config, layout, model_info, make_runner, lambda stage, done, total: None, scheduler)
+        self.simulated = made[0]
+
+    @property
+    def clock(self) -> DeviceClock:
+        return self.simulated.clock
+
+
+def _params() -> LlamaParams:
+    """As many leaves as a real model's, and no weight in them."""
+    layers = LlamaLayers(*(jnp.zeros(1) for _ in LlamaLayers._fields))
+    return LlamaParams(embedding=jnp.zeros(1), layers=layers, output_norm=jnp.zeros(1), output=None)

@@ -1,0 +1,1 @@
+"""Servers started, loaded and watched from outside."""

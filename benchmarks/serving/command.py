@@ -1,0 +1,43 @@
+"""What the benchmarks' commands have in common: how they end, and the file of their figures."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import signal
+import sys
+import urllib.error
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+
+from benchmarks.serving.server_process import ServerFailed
+
+
+def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Runs `main` with the command line's arguments and ends the process with its status."""
+    # As SIGINT does: the server that was started is stopped too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (ServerFailed, urllib.error.URLError) as error:
+        sys.exit(f"{program}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def write_figures(path: Path, program: str, arguments: Sequence[str], **figures: Any) -> None:
+    """Writes the figures as JSON, with the command and the machine that they were made with."""
+    record = {
+        "command": shlex.join(["python", "-m", program, *arguments]),
+        "time": datetime.now(UTC),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "num_cores": os.cpu_count(),
+        **figures,
+    }
+    path.write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

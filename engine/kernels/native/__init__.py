@@ -1,0 +1,1 @@
+"""The native bodies: C++ kernels for CPUs, called from compiled programs."""

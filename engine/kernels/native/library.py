@@ -1,0 +1,141 @@
+"""The kernels' shared library: one for each instruction set, of which the best this machine has is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+import jax
+
+from engine.kernels.native.sources import SOURCES, digest
+
+# In order of preference; the flags are those that Linux names in /proc/cpuinfo.
+VARIANTS = {
+    "avx512_bf16": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"},
+    "avx512_vnni": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+    "avx2": {"avx2", "fma", "f16c"},
+    "neon": {"asimddp"},
+    "plain": set[str](),
+}
+TARGETS = (
+    "norm_product", "add_product", "head_product", "embed", "attention", "argmax", "empty",
+    "sample_random", "sample_full", "logprobs",
+)  # fmt: skip
+
+VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
+FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
+
+
+class NativeUnavailable(RuntimeError):
+    """The kernels cannot be used here; the message says why, and how to get them."""
+
+
+@cache
+def load() -> str:
+    """Loads the library and registers its targets with XLA, once.
+
+    Returns:
+        The name of the variant.
+
+    Raises:
+        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources
+            and this jaxlib.
+    """
+    if jax.default_backend() != "cpu":
+        raise NativeUnavailable(f"native kernels are for CPUs; the device is a {jax.default_backend()}")
+    name, path = _choose(os.environ.get(VARIANT_VARIABLE) or None)
+    _register(name, path)
+    return name
+
+
+def target(name: str) -> str:
+    """What XLA knows a target by; the variant is part of it, for its results differ in the last bits.
+
+    Raises:
+        NativeUnavailable: as `load`.
+    """
+    return f"eagre_{load()}_{name}"
+
+
+@cache
+def _register(variant: str, path: Path) -> None:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnavailable(f"the native kernels could not be loaded: {error}") from error
+    try:
+        _check_version(library)
+        handlers = {name: jax.ffi.pycapsule(getattr(library, f"eagre_{name}")) for name in TARGETS}
+    except AttributeError as error:
+        raise NativeUnavailable(f"the native kernels are of another version; build them again: {error}") from error
+    try:
+        for name, handler in handlers.items():
+            jax.ffi.register_ffi_target(f"eagre_{variant}_{name}", handler, platform="cpu")
+    except (RuntimeError, ValueError) as error:
+        raise NativeUnavailable(
+            f"the native kernels were built for another jaxlib; build them again: {error}"
+        ) from error
+
+
+def _check_version(library: ctypes.CDLL) -> None:
+    """Refuses a library that was built from other sources than those that lie here, as after an update without a build.
+
+    Raises:
+        AttributeError: it is so old that it does not tell.
+        NativeUnavailable: it is of other sources.
+    """
+    tell = library.eagre_sources
+    tell.restype = ctypes.c_char_p
+    if SOURCES.is_dir() and tell() != digest().encode():
+        raise NativeUnavailable("the native kernels are of another version than their sources; build them again")
+
+
+def built_variants() -> dict[str, Path]:
+    """The variants that were built, best first, whether they run on this machine or not."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or Path(__file__).parent)
+    return {name: path for name in VARIANTS if (path := folder / f"libeagre_{name}.so").exists()}
+
+
+def runs_here(variant: str) -> bool:
+    """Whether this machine has the instructions of a variant."""
+    return VARIANTS[variant] <= _cpu_flags()
+
+
+def _choose(wanted: str | None) -> tuple[str, Path]:
+    built = built_variants()
+    if wanted == "none":
+        raise NativeUnavailable(f"{VARIANT_VARIABLE} is none")
+    if not built:
+        raise NativeUnavailable("native kernels were not built: install a C++17 compiler (g++, clang++) and reinstall")
+    there_are = f"there are {', '.join(built)}"
+    if wanted is not None:
+        if wanted not in built:
+            raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which was not built; {there_are}")
+        if not runs_here(wanted):
+            raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which this processor does not run; {there_are}")
+        return wanted, built[wanted]
+    for name, path in built.items():
+        if runs_here(name) and not (name == "plain" and _is_x86()):
+            return name, path
+    raise NativeUnavailable(
+        f"of the native kernels built, {', '.join(built)}, this processor runs none that would be faster than XLA"
+    )
+
+
+def _is_x86() -> bool:
+    """Where XLA's own products are faster than plain C++; on ARM what is called plain has vectors too."""
+    return platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
+
+
+def _cpu_flags() -> set[str]:
+    """Instruction set extensions by the names that Linux gives them."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return {"asimddp"} if platform.machine() == "arm64" else set()
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(("flags", "Features")):
+            return set(line.split(":", 1)[1].split())
+    return set()

@@ -1,0 +1,306 @@
+#include "attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "isa/isa.h"
+#include "attention/key_block.h"
+#include "attention/running_softmax.h"
+#include "runtime/scratch.h"
+#include "isa/vectors.h"
+
+namespace eagre {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kSplitKeys = 512;  // contexts of single rows are split into so many keys for the threads
+
+// Queries of one key head, of one row of the step, and the keys they are to see.
+struct Item {
+  const StepRow* row;
+  int64_t head, end_head;      // key heads
+  int32_t first, num_tokens;   // of the row's tokens
+  int64_t first_key, end_key;  // positions
+  int64_t partial;             // index of its first head's partial result, or -1 where this item is the whole
+};
+
+// Rotates pairs (i, i + head_dim / 2) (Su et al., "RoFormer", 2021).
+void rotate(const float* x, const float* rotation, int64_t head_dim, float scale, float* out) {
+  const int64_t half = head_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float c = rotation[i], s = rotation[half + i], a = x[i], b = x[half + i];
+    out[i] = (a * c - b * s) * scale;
+    out[half + i] = (b * c + a * s) * scale;
+  }
+}
+
+void write_vector(const Pages& p, int64_t vector, const float* x) {
+  const int64_t at = vector * p.head_dim;
+  if (p.type == PageType::kFloat32) {
+    std::memcpy(static_cast<float*>(p.data) + at, x, p.head_dim * sizeof(float));
+  } else if (p.type == PageType::kBfloat16) {
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bf16(static_cast<uint16_t*>(p.data) + at + i, load(x + i));
+  } else {  // symmetric, one scale for each token and head
+    const float scale = largest_magnitude(x, p.head_dim) / kInt8Max;
+    const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bytes(static_cast<int8_t*>(p.data) + at + i, mul(load(x + i), inverse));
+    p.scales[vector] = scale + not_finite(x, p.head_dim);
+  }
+}
+
+// One token: its queries, rotated and scaled, into `queries`; its keys and values into their page.
+void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, std::byte* queries) {
+  const int64_t d = pages.head_dim;
+  const float* qkv = in.qkv + token * (in.num_heads + 2 * pages.num_heads) * d;
+  const float* rotation = in.rotations + token * d;
+  // The softmax is of powers of two, which the scale of the queries accounts for.
+  const float scale = 1.44269504f / std::sqrt(static_cast<float>(d));
+  alignas(64) float rotated[kLargestHead];
+  for (int64_t head = 0; head < in.num_heads; ++head) {
+    rotate(qkv + head * d, rotation, d, scale, rotated);
+    const int64_t at = (token * in.num_heads + head) * d;
+    if (pages.type == PageType::kFloat32) {
+      std::memcpy(reinterpret_cast<float*>(queries) + at, rotated, d * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(queries) + at + i, load(rotated + i));
+    }
+  }
+  const int64_t position = row.start + (token - row.first_token);
+  const int64_t index = position / pages.page_size, offset = position % pages.page_size;
+  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_width + index] : 0;
+  if (page <= 0 || page >= pages.num_pages) return;  // the null page is nobody's
+  for (int64_t head = 0; head < pages.num_heads; ++head) {
+    rotate(qkv + (in.num_heads + head) * d, rotation, d, 1.0f, rotated);
+    write_vector(pages, vector_index(pages, page, 0, head, offset), rotated);
+    write_vector(pages, vector_index(pages, page, 1, head, offset), qkv + (in.num_heads + pages.num_heads + head) * d);
+  }
+}
+
+// One call's work, and the memory for it.
+class Attention {
+ public:
+  Attention(Pool& pool, const StepRows& rows, const AttentionInput& in, const Pages& pages, float* output)
+      : pool_(pool), rows_(rows), in_(in), pages_(pages), output_(output), group_(in.num_heads / pages.num_heads) {
+    tokens_per_item_ = static_cast<int32_t>(std::max<int64_t>(4, kRowsPerItem / group_));
+  }
+
+  void run() {
+    place_tokens();
+    plan();
+    attend_items();
+    merge_partials();
+  }
+
+ private:
+  static constexpr int64_t kRowsPerItem = 96;  // few enough that a short prompt occupies all threads
+  static constexpr size_t kTokensInline = 4;   // so few are placed, and merged, by the caller itself
+  static constexpr int64_t kItemsPerThread = 4;
+
+  struct Split {  // a row whose context several items share; partial results are [split][head]
+    const StepRow* row;
+    int64_t first_partial, num_partials;
+  };
+
+  struct Memory {  // kept from call to call; the caller holds the pool
+    Scratch queries, states, partials, blocks;
+    std::vector<Item> items;
+    std::vector<Split> splits;
+  };
+  static Memory& memory() {
+    static Memory& kept = *new Memory;
+    return kept;
+  }
+
+  bool is_float() const { return pages_.type == PageType::kFloat32; }
+  int64_t query_bytes() const { return pages_.head_dim * (is_float() ? 4 : 2); }
+
+  int64_t first_visible(int64_t position) const {
+    return in_.window > 0 ? std::max<int64_t>(0, position - in_.window + 1) : 0;
+  }
+
+  void place_tokens() {
+    size_t most = 0;
+    for (const StepRow& row : rows_.rows()) most = std::max(most, size_t{1} * row.first_token + row.num_tokens);
+    queries_ = memory().queries.take<std::byte>(most * in_.num_heads * query_bytes());
+    if (rows_.tokens().size() <= kTokensInline) {
+      for (const StepRow& row : rows_.rows())
+        for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);
+      return;
+    }
+    pool_.run(static_cast<int64_t>(rows_.rows().size()), [&](int64_t index, int) {
+      const StepRow& row = rows_.rows()[index];
+      for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);
+    });
+  }
+
+  void plan() {
+    std::vector<Item>& items = memory().items;
+    std::vector<Split>& splits = memory().splits;
+    items.clear();
+    splits.clear();
+    num_partials_ = 0;
+    // One item for all heads of a row keeps its thread in one place of memory; where there are few
+    // rows, each head is an item of its own.
+    const int64_t fair = kItemsPerThread * pool_.num_threads();
+    const int64_t heads = static_cast<int64_t>(rows_.rows().size()) >= fair ? pages_.num_heads : 1;
+    for (const StepRow& row : rows_.rows()) {
+      if (row.num_tokens > 1) {
+        for (int64_t head = 0; head < pages_.num_heads; ++head) {
+          for (int32_t first = 0; first < row.num_tokens; first += tokens_per_item_) {
+            const int32_t count = std::min(tokens_per_item_, row.num_tokens - first);
+            const int64_t start = row.start + first;
+            items.push_back({&row, head, head + 1, first, count, first_visible(start), start + count, -1});
+          }
+        }
+        continue;
+      }
+      const int64_t begin = first_visible(row.start), end = row.start + 1;
+      const int64_t num_splits = (end - 1) / kSplitKeys - begin / kSplitKeys + 1;
+      if (num_splits > 1) splits.push_back({&row, num_partials_, num_splits});
+      for (int64_t at = begin; at < end;) {
+        const int64_t next = std::min(end, (at / kSplitKeys + 1) * kSplitKeys);
+        for (int64_t head = 0; head < pages_.num_heads; head += heads) {
+          items.push_back({&row, head, head + heads, 0, 1, at, next, num_splits > 1 ? num_partials_ + head : -1});
+        }
+        if (num_splits > 1) num_partials_ += pages_.num_heads;
+        at = next;
+      }
+    }
+  }
+
+  void attend_items() {
+    const int64_t most_rows = tokens_per_item_ * group_, d = pages_.head_dim;
+    state_size_ = state_floats(most_rows, d);
+    partial_size_ = state_floats(group_, d);
+    states_ = memory().states.take<float>(pool_.num_threads() * 2 * state_size_);
+    partials_ = memory().partials.take<float>(std::max<int64_t>(1, num_partials_) * partial_size_);
+    // Keys, values, and the wide copy of int8 ones.
+    block_size_ = d * kBlockKeys * (is_float() ? 2 : 1) + (pages_.type == PageType::kInt8 ? d * kBlockKeys : 0);
+    blocks_ = memory().blocks.take<uint32_t>(pool_.num_threads() * block_size_);
+    const std::vector<Item>& items = memory().items;
+    pool_.run(static_cast<int64_t>(items.size()), [&](int64_t index, int thread) { attend_item(items[index], thread); });
+  }
+
+  void attend_item(const Item& item, int thread) {
+    for (int64_t head = item.head; head < item.end_head; ++head) attend_head(item, head, thread);
+  }
+
+  void attend_head(const Item& item, int64_t head, int thread) {
+    const int64_t d = pages_.head_dim, count = item.num_tokens * group_;
+    State split = state_at(states_ + 2 * thread * state_size_, count);
+    State whole = state_at(states_ + (2 * thread + 1) * state_size_, count);
+    if (item.partial >= 0) split = state_at(partials_ + (item.partial + head - item.head) * partial_size_, count);
+    Block block;
+    const int64_t words = d * kBlockKeys * (is_float() ? 2 : 1) / 2;
+    block.keys = blocks_ + thread * block_size_;
+    block.values = block.keys + words;
+    uint8_t* staged = reinterpret_cast<uint8_t*>(block.values + words);
+
+    clear(split, count, d);
+    bool has_whole = false;
+    const int64_t first_block = item.first_key / kBlockKeys * kBlockKeys;
+    const int32_t* table = in_.page_table + item.row->row * in_.table_width;
+    const Walk start(pages_, table, in_.table_width, first_block);
+    Walk walk = start;
+    for (int64_t first = first_block; first < item.end_key; first += kBlockKeys) {
+      if (first % kSplitKeys == 0 && first > item.first_key) {
+        if (has_whole) {
+          merge(whole, split, count, d);
+        } else {
+          std::swap(whole, split);
+          has_whole = true;
+        }
+        clear(split, count, d);
+      }
+      const auto keys_from = [&](int64_t key) {
+        return static_cast<int>(std::clamp<int64_t>(item.end_key - key, 0, kBlockKeys));
+      };
+      const int num_keys = keys_from(first);
+      Walk next = walk;
+      for (int seen = 0; seen < num_keys;) seen += next.next(num_keys - seen).count;
+      Ahead ahead{next, head, keys_from(first + kBlockKeys)};
+      if (ahead.count == 0 && head + 1 < item.end_head) ahead = {start, head + 1, keys_from(first_block)};
+      const int num_hidden = static_cast<int>(std::max<int64_t>(0, item.first_key - first));
+      gather(walk, pages_, head, num_hidden, num_keys, ahead, staged, block);
+      attend_rows_of(item, head, first, num_keys, block, split);
+    }
+    if (item.partial >= 0) return;
+    if (has_whole) {
+      merge(whole, split, count, d);
+    } else {
+      whole = split;
+    }
+    store_output(*item.row, item.first, item.num_tokens, head, whole);
+  }
+
+  void attend_rows_of(const Item& item, int64_t key_head, int64_t first, int num_keys, const Block& block, State state) {
+    const int64_t d = pages_.head_dim, count = item.num_tokens * group_;
+    for (int64_t begin = 0; begin < count; begin += kMostRows) {
+      const int rows = static_cast<int>(std::min<int64_t>(kMostRows, count - begin));
+      const std::byte* queries[kMostRows];
+      int hidden[kMostRows], visible[kMostRows];
+      for (int r = 0; r < rows; ++r) {
+        const int64_t within = item.first + (begin + r) / group_, head = key_head * group_ + (begin + r) % group_;
+        const int64_t token = item.row->first_token + within, position = item.row->start + within;
+        queries[r] = queries_ + (token * in_.num_heads + head) * query_bytes();
+        visible[r] = static_cast<int>(std::clamp<int64_t>(position - first + 1, 0, kBlockKeys));
+        hidden[r] = static_cast<int>(std::clamp<int64_t>(first_visible(position) - first, 0, kBlockKeys));
+      }
+      if (visible[rows - 1] == 0) continue;  // the last row is that of the latest token
+      const State part{state.best + begin, state.total + begin, state.mix + begin * d};
+      attend_rows(pages_, block, num_keys, rows, queries, hidden, visible, part);
+    }
+  }
+
+  void merge_partials() {
+    const std::vector<Split>& splits = memory().splits;
+    const auto merge_row = [&](int64_t index, int) {
+      const Split& split = splits[index];
+      for (int64_t head = 0; head < pages_.num_heads; ++head) {
+        const auto partial = [&](int64_t i) {
+          return state_at(partials_ + (split.first_partial + i * pages_.num_heads + head) * partial_size_, group_);
+        };
+        for (int64_t i = 1; i < split.num_partials; ++i) merge(partial(0), partial(i), group_, pages_.head_dim);
+        store_output(*split.row, 0, 1, head, partial(0));
+      }
+    };
+    if (splits.size() <= kTokensInline) {
+      for (size_t i = 0; i < splits.size(); ++i) merge_row(static_cast<int64_t>(i), 0);
+    } else {
+      pool_.run(static_cast<int64_t>(splits.size()), merge_row);
+    }
+  }
+
+  void store_output(const StepRow& row, int64_t first, int64_t num_tokens, int64_t key_head, State state) const {
+    const int64_t d = pages_.head_dim;
+    for (int64_t r = 0; r < num_tokens * group_; ++r) {
+      const int64_t token = row.first_token + first + r / group_, head = key_head * group_ + r % group_;
+      float* to = output_ + (token * in_.num_heads + head) * d;
+      const Floats total = broadcast(state.total[r]);
+      for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
+    }
+  }
+
+  Pool& pool_;
+  const StepRows& rows_;
+  const AttentionInput& in_;
+  const Pages& pages_;
+  float* output_;
+  const int64_t group_;  // query heads that share a key head
+  int32_t tokens_per_item_;
+  int64_t num_partials_ = 0, state_size_ = 0, partial_size_ = 0, block_size_ = 0;
+  std::byte* queries_ = nullptr;
+  float* states_ = nullptr;
+  float* partials_ = nullptr;
+  uint32_t* blocks_ = nullptr;
+};
+
+}  // namespace
+
+void attend(Pool& pool, const StepRows& rows, const AttentionInput& input, const Pages& pages, float* output) {
+  Attention(pool, rows, input, pages, output).run();
+}
+
+}  // namespace eagre

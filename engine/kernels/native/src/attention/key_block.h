@@ -1,0 +1,70 @@
+// Keys and values of some neighbouring tokens, gathered from their pages for the vector unit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/pages.h"
+
+namespace eagre {
+
+constexpr int kBlockKeys = 64;  // of a block; blocks begin at multiples of it
+
+// A block of keys and values, laid out for the vector unit. 4 bytes hold two bfloat16 or one float32.
+struct Block {
+  uint32_t* keys;    // [head_dim in 4 bytes][kBlockKeys]
+  uint32_t* values;  // bfloat16: [kBlockKeys / 2][head_dim] pairs of keys; float32: [kBlockKeys][head_dim]
+  float key_scales[kBlockKeys];
+  float value_scales[kBlockKeys];
+};
+
+// Neighbouring tokens of a context that lie in one page.
+struct Run {
+  int64_t key, value;  // vectors of the first token, of the first head
+  int count;
+};
+
+// Walks a row's context, page by page.
+class Walk {
+ public:
+  // table: int32[width], the row's pages; position: of the token to start at.
+  Walk(const Pages& pages, const int32_t* table, int64_t width, int64_t position)
+      : pages_(&pages),
+        table_(table),
+        width_(width),
+        index_(position / pages.page_size),
+        offset_(position % pages.page_size) {}
+
+  Run next(int most) {
+    const int64_t stored = index_ < width_ ? table_[index_] : 0;
+    const int64_t page = stored >= 0 && stored < pages_->num_pages ? stored : 0;  // a wrong table must not lead astray
+    const Run run{vector_index(*pages_, page, 0, 0, offset_), vector_index(*pages_, page, 1, 0, offset_),
+                  static_cast<int>(std::min<int64_t>(most, pages_->page_size - offset_))};
+    offset_ += run.count;
+    if (offset_ == pages_->page_size) {
+      offset_ = 0;
+      ++index_;
+    }
+    return run;
+  }
+
+ private:
+  const Pages* pages_;
+  const int32_t* table_;
+  int64_t width_, index_, offset_;
+};
+
+// Keys and values of one head that will be wanted next.
+struct Ahead {
+  Walk walk;
+  int64_t head;
+  int count;  // tokens, 0 for none
+};
+
+// Gathers the keys and values of `count` tokens from where `walk` stands, which it moves on. What
+// lies beyond, and the first `num_hidden`, which a window hides from all, are zero, for zero times
+// what another request left there might be NaN.
+void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, uint8_t* staged,
+            Block& block);
+
+}  // namespace eagre

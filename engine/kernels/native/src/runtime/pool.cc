@@ -1,0 +1,148 @@
+#include "runtime/pool.h"
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "isa/isa.h"
+
+namespace eagre {
+namespace {
+
+constexpr auto kSpinTime = std::chrono::microseconds(50);  // before a worker sleeps
+constexpr int kPausesPerLook = 16;                         // at the clock
+constexpr int kMostThreads = 1024;
+
+#ifdef __linux__
+// Cores that this process may run on. Threads of one core share its vector units, so they count once.
+int allowed_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    const std::string number = std::to_string(cpu);
+    std::string siblings = number;  // where the system does not say, a core of its own
+    std::ifstream("/sys/devices/system/cpu/cpu" + number + "/topology/thread_siblings_list") >> siblings;
+    cores.insert(siblings);
+  }
+  return static_cast<int>(cores.size());
+}
+
+// Cores' worth of time that a container's control group (version 2) grants, or 0 where it sets no limit.
+int granted_cores() {
+  double quota = 0, period = 0;
+  std::ifstream limit("/sys/fs/cgroup/cpu.max");
+  if (!(limit >> quota >> period) || period <= 0) return 0;  // "max 100000" is no number
+  return std::max(1, static_cast<int>(quota / period));
+}
+#endif
+
+int default_num_threads() {
+  if (const char* text = std::getenv("EAGRE_THREADS")) {
+    const int wanted = std::atoi(text);
+    if (wanted >= 1) return std::min(wanted, kMostThreads);
+  }
+  int cores = 0;
+#ifdef __linux__
+  cores = allowed_cores();
+  if (const int granted = granted_cores(); granted > 0) cores = std::min(cores, granted);
+#endif
+  return std::clamp(cores > 0 ? cores : static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
+}
+
+}  // namespace
+
+Pool& Pool::shared() {
+  // Made by the first call, so that its threads inherit the modes of floating point in which XLA runs programs: with
+  // others, in which denormal numbers count, a result would depend on who computes it. Never destroyed: at exit a
+  // thread of the runtime may still be inside a kernel.
+  static Pool* pool = new Pool(default_num_threads());
+  return *pool;
+}
+
+Pool::Pool(int num_threads) {
+  for (int thread = 1; thread < num_threads; ++thread) {
+    try {
+      workers_.emplace_back([this, thread] { work(thread); });
+    } catch (const std::system_error&) {
+      break;  // the system grants no more threads: fewer do as well
+    }
+  }
+}
+
+Pool::~Pool() {
+  {
+    const std::lock_guard<std::mutex> lock(sleep_mutex_);
+    is_stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void Pool::run_job(const Job& job, int64_t num_tasks) {
+  // Nobody reads job_ now: whoever took a task of the last job has been waited for.
+  job_ = job;
+  num_done_.store(0, std::memory_order_relaxed);
+  const uint64_t number = number_of(ticket_.load(std::memory_order_relaxed)) + 1;
+  ticket_.store(number << (2 * kTaskBits) | static_cast<uint64_t>(num_tasks) << kTaskBits, std::memory_order_seq_cst);
+  if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
+    { const std::lock_guard<std::mutex> lock(sleep_mutex_); }  // whoever is about to sleep sees the ticket or the call
+    wake_.notify_all();
+  }
+  const int64_t done = run_tasks(number_of(ticket_.load(std::memory_order_relaxed)), 0);
+  num_done_.fetch_add(done, std::memory_order_acq_rel);
+  for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
+    if (spins < 1000) {
+      pause();
+    } else {
+      std::this_thread::yield();  // the system has put a worker aside in the middle of a task
+    }
+  }
+}
+
+int64_t Pool::run_tasks(uint64_t number, int thread) {
+  int64_t done = 0;
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (number_of(ticket) == number && next_task_of(ticket) < num_tasks_of(ticket)) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+    job_.invoke(job_.context, job_.first_task + next_task_of(ticket), thread);
+    ++done;
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+  return done;
+}
+
+bool Pool::wait_for_job_after(uint64_t number) {
+  const auto is_there = [&] { return number_of(ticket_.load(std::memory_order_seq_cst)) != number; };
+  const auto start = std::chrono::steady_clock::now();
+  while (!is_there()) {
+    for (int i = 0; i < kPausesPerLook && !is_there(); ++i) pause();
+    if (std::chrono::steady_clock::now() - start < kSpinTime) continue;
+    std::unique_lock<std::mutex> lock(sleep_mutex_);
+    num_asleep_.fetch_add(1, std::memory_order_seq_cst);
+    wake_.wait(lock, [&] { return is_stopping_ || is_there(); });
+    num_asleep_.fetch_sub(1, std::memory_order_seq_cst);
+    if (is_stopping_) return false;
+  }
+  return true;
+}
+
+void Pool::work(int thread) {
+  uint64_t number = 0;
+  while (wait_for_job_after(number)) {
+    number = number_of(ticket_.load(std::memory_order_acquire));
+    const int64_t done = run_tasks(number, thread);
+    if (done > 0) num_done_.fetch_add(done, std::memory_order_acq_rel);
+  }
+}
+
+}  // namespace eagre

@@ -1,0 +1,1 @@
+"""The portable bodies: everything in XLA, for every device."""

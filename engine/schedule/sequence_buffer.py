@@ -1,0 +1,71 @@
+"""Host arrays by slot, from which a step's batch is gathered by vectorised indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cache.page import NULL_PAGE_ID, CachePage
+from engine.schedule.request import NO_SLOT, Request
+from sampling.rows import SamplingRows
+
+
+class SequenceBuffer:
+    """Everything a step needs of a running request, one row for each slot."""
+
+    def __init__(self, num_slots: int, max_model_len: int, max_pages_per_request: int) -> None:
+        self.num_slots = num_slots
+        # Tokens known when the request got the slot; what it samples afterwards is read on the device.
+        self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
+        self.page_table = np.full((num_slots, max_pages_per_request), NULL_PAGE_ID, np.int32)
+        self.sampling = SamplingRows.padding(num_slots, num_slots)
+        self.levels = np.zeros(num_slots, np.int32)  # of the sampling program each needs
+        # Requests whose sampling features have yet to be written to their slots on the device, by slot.
+        self.admitted: dict[int, Request] = {}
+        # Position of the token in the device's slots.last_token; NO_SLOT while there is none.
+        self.device_token_position = np.full(num_slots, NO_SLOT, np.int64)
+        # A stack: the slot freed last is warm in the processor's cache.
+        self._free_slots = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def num_free_slots(self) -> int:
+        return len(self._free_slots)
+
+    def add_request(self, request: Request) -> None:
+        """Gives the request a slot and copies its tokens and parameters there.
+
+        Raises:
+            IndexError: no slot is free.
+        """
+        slot = self._free_slots.pop()
+        request.slot = slot
+        self.token_ids[slot, : len(request.token_ids)] = request.token_ids
+        self.device_token_position[slot] = NO_SLOT
+        self.sampling.set(
+            slot, slot, request.params,
+            seed=request.seed, num_prompt_tokens=request.num_prompt_tokens, uses=request.uses,
+        )  # fmt: skip
+        self.levels[slot] = request.level
+        if request.uses:
+            self.admitted[slot] = request
+
+    def take_admitted(self) -> list[Request]:
+        """The requests that got a slot since the last call and use sampling features."""
+        if not self.admitted:
+            return []
+        admitted, self.admitted = list(self.admitted.values()), {}
+        return admitted
+
+    def remove_request(self, request: Request) -> None:
+        """Takes the slot back; nothing in flight may name it any more."""
+        if request.num_in_flight_steps:
+            raise ValueError(f"slot {request.slot} is named by {request.num_in_flight_steps} steps in flight")
+        self.page_table[request.slot] = NULL_PAGE_ID
+        self.admitted.pop(request.slot, None)
+        self._free_slots.append(request.slot)
+        request.slot = NO_SLOT
+
+    def append_pages(self, slot: int, first: int, pages: Sequence[CachePage]) -> None:
+        """Writes page ids into the slot's page table, from its logical page `first` on."""
+        self.page_table[slot, first : first + len(pages)] = [page.page_id for page in pages]

@@ -1,0 +1,80 @@
+"""Compiled programs: every shape ahead of time, and a watch on compiles that come too late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.monitoring
+
+from engine.border.types import Progress
+
+_BACKEND_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+
+Program = Callable[..., Any]
+
+
+def use_persistent_cache(folder: Path) -> None:
+    """Keeps compiled programs in a folder, so that the next start finds them.
+
+    Every program is kept, also those that compile fast: a start needs dozens of them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+class CompiledPrograms:
+    """Programs by key, all made before readiness.
+
+    `compile` takes lowerings (traced, with abstract shapes) and compiles them side by side, since
+    XLA works outside the interpreter lock.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[Hashable, Program] = {}
+
+    def compile(self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress) -> None:
+        """Makes all programs; `progress` counts them."""
+
+        def make(key: Hashable) -> tuple[Hashable, Program]:
+            return key, lowerings[key]().compile()
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="eagre-compile") as workers:
+            futures = [workers.submit(make, key) for key in lowerings]
+            progress("compile", 0, len(futures))
+            for done, future in enumerate(as_completed(futures), start=1):
+                key, program = future.result()
+                self._programs[key] = program
+                progress("compile", done, len(futures))
+
+    def __getitem__(self, key: Hashable) -> Program:
+        """Raises:
+        KeyError: the key was never compiled, which is a defect of the shape table.
+        """
+        return self._programs[key]
+
+
+class CompileCounter:
+    """Counts XLA compiles of this process from `start` on; after readiness each one is a defect."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_counting = False
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
+
+    def start(self) -> None:
+        self._is_counting = True
+
+    def stop(self) -> None:
+        """Counts no more; jax keeps its listeners for ever, so the counter goes deaf instead."""
+        self._is_counting = False
+
+    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if self._is_counting and event == _BACKEND_COMPILE_EVENT:
+            self.count += 1

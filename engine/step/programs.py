@@ -1,0 +1,140 @@
+"""The `forward` program, one pass of a step's tokens through the model, and a chunk of several steps."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from cache.storage import KVPages
+from engine.kernels.bodies import Backends
+from engine.kernels.xla.attention import token_layout
+from engine.models import llama
+from engine.step.batch import FROM_DEVICE, SLOT, START, TOKEN, StepBatch
+from sampling.params import MAX_LOGPROB_TOKEN_IDS
+from sampling.rows import POSITION, SamplingRows
+from sampling.sampler import sample
+from sampling.state import Slots
+
+_OPERATIONS = 2048
+
+
+def forward(
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    config: llama.LlamaConfig, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """Computes logits of the rows that sample, and writes the keys and values of all tokens.
+
+    Args:
+        kv: donated.
+        slots: read only; a decode row's input token comes from here and never from the host.
+
+    Returns:
+        float32[num_sampled_rows, vocab_size], and kv.
+    """
+    hidden, kv = _hidden(params, kv, slots, batch, config, backends)
+    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv
+
+
+def forward_prompt(
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    config: llama.LlamaConfig, backends: Backends, max_num_tiles: int,
+) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
+    """As `forward`, for a step with tiles, of which a prompt's logprobs may be wanted.
+
+    Returns:
+        Also what `score_tile` needs of the tiles' tokens, as large for every step.
+    """
+    hidden, kv = _hidden(params, kv, slots, batch, config, backends)
+    num_tiles, tile_size = batch.tile_tokens.shape
+    of_tiles = hidden[-num_tiles * tile_size :]
+    padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
+    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv, padded
+
+
+def score_tile(
+    params: llama.LlamaParams, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
+    config: llama.LlamaConfig, backends: Backends,
+) -> jax.Array:  # fmt: skip
+    """Logprobs of the tokens that follow those of a tile.
+
+    Args:
+        hidden: of `forward_prompt`.
+        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
+        following: int32[TILE_SIZE].
+
+    Returns:
+        int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
+    """
+    logits = llama.logits(params, config, hidden, tokens)
+    nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
+    return backends.sampler.logprobs(logits, following, nothing_listed)
+
+
+def _hidden(
+    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch,
+    config: llama.LlamaConfig, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """What the last layer makes of each of the step's tokens, and kv."""
+    num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
+    decode = jnp.asarray(batch.rows[:num_decode])
+    decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
+    tokens = _kept_asynchronous(jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)]))
+    layout = token_layout(batch, kv.page_size, is_native=backends.attention == "native")
+    return llama.forward(params, config, tokens, kv, layout)
+
+
+def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
+    """The tokens, at a price that keeps their program out of the thread that dispatches it.
+
+    XLA on CPU runs a program at once, in the caller's thread, if it estimates its arithmetic at fewer
+    than 1,000 operations (TfrtCpuExecutable, `cheap_computation_`). Native kernels count for nothing
+    there, so a step of few rows would seem cheap and leave nothing to overlap. The operations added
+    take a tenth of a microsecond; the barriers keep the compiler from seeing through them.
+    """
+    magnitude = lax.optimization_barrier(jnp.broadcast_to(jnp.abs(tokens[:1]), (_OPERATIONS,)))
+    nothing = jnp.minimum(jnp.sum(jnp.minimum(magnitude, 1)), 0)
+    kept: jax.Array = tokens + lax.optimization_barrier(nothing)
+    return kept
+
+
+def decode_chunk(
+    params: llama.LlamaParams,
+    kv: KVPages,
+    slots: Slots,
+    batch: StepBatch,
+    sampling: SamplingRows,
+    *,
+    config: llama.LlamaConfig,
+    backends: Backends,
+    num_repeats: int,
+    all_greedy: bool,
+) -> tuple[KVPages, Slots, jax.Array]:
+    """Several steps of decode rows in one program: each samples the next one's input.
+
+    Args:
+        kv, slots: donated.
+        batch: of decode rows alone; their pages reach to the end of the chunk.
+
+    Returns:
+        kv, slots, and int32[num_repeats, num_rows] as of so many calls of `sample`.
+    """
+
+    def step(carry: tuple[KVPages, Slots], index: jax.Array) -> tuple[tuple[KVPages, Slots], jax.Array]:
+        kv, slots = carry
+        rows = jnp.asarray(batch.rows).at[:, START].add(index)
+        rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
+        # The fields are declared as what the host builds; inside a program they are device arrays.
+        logits, kv = forward(
+            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), config=config, backends=backends
+        )
+        ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
+        moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
+        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=backends.sampler)
+        return (kv, slots), out
+
+    (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_repeats, dtype=jnp.int32))
+    return kv, slots, out

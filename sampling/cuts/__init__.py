@@ -1,0 +1,1 @@
+"""The cuts that shorten the distribution before a token is drawn, one file each."""

@@ -1,0 +1,1 @@
+"""From a checked request to text: prompts, generations, their choices and deltas."""

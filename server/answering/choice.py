@@ -1,0 +1,221 @@
+"""One of a generation's choices: an engine stream on its way to text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
+from sampling.grammar import TokenMatcher
+from sampling.params import SamplingParams
+from server.answering.metrics import Metrics
+from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
+from server.text.stop_strings import StopStrings
+from server.wire.requests import GenerationRequest
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient, TokenStream
+
+
+@dataclass(slots=True)
+class Delta:
+    """A piece of one choice's text. Empty only where it ends a choice whose text is all delivered."""
+
+    index: int  # choice j of prompt i has index i * n + j
+    text: str
+    token_ids: list[int]  # generated since the choice's previous delta; the text may lag behind by held-back characters
+    finish_reason: FinishReason | None
+    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
+    # Of each of the prompt's tokens, None of the first; in the choice's first delta, where asked for.
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+
+class Choice:
+    """One engine stream on its way to text."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_last_token_at",
+        "_metrics",
+        "_min_tokens",
+        "_pending_ids",
+        "_pending_logprobs",
+        "_pending_prompt_logprobs",
+        "_stops",
+        "finish_reason",
+        "index",
+        "is_aborted",
+        "num_cached_tokens",
+        "num_tokens",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        stream: TokenStream,
+        detokenizer: IncrementalDetokenizer,
+        stops: StopStrings | None,
+        metrics: Metrics,
+        *,
+        min_tokens: int = 0,
+    ) -> None:
+        """Args:
+        min_tokens: the text of so many tokens is not searched for stop strings.
+        """
+        self.index = index
+        self.stream = stream
+        self.num_tokens = 0
+        self.num_cached_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        self.is_aborted = False
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._metrics = metrics
+        self._min_tokens = min_tokens
+        self._pending_ids: list[int] = []  # tokens whose text is still held back
+        self._pending_logprobs: list[TokenLogprobs] | None = None  # of them, where asked for
+        self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
+        self._last_token_at = 0.0  # 0 before the first token
+
+    @classmethod
+    def submit(
+        cls,
+        request: GenerationRequest,
+        index: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        engine: EngineClient,
+        tokenizer: HasTokenBytes,
+        metrics: Metrics,
+        matcher: TokenMatcher | None = None,
+    ) -> Self:
+        """Queues one answer to one prompt of `request`.
+
+        Args:
+            matcher: what the answer has to match; no other answer's.
+
+        Raises:
+            InvalidParameter, QueueFull, EngineError: from the engine.
+        """
+        stream = engine.submit(
+            prompt_token_ids,
+            params,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+            timeout=request.timeout,
+            matcher=matcher,
+        )
+        return cls(
+            index,
+            stream,
+            IncrementalDetokenizer(tokenizer),
+            _make_stops(request),
+            metrics,
+            min_tokens=params.min_tokens,
+        )
+
+    def advance(self, event: TokenEvent) -> Delta | None:
+        """Takes in one event; None where no text has become certain."""
+        self.num_cached_tokens = event.num_cached_tokens
+        token_ids, num_before = event.token_ids, self.num_tokens
+        if event.finish_reason is FinishReason.STOP:
+            # The token that ended the request is counted and has no text.
+            text = self._decode(token_ids[:-1])
+            if self.finish_reason is None:
+                self._count(token_ids[-1:])
+        else:
+            text = self._decode(token_ids)
+        if event.logprobs is not None or event.prompt_logprobs is not None:
+            self._take_logprobs(event, self.num_tokens - num_before)
+        if self.finish_reason is None and event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+            text += self._flush()
+        if self.finish_reason is None:
+            if not text:
+                return None
+        elif self.is_aborted:
+            # It may have ended by itself in the same moment; whoever aborted is told of the abort.
+            self.finish_reason = FinishReason.ABORT
+        delta = Delta(
+            self.index,
+            text,
+            self._pending_ids,
+            self.finish_reason,
+            self._pending_logprobs,
+            self._pending_prompt_logprobs,
+        )
+        self._pending_ids, self._pending_logprobs, self._pending_prompt_logprobs = [], None, None
+        return delta
+
+    def abort(self) -> None:
+        """Ends with ABORT after the tokens it already has, unless it has ended."""
+        self.is_aborted = True
+        if self.finish_reason is None:
+            self.stream.abort()
+
+    def observe(self, num_tokens: int, submitted_at: float) -> None:
+        """Latencies: a merged event of k tokens counts as k equal intervals."""
+        now = time.perf_counter()
+        if self._last_token_at == 0.0:
+            self._metrics.time_to_first_token.observe(now - submitted_at)
+        else:
+            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
+        self._last_token_at = now
+
+    def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:
+        """Keeps those of the tokens that count, which are the event's first: a stop string cuts the others off."""
+        if event.logprobs is not None:
+            if self._pending_logprobs is None:
+                self._pending_logprobs = []
+            self._pending_logprobs += event.logprobs[:num_counted]
+        if event.prompt_logprobs is not None:
+            self._pending_prompt_logprobs = event.prompt_logprobs
+
+    def _decode(self, token_ids: list[int]) -> str:
+        if self._stops is None:
+            self._count(token_ids)
+            return self._detokenizer.decode(token_ids)
+        # One by one, so that tokens after a stop string are neither shown nor counted.
+        text = ""
+        for token_id in token_ids:
+            self._count([token_id])
+            text += self._feed(self._stops, self._detokenizer.decode([token_id]))
+            if self.finish_reason is not None:
+                break
+        return text
+
+    def _feed(self, stops: StopStrings, text: str) -> str:
+        if self.num_tokens <= self._min_tokens:
+            return text
+        emit, stopped = stops.feed(text)
+        if stopped is None:
+            return emit
+        self.finish_reason = FinishReason.STOP
+        self.stream.abort()
+        return emit
+
+    def _flush(self) -> str:
+        """The text held back, once no more can come; it may still complete a stop string."""
+        text = self._detokenizer.flush()
+        if self._stops is None or self.num_tokens <= self._min_tokens:
+            return text
+        emit, stopped = self._stops.feed(text)
+        if stopped is None:
+            return emit + self._stops.flush()
+        self.finish_reason = FinishReason.STOP
+        return emit
+
+    def _count(self, token_ids: list[int]) -> None:
+        self._pending_ids += token_ids
+        self.num_tokens += len(token_ids)
+
+
+def _make_stops(request: GenerationRequest) -> StopStrings | None:
+    """One choice's stop strings; None where there are none, which saves the look at each token."""
+    if not request.stop:
+        return None
+    return StopStrings(request.stop, include_stop=request.include_stop_str_in_output is True)

@@ -1,0 +1,297 @@
+"""One request's answers as a stream of deltas: what SSE, WebSocket and JSON bodies are made from.
+
+The engine's mailboxes are the only buffers. A generation takes tokens from them when its
+reader asks for more, so a reader slower than the model gets what has piled up as one delta:
+nothing is lost and nothing grows but a list of token ids bounded by `max_tokens`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from engine.border.types import DeadEnd, EngineError, FinishReason, TokenEvent, TokenLogprobs
+from server.answering.choice import Choice, Delta
+from server.answering.metrics import Metrics
+from server.answering.prompts import PreparedPrompt
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.text.text_model import TextModel
+from server.wire.requests import GenerationRequest
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+# How bad it is for a client to take the answer for a whole one, ascending.
+_SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, FinishReason.ABORT)
+
+
+class Usage(NamedTuple):
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    num_cached_tokens: int
+
+    def to_dict(self) -> dict[str, object]:
+        """OpenAI's `usage` object."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_completion_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole choice."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # of the prompt's tokens, None of the first
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Of all the tokens together; None where logprobs were not asked for."""
+        return None if self.logprobs is None else sum(logprobs.logprob for logprobs in self.logprobs)
+
+    @property
+    def mean_logprob(self) -> float:
+        """By token; that of no tokens is below all others."""
+        total = self.cumulative_logprob
+        return -math.inf if total is None or not self.token_ids else total / len(self.token_ids)
+
+
+class Generation:
+    """The answers to one request, read as `async with` and `async for deltas in generation`.
+
+    Each item is the list of deltas that became ready since the last one, of one or several
+    choices. Ends after every choice has had its delta with a finish_reason. Leaving the
+    context, by whatever way, aborts what still runs.
+    """
+
+    def __init__(self, choices: Sequence[Choice], prompts: Sequence[PreparedPrompt], metrics: Metrics) -> None:
+        self.prompts = prompts
+        self._choices = choices
+        self._metrics = metrics
+        self._num_open = len(choices)
+        self._submitted_at = time.perf_counter()
+        self.time_to_first_token: float | None = None  # seconds
+        # Only several streams need a meeting point; its bound makes each wait for the reader.
+        self._meeting: asyncio.Queue[tuple[Choice, TokenEvent | EngineError]] | None = None
+        self._pumps: list[asyncio.Task[None]] = []
+        metrics.num_prompt_tokens += sum(len(prompt.token_ids) for prompt in prompts)
+
+    @classmethod
+    def submit(
+        cls,
+        request: GenerationRequest,
+        prompts: Sequence[PreparedPrompt],
+        *,
+        engine: EngineClient,
+        text_model: TextModel,
+        metrics: Metrics,
+        grammar: CompiledGrammar | None = None,
+    ) -> Self:
+        """Queues every prompt as often as it is to be answered: all of them or none.
+
+        Args:
+            grammar: what each answer has to match.
+
+        Raises:
+            InvalidParameter, QueueFull, EngineError: from the engine.
+        """
+        choices: list[Choice] = []
+        try:
+            for prompt in prompts:
+                for params in prompt.params:
+                    choice = Choice.submit(
+                        request,
+                        len(choices),
+                        prompt.token_ids,
+                        params,
+                        engine=engine,
+                        tokenizer=text_model.tokenizer,
+                        metrics=metrics,
+                        matcher=None if grammar is None else grammar.matcher(),
+                    )
+                    choices.append(choice)
+        except BaseException:
+            for choice in choices:
+                choice.stream.abort()
+            raise
+        return cls(choices, prompts, metrics)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Delta]:
+        """
+        Raises:
+            EngineError: the engine could not go on with one of the streams.
+        """
+        try:
+            while self._num_open:
+                deltas = await self._next_deltas()
+                if deltas:
+                    return deltas
+        except EngineError:
+            self._num_open = 0  # nothing more is to come, of no choice
+            raise
+        raise StopAsyncIteration
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._choices)
+
+    @property
+    def usage(self) -> Usage:
+        """Counts up to the last delta read. A prompt counts once, however many answers it gets."""
+        first_choices = self._choices[:: len(self._choices) // len(self.prompts)]
+        return Usage(
+            num_prompt_tokens=sum(len(prompt.token_ids) for prompt in self.prompts),
+            num_completion_tokens=sum(choice.num_tokens for choice in self._choices),
+            num_cached_tokens=sum(choice.num_cached_tokens for choice in first_choices),
+        )
+
+    @property
+    def finish_reasons(self) -> list[FinishReason | None]:
+        """Of each choice, by index; None while it runs."""
+        return [choice.finish_reason for choice in self._choices]
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """The least complete of the choices' reasons; None while one runs."""
+        reasons = [choice.finish_reason for choice in self._choices if choice.finish_reason is not None]
+        return max(reasons, key=_SEVERITY.index) if len(reasons) == len(self._choices) else None
+
+    @property
+    def duration(self) -> float:
+        """Seconds since the submission."""
+        return time.perf_counter() - self._submitted_at
+
+    def abort(self) -> None:
+        """Every choice that has not ended ends with ABORT, after the tokens it already has."""
+        for choice in self._choices:
+            choice.abort()
+
+    async def aclose(self) -> None:
+        """Aborts what runs; nothing more will be read. Idempotent."""
+        self.abort()  # first and without a wait: it must happen even if this task is being cancelled
+        for pump in self._pumps:
+            pump.cancel()
+        self._metrics.num_finished[FinishReason.ABORT] += self._num_open
+        self._num_open = 0
+        pumps, self._pumps = self._pumps, []
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def collect(self, watch: Callable[[list[Delta]], None] | None = None) -> list[Answer]:
+        """Reads to the end and joins the deltas of each choice; `watch` sees them as they come.
+
+        Of the answers to each prompt the wanted number comes back; where that is not all of them, those
+        with the highest mean logprob, the best first.
+        """
+        parts: list[list[Delta]] = [[] for _ in self._choices]
+        async for deltas in self:
+            if watch is not None:
+                watch(deltas)
+            for delta in deltas:
+                parts[delta.index].append(delta)
+        answers = [
+            _join(choice.index, parts[choice.index], choice.finish_reason)
+            for choice in self._choices
+            if choice.finish_reason is not None
+        ]
+        return _choose(answers, self.prompts)
+
+    async def _next_deltas(self) -> list[Delta]:
+        if len(self._choices) == 1:
+            choice = self._choices[0]
+            try:
+                event = await choice.stream.__anext__()
+            except StopAsyncIteration:
+                raise EngineError("a token stream ended without a finish_reason") from None
+            delta = self._advance(choice, event)
+            return [delta] if delta is not None else []
+        if self._meeting is None:
+            self._meeting = asyncio.Queue(maxsize=len(self._choices))
+            self._pumps = [asyncio.create_task(self._pump(choice, self._meeting)) for choice in self._choices]
+        arrived = [await self._meeting.get()]
+        while not self._meeting.empty():
+            arrived.append(self._meeting.get_nowait())
+        deltas = []
+        for choice, event_or_error in arrived:
+            if isinstance(event_or_error, EngineError):
+                raise event_or_error
+            if choice.finish_reason is None:  # else: tokens behind a stop string
+                delta = self._advance(choice, event_or_error)
+                if delta is not None:
+                    deltas.append(delta)
+        return deltas
+
+    async def _pump(self, choice: Choice, meeting: asyncio.Queue[tuple[Choice, TokenEvent | EngineError]]) -> None:
+        try:
+            async for event in choice.stream:
+                await meeting.put((choice, event))
+                if event.finish_reason is not None or choice.finish_reason is not None:
+                    return
+        except EngineError as error:
+            await meeting.put((choice, error))
+            return
+        if choice.finish_reason is None:
+            await meeting.put((choice, EngineError("a token stream ended without a finish_reason")))
+
+    def _advance(self, choice: Choice, event: TokenEvent) -> Delta | None:
+        if event.finish_reason is FinishReason.ERROR:
+            error = DeadEnd if event.is_dead_end else EngineError
+            raise error(event.error or "the engine failed on this request")
+        num_before = choice.num_tokens
+        delta = choice.advance(event)
+        num_new = choice.num_tokens - num_before
+        if num_new:
+            if self.time_to_first_token is None:
+                self.time_to_first_token = self.duration
+            choice.observe(num_new, self._submitted_at)
+            self._metrics.num_generation_tokens += num_new
+        if choice.finish_reason is not None:
+            self._num_open -= 1
+            self._metrics.num_finished[choice.finish_reason] += 1
+            if self._num_open == 0:
+                self._metrics.e2e_request_latency.observe(self.duration)
+        return delta
+
+
+def _join(index: int, parts: Sequence[Delta], finish_reason: FinishReason) -> Answer:
+    logprobs = [delta.logprobs for delta in parts if delta.logprobs is not None]
+    return Answer(
+        index,
+        "".join(delta.text for delta in parts),
+        [token_id for delta in parts for token_id in delta.token_ids],
+        finish_reason,
+        list(chain.from_iterable(logprobs)) if logprobs else None,
+        next((delta.prompt_logprobs for delta in parts if delta.prompt_logprobs is not None), None),
+    )
+
+
+def _choose(answers: Sequence[Answer], prompts: Sequence[PreparedPrompt]) -> list[Answer]:
+    """The answers that are wanted of each prompt, numbered anew."""
+    chosen: list[Answer] = []
+    rest = iter(answers)
+    for prompt in prompts:
+        of_prompt = list(islice(rest, len(prompt.params)))
+        if prompt.num_wanted < len(of_prompt):
+            of_prompt.sort(key=lambda answer: -answer.mean_logprob)
+        chosen += of_prompt[: prompt.num_wanted]
+    return [replace(answer, index=index) for index, answer in enumerate(chosen)]

@@ -1,0 +1,90 @@
+"""What GET /metrics shows: latencies as the clients see them, and the engine's own counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.border.types import EngineStats, FinishReason
+from server.answering.histogram import Histogram
+
+# seconds
+_FIRST_TOKEN_BOUNDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+_E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
+
+
+class Metrics(Collector):
+    """Written by the asyncio loop alone, and read by it at a scrape: no locks."""
+
+    def __init__(self) -> None:
+        self.time_to_first_token = Histogram(
+            "eagre_time_to_first_token_seconds", "From a request's submission to its first token", _FIRST_TOKEN_BOUNDS
+        )
+        self.inter_token_latency = Histogram(
+            "eagre_inter_token_latency_seconds", "Between two tokens of one choice", _INTER_TOKEN_BOUNDS
+        )
+        self.e2e_request_latency = Histogram(
+            "eagre_e2e_request_latency_seconds", "From a request's submission to its end", _E2E_BOUNDS
+        )
+        self.num_finished: Counter[FinishReason] = Counter()  # choices
+        self.num_prompt_tokens = 0
+        self.num_generation_tokens = 0
+        self._engine_stats: Callable[[], EngineStats] = EngineStats
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
+        """Takes the engine's figures from `stats` at every scrape from now on."""
+        self._engine_stats = stats
+
+    def render(self) -> bytes:
+        """The exposition in the text format 0.0.4."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.time_to_first_token.collect()
+        yield self.inter_token_latency.collect()
+        yield self.e2e_request_latency.collect()
+        finished = CounterMetricFamily(
+            "eagre_request_success", "Choices that ended, by reason", labels=["finish_reason"]
+        )
+        for reason in FinishReason:
+            if reason is not FinishReason.ERROR:
+                finished.add_metric([reason], self.num_finished[reason])
+        yield finished
+        yield CounterMetricFamily("eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens)
+        yield CounterMetricFamily("eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens)
+        yield from _engine_families(self._engine_stats())
+
+
+def _engine_families(stats: EngineStats) -> Iterator[Metric]:
+    yield GaugeMetricFamily("eagre_num_requests_running", "Requests in slots", stats.num_running)
+    yield GaugeMetricFamily("eagre_num_requests_waiting", "Requests in the queue", stats.num_waiting)
+    yield GaugeMetricFamily("eagre_kv_cache_usage_perc", "Share of the pages in use, 0 to 1", stats.kv_cache_usage)
+    yield CounterMetricFamily("eagre_num_preemptions", "Requests sent back to the queue", stats.num_preemptions)
+    yield CounterMetricFamily(
+        "eagre_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", stats.prefix_cache_queries
+    )
+    yield CounterMetricFamily(
+        "eagre_prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.prefix_cache_hits
+    )
+    yield CounterMetricFamily(
+        "eagre_compiles_after_ready", "Compilations after readiness; a defect unless 0", stats.compiles_after_ready
+    )
+    yield CounterMetricFamily("eagre_steps", "Steps of the engine", stats.num_steps)
+    yield CounterMetricFamily(
+        "eagre_device_busy_seconds", "Time in which the device computed steps", stats.device_busy_seconds
+    )
+    yield CounterMetricFamily(
+        "eagre_device_idle_seconds", "Time in which the device stood idle while work waited", stats.device_idle_seconds
+    )
+    yield GaugeMetricFamily(
+        "eagre_device_idle_fraction",
+        "Idle share of the last steps' time in which there was work, 0 to 1",
+        stats.device_idle_fraction,
+    )

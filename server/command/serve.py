@@ -1,0 +1,166 @@
+"""The life of `eagre serve`: listen, load, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from aiohttp import web
+
+from engine.border.config import ModelInfo
+from engine.border.types import Progress
+from server.command.collector import calm_collector
+from server.http import websocket
+from server.http.app import make_runner
+from server.http.service import Service
+from server.startup.loading import LoadedModel, load_model, run_in_daemon_thread
+from server.startup.logs import log, set_up_logs
+from server.startup.progress import ProgressReporter
+from server.startup.settings import ServerSettings
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+SAME_SIGNAL_S = 1.0  # a signal for the whole process group comes twice where make, say, forwards its own
+LAST_WORDS_S = 5.0  # for aborted or failed streams to write their terminal event
+
+Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
+Announce: TypeAlias = Callable[[str], None]
+
+
+def run_server(settings: ServerSettings, announce: Announce) -> int:
+    """Serves until a signal or a failure; returns the process's exit status."""
+    set_up_logs(settings.log_level, settings.log_format)
+    with ProgressReporter() as progress:
+        status = asyncio.run(serve(settings, announce, progress, _load_calmly))
+    # A signal during loading leaves a thread inside the compiler, which the interpreter's own
+    # way out could crash or wait for.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:
+    loaded = load_model(settings, progress)
+    calm_collector()
+    return loaded
+
+
+async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:
+    """`run_server` inside a running loop.
+
+    The socket listens before the model is loaded, so that readiness can tell of the loading.
+    """
+    service = Service(settings)
+    runner = make_runner(service)
+    await runner.setup()
+    site = web.TCPSite(runner, settings.host, settings.port)
+    stopped = _watch_signals()
+    loaded: LoadedModel | None = None
+    try:
+        try:
+            await site.start()
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+            reason = getattr(error, "strerror", None) or error
+            announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {reason}")
+            return EXIT_USAGE
+        loading = run_in_daemon_thread(lambda: load(settings, _tell(service, progress)))
+        await _first_of(loading, stopped)
+        if not loading.done():
+            return EXIT_OK
+        try:
+            loaded = loading.result()
+        except (OSError, ValueError, RuntimeError) as error:
+            log.debug("loading_failed", exc_info=error)
+            announce(f"eagre: {error}")
+            return EXIT_FAILURE
+        loaded.engine.start(asyncio.get_running_loop())
+        _log_backends(loaded.engine.model_info, settings)
+        service.open(loaded.engine, loaded.text_model, loaded.vocabulary)
+        announce(f"Eagre serves {service.model_name}; open {_address(settings.host, runner)}/ in a browser")
+        return await _serve_until_stopped(service, loaded, stopped)
+    finally:
+        await websocket.close_all(service)
+        await runner.cleanup()
+        if loaded is not None:
+            loaded.engine.shutdown()
+
+
+def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
+    """One line: what computes, and where that is slower than it could be, what was lost and how to get it."""
+    pairs = ((info.matmul_backend, settings.matmul_backend), (info.attention_backend, settings.attention_backend))
+    fell_back = info.device == "cpu" and ("xla", "auto") in pairs
+    backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
+    (log.warning if fell_back else log.info)("backends", **backends)
+
+
+async def _serve_until_stopped(service: Service, loaded: LoadedModel, stopped: asyncio.Future[str]) -> int:
+    failure = loaded.engine.failure
+    await _first_of(stopped, failure)
+    if not failure.done():
+        log.info("draining", signal=stopped.result(), num_streams=service.num_generations)
+        await drain(service, service.settings.shutdown_timeout)
+    if not failure.done():
+        return EXIT_OK
+    log.error("engine_failed", exc_info=failure.exception())
+    await service.wait_idle(LAST_WORDS_S)
+    return EXIT_FAILURE
+
+
+async def drain(service: Service, seconds: float) -> None:
+    """Refuses new work, gives the running streams `seconds` to end, then ends them itself."""
+    service.start_draining()
+    if await service.wait_idle(seconds):
+        return
+    log.warning("drain_timeout", num_streams=service.num_generations)
+    service.abort_all()
+    await service.wait_idle(LAST_WORDS_S)
+
+
+async def _first_of(*futures: asyncio.Future[Any]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _watch_signals() -> asyncio.Future[str]:
+    """Resolves to the name of the first SIGTERM or SIGINT; a further one ends the process at once.
+
+    The first one's repetition within SAME_SIGNAL_S is not a further one.
+    """
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[str] = loop.create_future()
+    stopped_at = 0.0
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal stopped_at
+        if not stopped.done():
+            stopped_at = loop.time()
+            stopped.set_result(number.name)
+        elif number.name != stopped.result() or loop.time() - stopped_at > SAME_SIGNAL_S:
+            os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return stopped
+
+
+def _tell(service: Service, progress: Progress) -> Progress:
+    """`progress` that readiness tells of too."""
+
+    def tell(stage: str, done: int, total: int) -> None:
+        service.loading_stage = f"{stage}, {done} of {total}" if total else stage
+        progress(stage, done, total)
+
+    return tell
+
+
+def _address(host: str, runner: web.AppRunner) -> str:
+    """Where a browser on this machine finds the server."""
+    port = runner.addresses[0][1]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,1 @@
+"""Structured output: grammars limited, compiled and matched."""

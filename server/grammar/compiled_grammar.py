@@ -1,0 +1,157 @@
+"""From a grammar's source to what makes the matchers of its answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from server.grammar.limits import InvalidGrammar, check_gbnf, check_lark, check_schema
+from server.grammar.matcher import GrammarMatcher, first_reason
+from server.grammar.vocabulary import GrammarVocabulary
+from server.wire.structured_outputs import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
+# JSON as people and models write it: between two parts one space, or a line's end and an
+# indentation. Where whitespace may go on for ever, a small model writes nothing else until its
+# tokens are spent; this pattern is taken once at most between two parts.
+WHITESPACE = r"( |\r?\n( {0,24}|\t{0,6}))"
+JSON_OPTIONS: Mapping[str, object] = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "whitespace_pattern": WHITESPACE,
+    "coerce_one_of": False,  # oneOf as anyOf would accept too much
+    "lenient": False,  # unknown formats and unimplemented keywords are refused
+}
+
+# Text that only one way can go on is otherwise asked of the tokenizer, in the middle of a mask, and
+# offered in its split alone; names of control tokens in such text would become those tokens.
+_NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
+
+_NUM_PROBES = 8  # tokens after which a grammar that is too wide for the limits has shown it
+
+
+class CompiledGrammar:
+    """A grammar at its start. Matchers may be made of it in any thread."""
+
+    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+        self._start = start
+        self._vocabulary = vocabulary
+
+    @classmethod
+    def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        """Takes from a millisecond to some seconds; other threads go on. Needs a deep stack (`DeepStackThreads`).
+
+        Raises:
+            InvalidGrammar: it is wrong, nothing matches it, it asks for what is not supported, or it is too complex.
+        """
+        from llguidance import LLMatcher
+
+        lark = to_lark(grammar) + _NO_FORCING
+        start = LLMatcher(vocabulary.tokens, lark, log_level=0, limits=_limits())
+        if start.is_error():
+            raise InvalidGrammar(first_reason(start.get_error()))
+        compiled = cls(start, vocabulary)
+        compiled._probe()
+        return compiled
+
+    def matcher(self) -> GrammarMatcher:
+        """For one answer."""
+        return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
+
+    def _probe(self) -> None:
+        """Takes the first steps, so that what cannot even begin is refused before it runs."""
+        words = np.empty(self._vocabulary.num_words, np.uint32)
+        walker = self._start
+        for step in range(_NUM_PROBES):
+            walker.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            if walker.is_error():
+                reason = first_reason(walker.get_error())
+                raise InvalidGrammar("nothing matches it" if reason.startswith("NoExtension") else reason)
+            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+            texts = [int(token_id) for token_id in allowed[:64] if int(token_id) not in self._vocabulary.end_token_ids]
+            if not texts:
+                return
+            if step == 0:
+                walker = walker.deep_copy()
+            if not walker.consume_token(texts[0]):
+                raise InvalidGrammar(first_reason(walker.get_error()))
+
+
+def _limits() -> LLParserLimits:
+    """In units of llguidance's own, which count its work.
+
+    Up to thirty times below its defaults: one request may take the engine thread's time, and the
+    process's memory (up to 2 kB a state), only so far.
+    """
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=200_000,
+        step_lexer_fuel=50_000,
+        step_max_items=50_000,
+        max_lexer_states=20_000,
+        max_grammar_size=16_000,
+        verbose_errors=False,  # or each message has the whole grammar in it
+    )
+
+
+def to_lark(grammar: Grammar) -> str:
+    """`grammar` in llguidance's variant of Lark, after the checks of `grammar_limits`.
+
+    Raises:
+        InvalidGrammar: it passes a limit, or is not what it claims to be.
+    """
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return "start: %json " + _with_options(grammar.source)
+        case GrammarKind.REGEX:
+            from llguidance import regex_to_lark
+
+            return f"start: /{regex_to_lark(grammar.source, '')}/"
+        case GrammarKind.CHOICE:
+            choices = dict.fromkeys(orjson.loads(grammar.source))
+            return "start: " + " | ".join(orjson.dumps(choice).decode() for choice in choices)
+        case GrammarKind.LARK:
+            lark = grammar.source if _is_lark(grammar.source) else _from_gbnf(grammar.source)
+            check_lark(lark)
+            return lark
+
+
+def _with_options(source: str) -> str:
+    try:
+        schema = orjson.loads(source)
+    except orjson.JSONDecodeError as error:
+        raise InvalidGrammar(f"it is not valid JSON: {error}") from error
+    if not isinstance(schema, dict | bool):
+        raise InvalidGrammar("it must be an object or a boolean")
+    check_schema(schema)
+    if isinstance(schema, dict) and "x-guidance" in schema:
+        raise InvalidGrammar("x-guidance is not supported: how JSON is written is the server's affair")
+    whole: dict[str, Any] = schema if isinstance(schema, dict) else {"anyOf": [schema]}
+    return orjson.dumps({**whole, "x-guidance": JSON_OPTIONS}).decode()
+
+
+def _is_lark(text: str) -> bool:
+    """Both languages write rules by name; `::=` is GBNF's."""
+    return "::=" not in text or re.search(r"^[ \t]*start[ \t]*:(?!:=)", text, re.MULTILINE) is not None
+
+
+def _from_gbnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    check_gbnf(text)
+    try:
+        lark: str = gbnf_to_lark(text)
+    except RecursionError as error:
+        raise InvalidGrammar("it is nested too deeply") from error
+    except Exception as error:  # the converter has one of its own, and those of the mistakes it does not expect
+        raise InvalidGrammar(f"it is not valid GBNF: {first_reason(str(error))}") from error
+    return lark.removeprefix("%llguidance {}\n")

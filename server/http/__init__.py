@@ -1,0 +1,1 @@
+"""HTTP with aiohttp: the application, its middleware, and how answers are written to sockets."""

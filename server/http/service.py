@@ -1,0 +1,205 @@
+"""What the routes share: the model, the engine, the metrics, and whether work is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from engine.border.types import EngineError
+from server.answering.generation import Generation
+from server.answering.metrics import Metrics
+from server.answering.prompts import prepare
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.compiler import GrammarCompiler
+from server.grammar.vocabulary import GrammarVocabulary
+from server.startup.settings import ServerSettings
+from server.text.text_model import TextModel
+from server.text.tokenizer import Tokenizer
+from server.wire.errors import ApiError, model_not_found, unavailable
+from server.wire.requests import GenerationRequest
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+
+class Phase(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Service:
+    """One served model, from loading to draining."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.started_at = int(time.time())
+        self.loading_stage = "starting"
+        self.sockets: set[web.WebSocketResponse] = set()  # open WebSockets
+        self._is_draining = False
+        self._engine: EngineClient | None = None
+        self._text_model: TextModel | None = None
+        self._grammars: GrammarCompiler | None = None
+        self._generations: set[Generation] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
+        """Ends the loading phase; the engine must have been started.
+
+        Args:
+            vocabulary: of `text_model`; None: made when a grammar is compiled.
+        """
+        self._engine = engine
+        self._text_model = text_model
+        self._grammars = GrammarCompiler(
+            text_model.tokenizer,
+            engine.model_info.vocab_size,
+            timeout=self.settings.grammar_timeout,
+            max_bytes=self.settings.max_grammar_bytes,
+            vocabulary=vocabulary,
+        )
+        self.metrics.watch_engine(engine.stats)
+
+    @property
+    def phase(self) -> Phase:
+        if self._engine is not None and self._engine.failure.done() and not self._engine.failure.cancelled():
+            return Phase.FAILED
+        if self._is_draining:
+            return Phase.DRAINING
+        return Phase.LOADING if self._engine is None else Phase.READY
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine thread turns; a server that still loads is alive too."""
+        return self._engine is None or self._engine.is_alive
+
+    @property
+    def engine(self) -> EngineClient:
+        """
+        Raises:
+            ApiError: the model is still loading.
+        """
+        if self._engine is None:
+            raise self._refusal(Phase.LOADING)
+        return self._engine
+
+    @property
+    def model_name(self) -> str:
+        """
+        Raises:
+            ApiError: the model is still loading.
+        """
+        if self.settings.served_model_name is not None:
+            return self.settings.served_model_name
+        if self._text_model is None:
+            raise self._refusal(Phase.LOADING)
+        return self._text_model.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            ApiError: the model is still loading.
+        """
+        if self._text_model is None:
+            raise self._refusal(Phase.LOADING)
+        return self._text_model.tokenizer
+
+    @property
+    def num_generations(self) -> int:
+        return len(self._generations)
+
+    def check_accepting(self) -> None:
+        """
+        Raises:
+            ApiError: 503 unless the service is ready.
+        """
+        if self.phase is not Phase.READY:
+            raise self._refusal(self.phase)
+
+    def check_model(self, name: str | None) -> None:
+        """
+        Raises:
+            ApiError: 404 for any name but the served model's.
+        """
+        if name is not None and name != self.model_name:
+            raise model_not_found(name, self.model_name)
+
+    @asynccontextmanager
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Generation]:
+        """Submits `request`; whatever still runs on leaving the context is aborted.
+
+        Raises:
+            ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
+        """
+        self.check_accepting()
+        self.check_model(request.model)
+        if self._engine is None or self._text_model is None:
+            raise self._refusal(Phase.LOADING)
+        prompts = await prepare(request, self._text_model, self._engine)
+        grammar = await self._compile_grammar(request)
+        self.check_accepting()  # once more: a long prompt takes a while to tokenise, a grammar to compile
+        generation = Generation.submit(
+            request,
+            prompts,
+            engine=self._engine,
+            text_model=self._text_model,
+            metrics=self.metrics,
+            grammar=grammar,
+        )
+        self._generations.add(generation)
+        self._idle.clear()
+        try:
+            async with generation:
+                yield generation
+        finally:
+            self._generations.discard(generation)
+            if not self._generations:
+                self._idle.set()
+
+    async def _compile_grammar(self, request: GenerationRequest) -> CompiledGrammar | None:
+        """
+        Raises:
+            InvalidParameter: the grammar is refused, or takes too long.
+        """
+        grammar = request.grammar
+        if grammar is None or self._grammars is None:
+            return None
+        return await self._grammars.compile(grammar, request.grammar_parameter)
+
+    def start_draining(self) -> None:
+        """Refuses new work from now on."""
+        self._is_draining = True
+
+    async def wait_idle(self, seconds: float) -> bool:
+        """Whether every running generation came to its end within `seconds`."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def abort_all(self) -> None:
+        """Every running generation ends with finish_reason "abort"."""
+        for generation in self._generations:
+            generation.abort()
+
+    def _refusal(self, phase: Phase) -> ApiError | EngineError:
+        match phase:
+            case Phase.LOADING:
+                return unavailable(f"the model is loading ({self.loading_stage})", "loading")
+            case Phase.DRAINING:
+                return unavailable("the server is shutting down", "draining")
+        return EngineError("the engine has failed")
+
+
+SERVICE = web.AppKey("service", Service)

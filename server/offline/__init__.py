@@ -1,0 +1,1 @@
+"""The same engine for Python programs, without a server."""

@@ -1,0 +1,347 @@
+"""The offline Python API: a model in this process, without a server.
+
+The shortest use:
+
+    from server.offline.llm import LLM
+
+    with LLM("smollm2-135m-instruct") as llm:
+        print(llm.generate("Once upon a time", max_tokens=64).text)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias, overload
+
+from engine.border.config import EngineConfig, ModelInfo
+from engine.border.types import EngineStats, Progress
+from sampling.params import SamplingParams
+from server.answering.prompts import tokenize
+from server.offline.batch import BatchProgress
+from server.offline.offline_engine import OfflineEngine
+from server.offline.offline_request import (
+    CHAT,
+    COMPLETE,
+    Messages,
+    Options,
+    Params,
+    Task,
+    is_one_conversation,
+    is_one_prompt,
+    refusals,
+)
+from server.offline.output import Output
+from server.offline.saved_llm import SavedLLM
+from server.offline.text_stream import TextStream
+from server.startup.loading import LoadedModel, load_with
+from server.startup.model_store import cache_folder, ensure_model
+from server.startup.progress import ProgressReporter, shown, silent
+from server.startup.settings import DEFAULT_MODEL
+from server.wire.requests import ChatCompletionRequest, Prompt
+
+ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
+
+
+class LLM:
+    """A loaded model. Call it from scripts, from notebooks, and from several threads at once.
+
+    Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
+    (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
+    defaults, stop strings, finish reasons and counts are those of the HTTP API. Where keywords have
+    text, as bad_words, `SamplingParams` have token ids; logprobs come back by token ids too.
+
+    Every method but `close` raises EngineError once the model is closed or the engine has failed.
+    """
+
+    def __init__(self, model: str | Path = DEFAULT_MODEL, *, progress: bool | Progress = True, **engine: Any) -> None:
+        """Pulls the model where it is missing, reads it and compiles every shape.
+
+        Args:
+            model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
+            progress: False is silent; a callable is told stages instead of showing bars.
+            engine: fields of EngineConfig. Programs are kept in the user's cache unless
+                compilation_cache says otherwise.
+
+        Raises:
+            ModelStoreError, OSError: the model cannot be had.
+            ValueError: it cannot be served, or a setting is outside its limits.
+            TypeError: a setting is unknown.
+        """
+        settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
+        config = EngineConfig(**settings)  # before the hard work
+        num_programs = 0
+
+        def configure(eos_token_ids: tuple[int, ...]) -> EngineConfig:
+            nonlocal config
+            config = EngineConfig(**{"eos_token_ids": eos_token_ids, **settings})
+            return config
+
+        with shown(progress) as tell:
+
+            def watch(stage: str, done: int, total: int) -> None:
+                nonlocal num_programs
+                if stage == "compile":
+                    num_programs = total
+                tell(stage, done, total)
+
+            loaded = load_with(str(model), configure, watch)
+        self._open(loaded, str(model), config, num_programs)
+
+    @classmethod
+    def from_loaded(cls, loaded: LoadedModel, *, model: str, config: EngineConfig, num_programs: int = 0) -> Self:
+        """An LLM over an engine that was made elsewhere and has not been started; it closes that engine.
+
+        Args:
+            model: the name or path it was loaded from.
+            num_programs: how many programs were compiled for it.
+        """
+        llm = cls.__new__(cls)
+        llm._open(loaded, model, config, num_programs)
+        return llm
+
+    def _open(self, loaded: LoadedModel, model: str, config: EngineConfig, num_programs: int) -> None:
+        self.model = model
+        self.config = config
+        self.model_info: ModelInfo = loaded.engine.model_info
+        self._num_programs = num_programs
+        self._running_engine = OfflineEngine(loaded)
+        # At the interpreter's exit the engine closes itself, and waits for that.
+        weakref.finalize(self, self._running_engine.close_soon).atexit = False
+
+    def __repr__(self) -> str:
+        return f"LLM({self.model!r}, dtype={self.model_info.dtype!r}, max_model_len={self.model_info.max_model_len})"
+
+    # ---------------------------------------------------------------- generate
+
+    @overload
+    def generate(
+        self,
+        prompts: list[str] | list[list[int]] | list[Prompt],
+        params: Params | None = None,
+        *,
+        progress: ShowProgress = True,
+        **options: Any,
+    ) -> list[Output]: ...
+
+    @overload
+    def generate(
+        self, prompts: Prompt, params: SamplingParams | None = None, *, progress: ShowProgress = True, **options: Any
+    ) -> Output: ...
+
+    def generate(
+        self, prompts: Any, params: Params | None = None, *, progress: ShowProgress = True, **options: Any
+    ) -> Output | list[Output]:
+        """Goes on from each prompt, all of them at once.
+
+        Args:
+            prompts: a text or a list of token ids, which gives an Output; or a list of such, which
+                gives the list of their Outputs in the same order.
+            progress: of several prompts, a bar on standard error; False is silent; a callable gets
+                a BatchProgress about ten times a second, and once at the end.
+
+        Raises:
+            InvalidParameter: a parameter or a prompt is refused; nothing has run then. Of several
+                prompts, the message names the first that is wrong by its index.
+        """
+        if is_one_prompt(prompts):
+            return self._run_one(COMPLETE, prompts, params, progress, options)
+        return self._run_many(COMPLETE, prompts, params, progress, options)
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        progress: ShowProgress = True,
+        **options: Any,
+    ) -> Output: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Messages],
+        params: Params | None = None,
+        *,
+        progress: ShowProgress = True,
+        **options: Any,
+    ) -> list[Output]: ...
+
+    def chat(
+        self, messages: Any, params: Params | None = None, *, progress: ShowProgress = True, **options: Any
+    ) -> Output | list[Output]:
+        """Like `generate`, with the assistant's next message; a list of conversations gives a list.
+
+        Args:
+            messages: `[{"role": "user", "content": "…"}, …]`, or a list of such lists.
+
+        Raises:
+            InvalidParameter: as `generate`; also where the model is not made for chat.
+        """
+        if is_one_conversation(messages):
+            return self._run_one(CHAT, messages, params, progress, options)
+        return self._run_many(CHAT, messages, params, progress, options)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> TextStream:
+        """The answer while it is generated: an iterator of deltas, each with `text` and `token_ids`.
+
+        Closing or dropping the iterator aborts the request.
+
+        Raises:
+            InvalidParameter: a parameter or the prompt is refused.
+        """
+        engine = self._engine
+        return engine.stream(
+            COMPLETE.prepare_one(prompt, params, options, engine.prepare, is_streamed=True), owner=self
+        )
+
+    def stream_chat(self, messages: Messages, params: SamplingParams | None = None, **options: Any) -> TextStream:
+        """Like `stream`, with the assistant's next message."""
+        engine = self._engine
+        return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
+
+    def count_tokens(self, text_or_messages: str | Messages) -> int:
+        """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.
+
+        Raises:
+            InvalidParameter: the messages are refused.
+        """
+        text_model = self._engine.text_model
+        if isinstance(text_or_messages, str):
+            return len(text_model.tokenizer.encode(text_or_messages, add_special_tokens=True))
+        with refusals("messages"):
+            request = ChatCompletionRequest.parse({"messages": list(text_or_messages)})
+            return len(tokenize(request, text_model)[0])
+
+    # ---------------------------------------------------------------- the engine's life
+
+    def precompile(self) -> int:
+        """Makes sure that every program is compiled; loading has done it, so it returns at once.
+
+        Returns:
+            How many programs there are.
+        """
+        self._engine.check_open()
+        return self._num_programs
+
+    def pause(self) -> None:
+        """Stops computing once nothing is in flight; calls that generate wait until `resume`."""
+        self._engine.operate(lambda client: client.lifecycle.pause())
+
+    def resume(self) -> None:
+        """Goes on after `pause`."""
+        self._engine.operate(lambda client: client.lifecycle.resume())
+
+    def sleep(self, *, drop_weights: bool = False) -> None:
+        """Gives the memory of the pages back, with `drop_weights` the device's memory of the weights too."""
+        self._engine.operate(lambda client: client.lifecycle.sleep(drop_weights=drop_weights))
+
+    def wake(self) -> None:
+        """Goes on after `sleep`."""
+        self._engine.operate(lambda client: client.lifecycle.wake())
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every cached prefix; False, and nothing is forgotten, while requests run."""
+        return self._engine.operate(lambda client: client.lifecycle.reset_prefix_cache())
+
+    def update_weights(self, model: str | Path, *, drain: bool = False) -> None:
+        """Takes the weights of another model of the same shape; the tokenizer stays.
+
+        Args:
+            drain: lets running requests end first, instead of being refused because of them.
+
+        Raises:
+            ModelStoreError: the model cannot be had.
+            RuntimeError: requests are running.
+            ValueError: the model is of another shape.
+        """
+        path = ensure_model(str(model), silent)
+        self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))
+        self.model = str(model)
+
+    def stats(self) -> EngineStats:
+        """The engine's counters since the start and gauges of this moment."""
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """Ends calls of other threads with an EngineError, stops the engine, frees its threads. Idempotent."""
+        self._running_engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- save and load
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes which model this is and how its engine is set up, without weights; returns the file.
+
+        Raises:
+            OSError: the folder cannot be written, or the model cannot be read.
+        """
+        self._engine.check_open()
+        return SavedLLM.of(self.model, self.config).write(Path(folder))
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        model: str | Path | None = None,
+        progress: bool | Progress = True,
+        **engine: Any,
+    ) -> Self:
+        """The model that was saved to `folder`, loaded anew.
+
+        Args:
+            model: where the model is now; it must be the same one, by size and SHA-256.
+            engine: fields of EngineConfig that are to differ from the saved ones.
+
+        Raises:
+            SavedLLMError: nothing usable is saved there, or the model is another one.
+            ModelStoreError, OSError, ValueError, TypeError: as when an LLM is made.
+        """
+        saved = SavedLLM.read(Path(folder))
+        name = saved.model if model is None else str(model)
+        with shown(progress) as tell:
+            saved.check_model(name, tell)
+            return cls(name, progress=tell, **{**saved.engine, **engine})
+
+    # ---------------------------------------------------------------- how it is done
+
+    @property
+    def _engine(self) -> OfflineEngine:
+        """
+        Raises:
+            EngineError: it has failed or was closed.
+        """
+        self._running_engine.check_open()
+        return self._running_engine
+
+    def _run_one(self, task: Task, start: Any, params: Any, progress: ShowProgress, options: Options) -> Output:
+        engine = self._engine
+        job = task.prepare_one(start, params, options, engine.prepare)
+        (output,) = engine.generate([job], progress if callable(progress) else None)
+        return output
+
+    def _run_many(
+        self, task: Task, starts: Any, params: Params | None, progress: ShowProgress, options: Options
+    ) -> list[Output]:
+        engine = self._engine
+        jobs = task.prepare_many(starts, params, options, engine.prepare)
+        if callable(progress) or not progress or not jobs:
+            return engine.generate(jobs, progress if callable(progress) else None)
+        with ProgressReporter() as reporter:
+
+            def show(batch: BatchProgress) -> None:
+                note = f"{batch.tokens_per_second:.0f} tokens/s"
+                reporter("generate", batch.num_finished, batch.num_prompts, note)
+
+            return engine.generate(jobs, show)

@@ -1,0 +1,187 @@
+"""A loaded model for synchronous callers: generations without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from engine.border.types import EngineError, EngineStats, QueueFull
+from sampling.params import SamplingParams
+from server.answering.choice import Choice
+from server.answering.generation import Generation
+from server.answering.metrics import Metrics
+from server.answering.prompts import prepare_here
+from server.grammar.compiler import GrammarCompiler
+from server.offline.batch import Batch, BatchProgress, Job
+from server.offline.loop_thread import LoopStopped, LoopThread
+from server.offline.output import Output
+from server.offline.text_stream import TextStream
+from server.startup.loading import LoadedModel
+from server.wire.requests import GenerationRequest
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+T = TypeVar("T")
+
+_CLOSED = "this model has been closed; load it again"
+_ROOM_POLL_SECONDS = 0.005  # nobody is told when the engine's queue becomes shorter
+
+
+class OfflineEngine:
+    """Owns the engine of `loaded`, which has not been started, and a thread with the asyncio loop it needs.
+
+    Its methods may be called from several threads at once, and from a thread that has a running
+    loop of its own. It closes itself at the interpreter's exit.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.text_model = loaded.text_model
+        self._client = loaded.engine
+        vocab_size = loaded.engine.model_info.vocab_size
+        self._grammars = GrammarCompiler(loaded.text_model.tokenizer, vocab_size, vocabulary=loaded.vocabulary)
+        self._metrics = Metrics()
+        self._room = asyncio.Lock()  # first come, first served
+        self._thread = LoopThread("eagre-offline", at_end=self._end)
+        self._thread.run(self._start())
+        atexit.register(self.close)
+
+    def check_open(self) -> None:
+        """
+        Raises:
+            EngineError: the engine failed or was closed.
+        """
+        if self._thread.is_stopped:
+            raise EngineError(_CLOSED)
+        failure = self._client.failure
+        if failure.done() and not failure.cancelled():
+            raise EngineError(f"the engine failed: {failure.exception()}; load the model again")
+
+    def prepare(self, request: GenerationRequest, base: SamplingParams | None = None) -> Job:
+        """Tokenises and checks a request of one prompt, and compiles its grammar.
+
+        Args:
+            base: parameters that hold where the request says nothing.
+        Raises:
+            ApiError, InvalidParameter, ValueError: it is refused.
+        """
+        (prompt,) = prepare_here(request, self.text_model, self._client, base)
+        grammar = request.grammar
+        if grammar is None:
+            return Job(request, prompt)
+        return Job(request, prompt, self._grammars.compile_here(grammar, request.grammar_parameter))
+
+    def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
+        """The outputs of `jobs`, in their order.
+
+        Args:
+            watch: called in the caller's thread, about ten times a second, and once at the end.
+        Raises:
+            EngineError: the engine failed or was closed.
+        """
+        batch = Batch(jobs, self._submit)
+        if watch is None:
+            return self.run(batch.run())
+
+        def tick() -> None:
+            if not batch.is_finished:
+                watch(batch.progress)
+
+        outputs = self.run(batch.run(), tick)
+        watch(batch.progress)
+        return outputs
+
+    def stream(self, job: Job, owner: object = None) -> TextStream:
+        """The answer to `job`, piece by piece; it has been queued on return.
+
+        Args:
+            owner: see `TextStream`.
+        Raises:
+            EngineError: the engine failed or was closed.
+        """
+        return self.run(self._stream(job, owner))
+
+    def stats(self) -> EngineStats:
+        return self._client.stats()
+
+    def operate(self, operation: Callable[[EngineClient], Coroutine[Any, Any, T]]) -> T:
+        """Runs a call of the engine's client where it belongs, in its loop.
+
+        Raises:
+            EngineError: the engine failed or was closed.
+        """
+        return self.run(operation(self._client))
+
+    def run(self, coroutine: Coroutine[Any, Any, T], on_tick: Callable[[], None] | None = None) -> T:
+        """`LoopThread.run` with the engine's own error.
+
+        Raises:
+            EngineError: the engine was closed, before or while the coroutine runs.
+        """
+        try:
+            return self._thread.run(coroutine, on_tick)
+        except LoopStopped:
+            raise EngineError(_CLOSED) from None
+
+    def spawn_close(self, generation: Generation) -> None:
+        """Aborts what still runs of `generation`; from any thread, a finalizer's too."""
+        self._thread.spawn(generation.aclose())
+
+    def close(self) -> None:
+        """Ends every call in progress with an EngineError, stops the engine and waits for it. Idempotent."""
+        self._thread.stop()
+        self._thread.join()
+
+    def close_soon(self) -> None:
+        """`close` without the wait, for a finalizer, which may run in any thread, the engine's own included."""
+        self._thread.stop()
+
+    # ---------------------------------------------------------------- in the loop
+
+    async def _start(self) -> None:
+        self._client.start(asyncio.get_running_loop())
+        self._client.failure.add_done_callback(_take_note)
+
+    def _end(self) -> None:
+        self._client.shutdown()
+        atexit.unregister(self.close)
+
+    async def _stream(self, job: Job, owner: object) -> TextStream:
+        # Made here, so that a stream whose caller was interrupted is dropped and thereby aborted.
+        return TextStream(await self._submit(job), self, owner)
+
+    async def _submit(self, job: Job) -> Generation:
+        """Queues the answers one by one, each as soon as there is room for it."""
+        choices: list[Choice] = []
+        try:
+            async with self._room:
+                while len(choices) < len(job.prompt.params):
+                    try:
+                        choices.append(self._submit_choice(job, len(choices)))
+                    except QueueFull:
+                        await asyncio.sleep(_ROOM_POLL_SECONDS)
+        except BaseException:
+            for choice in choices:
+                choice.abort()
+            raise
+        return Generation(choices, [job.prompt], self._metrics)
+
+    def _submit_choice(self, job: Job, index: int) -> Choice:
+        return Choice.submit(
+            job.request,
+            index,
+            job.prompt.token_ids,
+            job.prompt.params[index],
+            engine=self._client,
+            tokenizer=self.text_model.tokenizer,
+            metrics=self._metrics,
+            matcher=None if job.grammar is None else job.grammar.matcher(),
+        )
+
+
+def _take_note(failure: asyncio.Future[None]) -> None:
+    """Takes the exception, which every stream tells of, so that asyncio does not miss a reader."""
+    if not failure.cancelled():
+        failure.exception()

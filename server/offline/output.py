@@ -1,0 +1,45 @@
+"""What the offline API gives for one prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.border.types import FinishReason, TokenLogprobs
+from server.answering.generation import Answer, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The answers to one prompt. `text`, `token_ids`, `logprobs` and `finish_reason` are the first answer's."""
+
+    prompt_token_ids: list[int]
+    answers: tuple[Answer, ...]  # n of them; with best_of, the best first
+    usage: Usage  # of all answers together; the prompt counts once
+
+    @property
+    def text(self) -> str:
+        return self.answers[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What was generated, the token that ended it included."""
+        return self.answers[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.answers[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """Of each of `token_ids`; None where not asked for."""
+        return self.answers[0].logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """Of each of `prompt_token_ids`, None of the first; None where not asked for."""
+        return self.answers[0].prompt_logprobs
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return self.usage.num_cached_tokens

@@ -1,0 +1,161 @@
+"""An offline model's configuration in a folder: which model, and how its engine is set up.
+
+One file, `eagre.json`; no weights:
+
+    {
+      "format": "eagre-llm",
+      "version": 1,
+      "model": {"name": "smollm2-135m-instruct", "sha256": "b179…", "size": 98362432},
+      "engine": {"dtype": "float32", "max_num_seqs": 64, …}
+    }
+
+`name` is a built-in model's name, or the absolute path of a GGUF file or of a model folder. The
+SHA-256 of a folder is that of the list of its files, each line as `sha256sum` writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from engine.border.config import EngineConfig
+from engine.border.types import Progress
+from server.startup.model_store import BUILTIN_MODELS, ensure_model
+
+FILE_NAME = "eagre.json"
+FORMAT = "eagre-llm"
+VERSION = 1
+
+# Where compiled programs are kept is a matter of the machine.
+_NOT_SAVED = frozenset({"compilation_cache"})
+
+_FOLDER_SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors"})  # of what is read from a model folder
+
+
+class SavedLLMError(ValueError):
+    """The folder holds no configuration that can be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLLM:
+    """What is written to the folder."""
+
+    model: str  # name of a built-in model, or absolute path of a GGUF file or a model folder
+    sha256: str  # of the model's file, or of the list of its files
+    size: int  # of the model's files, bytes
+    engine: dict[str, Any]  # fields of EngineConfig
+
+    @classmethod
+    def of(cls, model: str, config: EngineConfig) -> SavedLLM:
+        """Reads the model's files for their hash.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        engine = {name: value for name, value in asdict(config).items() if name not in _NOT_SAVED}
+        builtin = BUILTIN_MODELS.get(model)
+        if builtin is not None:
+            return cls(model, builtin.sha256, builtin.size, engine)
+        path = Path(model).expanduser().resolve()
+        return cls(str(path), *_digest(path), engine)
+
+    def write(self, folder: Path) -> Path:
+        """Makes the folder where it is missing; returns the file written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        model = {"name": self.model, "sha256": self.sha256, "size": self.size}
+        content = {"format": FORMAT, "version": VERSION, "model": model, "engine": self.engine}
+        path = folder / FILE_NAME
+        path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        return path
+
+    @classmethod
+    def read(cls, folder: Path) -> SavedLLM:
+        """
+        Raises:
+            SavedLLMError: there is none, it is damaged, or it is of another version.
+        """
+        path = folder / FILE_NAME
+        try:
+            content = orjson.loads(path.read_bytes())
+        except OSError as error:
+            raise SavedLLMError(f"{path} cannot be read: {error.strerror}") from error
+        except orjson.JSONDecodeError as error:
+            raise SavedLLMError(f"{path} is damaged: {error}") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise SavedLLMError(f"{path} is no saved model: its format is not {FORMAT!r}")
+        if content.get("version") != VERSION:
+            raise SavedLLMError(f"{path} has version {content.get('version')!r}; this release reads version {VERSION}")
+        match content:
+            case {"model": {"name": str(name), "sha256": str(sha256), "size": int(size)}, "engine": dict(engine)}:
+                pass
+            case _:
+                raise SavedLLMError(f"{path} is damaged: model (name, sha256, size) or engine is missing")
+        unknown = engine.keys() - {field.name for field in fields(EngineConfig)}
+        if unknown:
+            raise SavedLLMError(f"{path} has engine settings that this release does not know: {_list(unknown)}")
+        return cls(name, sha256, size, {key: _as_setting(value) for key, value in engine.items()})
+
+    def check_model(self, model: str, progress: Progress) -> None:
+        """Pulls `model` where it is missing and compares it with the one that was saved.
+
+        Raises:
+            SavedLLMError: it is another one.
+            ModelStoreError: it cannot be had.
+        """
+        builtin = BUILTIN_MODELS.get(model)
+        path = ensure_model(model, progress)
+        if builtin is not None:  # whoever ensures a built-in model has compared it with this table
+            sha256, size = builtin.sha256, builtin.size
+        elif (size := _size(path)) != self.size:
+            raise SavedLLMError(f"{model} has {size} bytes; the saved model has {self.size}")
+        else:
+            progress("verify", 0, self.size)
+            sha256, size = _digest(path)
+            progress("verify", size, size)
+        if (sha256, size) != (self.sha256, self.size):
+            raise SavedLLMError(f"{model} has the SHA-256 {sha256}; the saved model has {self.sha256}")
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or those of a model folder in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    files = (file for file in path.iterdir() if file.suffix in _FOLDER_SUFFIXES and file.name != FILE_NAME)
+    return sorted(file for file in files if file.is_file())
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files of a model folder."""
+    return sum(file.stat().st_size for file in _files(path))
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    """SHA-256 and size of a file, or of the list of a model folder's files."""
+    if not path.is_dir():
+        return _file_digest(path)
+    listing, size = hashlib.sha256(), 0
+    for file in _files(path):
+        sha256, num_bytes = _file_digest(file)
+        listing.update(f"{sha256}  ".encode() + os.fsencode(file.name) + b"\n")
+        size += num_bytes
+    return listing.hexdigest(), size
+
+
+def _file_digest(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256, file.tell()
+
+
+def _as_setting(value: Any) -> Any:
+    """JSON knows no tuples, and a frozen configuration holds no lists."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,87 @@
+"""One prompt's answer as an iterator of deltas, for synchronous code."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from server.answering.choice import Delta
+from server.answering.generation import Generation, Usage
+
+if TYPE_CHECKING:
+    from server.offline.offline_engine import OfflineEngine
+
+
+class TextStream:
+    """Yields `Delta`s until every answer has had its one with a finish_reason.
+
+    A reader slower than the model gets longer deltas; nothing is lost. The request is aborted by
+    `close`, by leaving a `with` block, by an exception in `next`, and when the iterator is dropped
+    before its end.
+
+        with llm.stream("Once upon a time") as stream:
+            for delta in stream:
+                print(delta.text, end="", flush=True)
+    """
+
+    def __init__(self, generation: Generation, engine: OfflineEngine, owner: object) -> None:
+        """Args:
+        owner: whatever closes the engine when it is dropped; it is not, while the stream is held.
+        """
+        self._generation = generation
+        self._engine = engine
+        self._owner = owner
+        self._ready: deque[Delta] = deque()
+        self._is_closed = False
+        # A loop left by `break` drops the iterator without a word.
+        self._finalizer = weakref.finalize(self, engine.spawn_close, generation)
+        self._finalizer.atexit = False  # the engine's own end comes first
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delta:
+        """
+        Raises:
+            EngineError: the engine failed or was closed.
+        """
+        if not self._ready:
+            if self._is_closed:
+                raise StopIteration
+            try:
+                self._ready.extend(self._engine.run(self._read()))
+            except BaseException:
+                self.close()
+                raise
+            if not self._ready:
+                self.close()
+                raise StopIteration
+        return self._ready.popleft()
+
+    @property
+    def usage(self) -> Usage:
+        """Counts up to now."""
+        return self._generation.usage
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self._generation.prompts[0].token_ids
+
+    def close(self) -> None:
+        """Aborts what still runs and drops what was not read. Idempotent."""
+        self._is_closed = True
+        self._ready.clear()
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _read(self) -> list[Delta]:
+        return await anext(self._generation, [])

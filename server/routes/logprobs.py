@@ -1,0 +1,176 @@
+"""Log probabilities as the routes write them: the engine's token ids become texts and JSON.
+
+A token's text is what it stands for, with U+FFFD where its bytes are no UTF-8 by themselves. A
+token that stands for no text, a control token, has its name in the vocabulary instead, and its
+`bytes` are null.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from engine.border.types import TokenLogprobs
+from server.answering.choice import Delta
+from server.answering.generation import Answer, Generation
+from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
+from server.wire.requests import ChatCompletionRequest, GenerationRequest
+
+LOWEST = -9999.0  # as OpenAI and vLLM write what is less
+
+
+class HasTokenTexts(HasTokenBytes, Protocol):
+    """What is needed of a `Tokenizer`."""
+
+    def token_text(self, token_id: int) -> str: ...
+
+
+@dataclass(slots=True)
+class WireLogprobs(ABC):
+    """The logprobs of one request's answers, in the shape of its route.
+
+    The answers are read once, by whole answers or by all deltas in their order.
+    """
+
+    tokenizer: HasTokenTexts
+    prompts: Sequence[Sequence[int]]  # the token ids of each
+    num_choices: int  # answers per prompt
+    listed_ids: Sequence[int]  # the `logprob_token_ids` of the request
+    of_answers: bool  # whether those of generated tokens are wanted, and not of the prompts' alone
+    _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
+
+    def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:
+        """The `logprobs` of the tokens of `piece`; None where there are none."""
+        return self._shape(piece.index, piece.token_ids, piece.logprobs) if self.of_answers and piece.logprobs else None
+
+    def shape_prompt(self, piece: Delta | Answer) -> list[dict[str, Any] | None] | None:
+        """The `prompt_logprobs` that `piece` brings, in vLLM's shape."""
+        if piece.prompt_logprobs is None:
+            return None
+        prompt = self.prompts[piece.index // self.num_choices]
+        return [
+            None if logprobs is None else self._of_prompt_token(token_id, logprobs)
+            for token_id, logprobs in zip(prompt, piece.prompt_logprobs, strict=True)
+        ]
+
+    def encode(self, delta: Delta) -> bytes:
+        """`shape` as JSON."""
+        return orjson.dumps(self.shape(delta))
+
+    def encode_prompt(self, delta: Delta) -> bytes:
+        """`shape_prompt` as a field that follows others; nothing where the delta does not bring it."""
+        shape = self.shape_prompt(delta)
+        return b"" if shape is None else b',"prompt_logprobs":' + orjson.dumps(shape)
+
+    @abstractmethod
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]: ...
+
+    def _text(self, token_id: int) -> str:
+        text = self._texts.get(token_id)
+        if text is None:
+            data = self.tokenizer.token_bytes[token_id]
+            text = data.decode("utf-8", errors="replace") if data else self.tokenizer.token_text(token_id)
+            self._texts[token_id] = text
+        return text
+
+    def _listed(self, logprobs: TokenLogprobs) -> dict[str, float]:
+        return {
+            str(token_id): clamp(logprob) for token_id, logprob in zip(self.listed_ids, logprobs.listed, strict=True)
+        }
+
+    def _alternatives(self, logprobs: TokenLogprobs, *others: tuple[int, float]) -> list[tuple[int, float]]:
+        """The best tokens, the listed ones and `others`, each once, best first."""
+        if not (others or logprobs.listed):
+            return logprobs.top
+        listed = zip(self.listed_ids, logprobs.listed, strict=True)
+        by_id = dict([*logprobs.top, *listed, *others])
+        return sorted(by_id.items(), key=lambda alternative: -alternative[1])
+
+    def _of_prompt_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        best = [(best_id, logprob, rank) for rank, (best_id, logprob) in enumerate(logprobs.top, start=1)]
+        shapes: dict[str, Any] = {}
+        for ranked_id, logprob, rank in [(token_id, logprobs.logprob, logprobs.rank), *best]:
+            shape = {"logprob": clamp(logprob), "rank": rank, "decoded_token": self._text(ranked_id)}
+            shapes.setdefault(str(ranked_id), shape)
+        return shapes
+
+
+@dataclass(slots=True)
+class CompletionLogprobs(WireLogprobs):
+    """OpenAI's shape for completions: parallel lists."""
+
+    _places: dict[int, _TextPlace] = field(init=False, default_factory=dict)  # by choice
+
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        place = self._places.setdefault(index, _TextPlace(self.tokenizer))
+        has_alternatives = logprobs[0].top or self.listed_ids
+        shape: dict[str, Any] = {
+            "tokens": [self._text(token_id) for token_id in token_ids],
+            "token_logprobs": [clamp(of_token.logprob) for of_token in logprobs],
+            "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
+            "text_offset": [place.advance(token_id) for token_id in token_ids],
+        }
+        if self.listed_ids:
+            shape["listed_logprobs"] = [self._listed(of_token) for of_token in logprobs]
+        return shape
+
+    def _by_text(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, float]:
+        """The alternatives and the token itself; of several of the same text the best."""
+        shape: dict[str, float] = {}
+        for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
+            shape.setdefault(self._text(any_id), clamp(logprob))
+        return shape
+
+
+@dataclass(slots=True)
+class ChatLogprobs(WireLogprobs):
+    """OpenAI's shape for chat: an object for each token."""
+
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return {"content": list(map(self._of_token, token_ids, logprobs)), "refusal": None}
+
+    def _of_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        shape = self._entry(token_id, logprobs.logprob)
+        shape["top_logprobs"] = [self._entry(*alternative) for alternative in self._alternatives(logprobs)]
+        if self.listed_ids:
+            shape["listed_logprobs"] = self._listed(logprobs)
+        return shape
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self.tokenizer.token_bytes[token_id]
+        return {"token": self._text(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
+
+
+class _TextPlace:
+    """Where one choice's text is, token by token."""
+
+    __slots__ = ("_detokenizer", "_num_characters")
+
+    def __init__(self, tokenizer: HasTokenBytes) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._num_characters = 0
+
+    def advance(self, token_id: int) -> int:
+        """Characters before the token's first; those of a character that takes several tokens begin at the same."""
+        before = self._num_characters
+        self._num_characters += len(self._detokenizer.decode([token_id]))
+        return before
+
+
+def clamp(logprob: float) -> float:
+    """JSON has no infinity."""
+    return max(logprob, LOWEST)
+
+
+def wire_logprobs(request: GenerationRequest, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
+    """None where no logprobs are asked for: then there is nothing to do for any token."""
+    of_answers = request.num_logprobs is not None
+    if not of_answers and request.prompt_logprobs is None:
+        return None
+    kind = ChatLogprobs if isinstance(request, ChatCompletionRequest) else CompletionLogprobs
+    prompts = [prompt.token_ids for prompt in generation.prompts]
+    return kind(tokenizer, prompts, request.num_choices, request.logprob_token_ids or (), of_answers)

@@ -1,0 +1,82 @@
+"""Events on standard error, each with the id of the request it belongs to."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import uuid
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from structlog.typing import Processor
+
+from server.wire.requests import REQUEST_ID_PATTERN
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("console", "json")
+REQUEST_ID_HEADER = "X-Request-Id"
+
+_REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
+
+
+def set_up_logs(level: str, log_format: str) -> None:
+    """Configures structlog, and sends warnings of the standard library's loggers the same way.
+
+    Args:
+        level: one of LOG_LEVELS.
+        log_format: one of LOG_FORMATS.
+    """
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderers: list[Processor] = (
+        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        if log_format == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*shared, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("aiohttp.server").addFilter(_is_our_failure)
+
+
+def _is_our_failure(record: logging.LogRecord) -> bool:
+    """False for what clients do: they leave, or send what is no HTTP. A traceback for each would bury the others."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, (ConnectionError, HttpProcessingError, web.RequestPayloadError))
+
+
+def new_request_id(offered: str | None = None) -> str:
+    """The client's own id where it brings a decent one, a fresh one otherwise."""
+    if offered is not None and _REQUEST_ID.fullmatch(offered):
+        return offered
+    return uuid.uuid4().hex
+
+
+def start_request(request_id: str) -> None:
+    """Every event of this task carries `request_id`, and nothing of the request before it."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+
+
+def note(**fields: object) -> None:
+    """Adds fields to every later event of this request, the access event included."""
+    structlog.contextvars.bind_contextvars(**fields)

@@ -1,0 +1,134 @@
+"""Progress on standard error: bars in a terminal, single lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from engine.border.types import Progress
+
+# Stages that count bytes, by their first word; every other stage counts things.
+BYTE_STAGES = frozenset({"download", "unpack", "verify"})
+
+
+def format_count(stage: str, count: int) -> str:
+    """`98.4 MB` for a stage that counts bytes, else the bare number."""
+    return f"{count / 1e6:.1f} MB" if stage.split(" ", 1)[0] in BYTE_STAGES else str(count)
+
+
+class ProgressReporter:
+    """A `Progress` callback that shows one stage at a time; call it from any thread.
+
+    A stage begins with the first call that names it and ends when `done` reaches a known `total`,
+    or when another stage begins. A total of 0 means that it is not known (yet). A note is shown
+    behind the figures.
+
+        with ProgressReporter() as progress:
+            pull("smollm2-135m-instruct", progress)
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._show: type[_Bar] | type[_Lines] = _Bar if self._stream.isatty() else _Lines
+        self._lock = threading.Lock()
+        self._stage: str | None = None
+        self._display: _Bar | _Lines | None = None
+
+    def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
+        with self._lock:
+            if self._display is None or stage != self._stage:
+                self._end()
+                self._stage, self._display = stage, self._show(stage, self._stream)
+            self._display.update(done, total, note)
+            if done >= total > 0:
+                self._end()
+
+    def close(self) -> None:
+        """Ends the stage under way, complete or not, so that other text may follow. Idempotent."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._display is not None:
+            self._display.close()
+        self._stage, self._display = None, None
+
+    def __enter__(self) -> ProgressReporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def shown(progress: bool | Progress) -> Iterator[Progress]:
+    """A `Progress` from a caller's choice: True shows stages, False is silent, a callable is told of them."""
+    if callable(progress):
+        yield progress
+    elif progress:
+        with ProgressReporter() as reporter:
+            yield reporter
+    else:
+        yield silent
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """A `Progress` that shows nothing."""
+
+
+class _Bar:
+    """A stage as a bar that is redrawn in place and stays when it ends."""
+
+    def __init__(self, stage: str, stream: TextIO) -> None:
+        units: dict[str, Any] = {}
+        if stage.split(" ", 1)[0] in BYTE_STAGES:
+            units = {"unit": "B", "unit_scale": True}
+        # tqdm's own measure shows nothing in a terminal that claims to have no columns and lines, as some do.
+        size = shutil.get_terminal_size()
+        self._bar = tqdm(desc=stage, file=stream, ncols=size.columns, nrows=size.lines, **units)
+
+    def update(self, done: int, total: int, note: str) -> None:
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        if total > 0 and self._bar.total != total:
+            self._bar.total = total
+            self._bar.refresh()
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _Lines:
+    """A stage as one line when it begins and one when it ends, for logs and pipes."""
+
+    def __init__(self, stage: str, stream: TextIO) -> None:
+        self._stage, self._stream = stage, stream
+        self._done, self._total, self._note, self._start = 0, 0, "", time.monotonic()
+        self._write(f"{stage} ...")
+
+    def update(self, done: int, total: int, note: str) -> None:
+        self._done, self._total, self._note = done, total, note
+
+    def close(self) -> None:
+        seconds = time.monotonic() - self._start
+        note = f", {self._note}" if self._note else ""
+        if self._done >= max(1, self._total):
+            self._write(f"{self._stage}: done, {format_count(self._stage, self._done)} in {seconds:.1f} s{note}")
+        else:
+            done, total = (format_count(self._stage, count) for count in (self._done, self._total))
+            self._write(f"{self._stage}: ended at {done} of {total} after {seconds:.1f} s{note}")
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()

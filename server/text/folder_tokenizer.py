@@ -1,0 +1,75 @@
+"""The tokenizer of a model folder: `tokenizer.json`, or where there is none SentencePiece's `tokenizer.model`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.weights.formats.model_folder import ModelFolder, ModelFolderError
+from server.text.folder_metadata import FolderMetadata
+from server.text.sentencepiece_bpe import SentencePieceBpe
+from server.text.tokenizer import Tokenizer, end_token_ids
+from server.text.tokenizer_json import TokenizerJson
+
+TOKENIZER_JSON = "tokenizer.json"
+SENTENCEPIECE_MODEL = "tokenizer.model"
+
+
+def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer:
+    """
+    Raises:
+        ModelFolderError: there is no tokenizer, it is damaged, or it is of a kind that is not supported.
+    """
+    vocabulary = _read_vocabulary(folder, metadata)
+    tokens = vocabulary.tokens
+    _refuse_unknown_tokens(folder, metadata, tokens)
+    bos_token_id, eos_token_id = metadata.bos_token_id, None
+    if metadata.bos_token is not None:
+        bos_token_id = _token_id(folder, "bos_token", metadata.bos_token, tokens)
+    if metadata.eos_token is not None:
+        eos_token_id = _token_id(folder, "eos_token", metadata.eos_token, tokens)
+    adds_bos_token, adds_eos_token = metadata.add_bos_token, metadata.add_eos_token
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+    if isinstance(vocabulary, TokenizerJson):
+        prefix_ids, suffix_ids = vocabulary.prefix_ids, vocabulary.suffix_ids
+    elif adds_bos_token is None:
+        adds_bos_token = True  # the file does not tell; this is how transformers uses it
+    if adds_bos_token is not None:
+        prefix_ids = (bos_token_id,) if adds_bos_token and bos_token_id is not None else ()
+    if adds_eos_token is not None:
+        suffix_ids = (eos_token_id,) if adds_eos_token and eos_token_id is not None else ()
+    return Tokenizer(
+        vocabulary,
+        bos_token_id=bos_token_id,
+        eos_token_ids=end_token_ids((*metadata.eos_token_ids, eos_token_id), tokens, vocabulary.special_ids),
+        prefix_ids=prefix_ids,
+        suffix_ids=suffix_ids,
+        vocab_size=metadata.vocab_size,
+    )
+
+
+def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> TokenizerJson | SentencePieceBpe:
+    text = folder.text(TOKENIZER_JSON)
+    if text is not None:
+        special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
+        return TokenizerJson(folder.path / TOKENIZER_JSON, text, special_tokens)
+    path = folder.file(SENTENCEPIECE_MODEL)
+    if path is None:
+        raise ModelFolderError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
+    return SentencePieceBpe.from_file(path)
+
+
+def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str]) -> int:
+    if token not in tokens:
+        raise ModelFolderError(f"{folder.path}: the {role} {token!r} is not in the tokenizer's vocabulary")
+    return tokens.index(token)
+
+
+def _refuse_unknown_tokens(folder: ModelFolder, metadata: FolderMetadata, tokens: Sequence[str]) -> None:
+    """Tokens added beside the tokenizer's file would never be found in a text; `tokenizer.json` can hold them."""
+    for token, token_id in metadata.added_tokens.items():
+        if token_id < metadata.vocab_size and (token_id >= len(tokens) or tokens[token_id] != token):
+            raise ModelFolderError(
+                f"{folder.path}: the added token {token!r} ({token_id}) is not in the tokenizer's file; "
+                f"save the tokenizer with transformers, which writes a whole {TOKENIZER_JSON}"
+            )

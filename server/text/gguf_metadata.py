@@ -1,0 +1,134 @@
+"""What the text side needs to know from a GGUF file: names, limits, vocabulary, chat template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TypeVar
+
+from engine.weights.formats.gguf_file import GGUFFile, GGUFFileError
+
+T = TypeVar("T")
+
+
+class GgufError(ValueError):
+    """The file is no GGUF, is damaged, or lacks something that the server needs."""
+
+
+class TokenType(IntEnum):
+    """The numbers of `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class GgufMetadata:
+    """The text side's view of a GGUF file. Lists of the vocabulary are indexed by token id."""
+
+    architecture: str
+    name: str | None  # what the file calls the model
+    context_length: int  # tokens the model was trained for
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
+    tokenizer_pre: str  # the pre-tokeniser's name
+    tokens: tuple[str, ...]
+    token_types: tuple[int, ...]  # see TokenType
+    scores: tuple[float, ...]  # of SentencePiece vocabularies, else empty
+    merges: tuple[str, ...]  # of byte-level BPE vocabularies, else empty; "left right", best first
+    bos_token_id: int | None
+    eos_token_id: int | None
+    eot_token_id: int | None  # ends a turn
+    eom_token_id: int | None  # ends a message that waits for a tool's answer
+    add_bos_token: bool | None  # None: the file leaves it to the tokenizer's kind
+    add_space_prefix: bool | None  # None: likewise
+    chat_template: str | None
+
+
+def read_gguf_metadata(path: Path) -> GgufMetadata:
+    """Reads the header of the GGUF file at `path`.
+
+    Raises:
+        GgufError: not a GGUF file of a supported version, damaged, or a needed field is missing.
+        OSError: the file cannot be read.
+    """
+    try:
+        return _metadata_of(_Fields(path, GGUFFile(path)))
+    except GGUFFileError as error:
+        raise GgufError(str(error)) from error
+
+
+class _Fields:
+    """A file's fields, with an error that names the field where one is missing or of the wrong type."""
+
+    def __init__(self, path: Path, file: GGUFFile) -> None:
+        self.path, self._file = path, file
+
+    def optional(self, key: str, kind: type[T]) -> T | None:
+        value = self._file.value(key)
+        if value is None:
+            return None
+        if not isinstance(value, kind):
+            raise GgufError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
+        return value
+
+    def required(self, key: str, kind: type[T]) -> T:
+        value = self.optional(key, kind)
+        if value is None:
+            raise GgufError(f"{self.path} lacks the field {key}")
+        return value
+
+    def optional_tuple(self, key: str, kind: type[T]) -> tuple[T, ...]:
+        values = self.optional(key, list)
+        if values is None:
+            return ()
+        if not all(isinstance(value, kind) for value in values):
+            raise GgufError(f"{self.path}: the field {key} holds something that is not {kind.__name__}")
+        return tuple(values)
+
+    def required_tuple(self, key: str, kind: type[T], length: int | None = None) -> tuple[T, ...]:
+        values = self.optional_tuple(key, kind)
+        if not values:
+            raise GgufError(f"{self.path} lacks the field {key}")
+        if length is not None and len(values) != length:
+            raise GgufError(f"{self.path}: the field {key} has {len(values)} entries for {length} tokens")
+        return values
+
+
+def _metadata_of(fields: _Fields) -> GgufMetadata:
+    architecture = fields.required("general.architecture", str)
+    tokenizer_model = fields.required("tokenizer.ggml.model", str)
+    tokens = fields.required_tuple("tokenizer.ggml.tokens", str)
+    is_bpe = tokenizer_model == "gpt2"
+
+    def token_id(role: str) -> int | None:
+        key = f"tokenizer.ggml.{role}_token_id"
+        value = fields.optional(key, int)
+        if value is not None and not 0 <= value < len(tokens):
+            raise GgufError(
+                f"{fields.path}: the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens"
+            )
+        return value
+
+    return GgufMetadata(
+        architecture=architecture,
+        name=fields.optional("general.name", str),
+        context_length=fields.required(f"{architecture}.context_length", int),
+        tokenizer_model=tokenizer_model,
+        tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or "default",
+        tokens=tokens,
+        token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
+        scores=() if is_bpe else fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)),
+        merges=fields.required_tuple("tokenizer.ggml.merges", str) if is_bpe else (),
+        bos_token_id=token_id("bos"),
+        eos_token_id=token_id("eos"),
+        eot_token_id=token_id("eot"),
+        eom_token_id=token_id("eom"),
+        add_bos_token=fields.optional("tokenizer.ggml.add_bos_token", bool),
+        add_space_prefix=fields.optional("tokenizer.ggml.add_space_prefix", bool),
+        chat_template=fields.optional("tokenizer.chat_template", str),
+    )

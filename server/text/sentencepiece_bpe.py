@@ -1,0 +1,166 @@
+"""SentencePiece vocabularies, through the `sentencepiece` library.
+
+A model folder may have the original file (`tokenizer.model`). A GGUF (`tokenizer.ggml.model`
+"llama") holds the pieces, scores and types of a BPE model, but not its file. The library reads only
+the file, so this module writes it again: a protocol buffer of the message `ModelProto`
+(https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto). Of the wire
+format only three kinds of field are needed, so no protobuf library is.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from engine.weights.formats.model_folder import ModelFolderError
+from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
+
+SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
+MODEL_TYPE_BPE = 2
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class SentencePieceBpe:
+    """A SentencePiece vocabulary with byte fallback.
+
+    Control tokens are found in texts before SentencePiece sees them, which by itself never yields
+    one. Where the model wants a space before a text, each stretch after a control token gets one.
+    """
+
+    def __init__(
+        self,
+        processor: sentencepiece.SentencePieceProcessor,
+        tokens: Sequence[str],
+        token_types: Sequence[int],
+        *,
+        prefix: str,
+    ) -> None:
+        """
+        Args:
+            processor: the model itself.
+            tokens: its pieces by token id.
+            token_types: see TokenType.
+            prefix: what is put before each stretch of text; empty where the processor does it.
+
+        Raises:
+            ValueError: a byte token is not written as one.
+        """
+        self._processor = processor
+        self._prefix = prefix
+        self._control_ids = {
+            token: token_id
+            for token_id, (token, token_type) in enumerate(zip(tokens, token_types, strict=True))
+            if token_type == TokenType.CONTROL and token
+        }
+        names = sorted(self._control_ids, key=len, reverse=True)  # of two that begin alike, the longer
+        self._control_token = re.compile(f"({'|'.join(map(re.escape, names))})" if names else r"((?!))")
+        self.tokens = tokens
+        self.special_ids = frozenset(self._control_ids.values())
+        self.token_bytes = [_bytes_of(token, token_type) for token, token_type in zip(tokens, token_types, strict=True)]
+
+    @classmethod
+    def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceBpe:
+        """
+        Raises:
+            GgufError: the vocabulary is not one that SentencePiece accepts.
+        """
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
+            prefix = "" if metadata.add_space_prefix is False else " "
+            return cls(processor, metadata.tokens, metadata.token_types, prefix=prefix)
+        except (RuntimeError, ValueError) as error:
+            raise GgufError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
+
+    @classmethod
+    def from_file(cls, path: Path) -> SentencePieceBpe:
+        """The model in a file of SentencePiece's own, which puts the space before a text itself.
+
+        Raises:
+            ModelFolderError: the file is damaged or cannot be read.
+        """
+        try:
+            data = path.read_bytes()
+            if not data:  # the library takes it for no argument
+                raise ValueError("it is empty")
+            processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+            token_ids = range(processor.vocab_size())
+            tokens = [processor.id_to_piece(token_id) for token_id in token_ids]
+            token_types = [_type_of(processor, token_id) for token_id in token_ids]
+            return cls(processor, tokens, token_types, prefix="")
+        except (RuntimeError, ValueError) as error:
+            raise ModelFolderError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
+        except OSError as error:
+            raise ModelFolderError(f"{path} cannot be read: {error.strerror}") from error
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens."""
+        token_ids: list[int] = []
+        for part in self._control_token.split(text):
+            if part in self._control_ids:
+                token_ids.append(self._control_ids[part])
+            elif part:
+                token_ids.extend(self._processor.encode(self._prefix + part))
+        return token_ids
+
+
+def _type_of(processor: sentencepiece.SentencePieceProcessor, token_id: int) -> TokenType:
+    if processor.is_unknown(token_id):
+        return TokenType.UNKNOWN
+    if processor.is_control(token_id):
+        return TokenType.CONTROL
+    if processor.is_unused(token_id):
+        return TokenType.UNUSED
+    return TokenType.BYTE if processor.is_byte(token_id) else TokenType.NORMAL
+
+
+def _bytes_of(token: str, token_type: int) -> bytes:
+    if token_type == TokenType.BYTE:
+        match = BYTE_PIECE.fullmatch(token)
+        if match is None:
+            raise ValueError(f"the byte token {token!r} is not of the form <0xFF>")
+        return bytes([int(match[1], 16)])
+    if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED):
+        return token.replace(SPACE_MARK, " ").encode("utf-8")
+    return b""
+
+
+def _model_proto(metadata: GgufMetadata) -> bytes:
+    """The serialised `ModelProto`. Field numbers are those of its definition; GGUF keeps its piece types."""
+    pieces = b"".join(
+        _bytes_field(1, _bytes_field(1, token.encode("utf-8")) + _float_field(2, score) + _int_field(3, token_type))
+        for token, score, token_type in zip(metadata.tokens, metadata.scores, metadata.token_types, strict=True)
+    )
+    has_bytes = TokenType.BYTE in metadata.token_types
+    unknown_id = metadata.token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in metadata.token_types else 0
+    # -1 (as protobuf writes it, in 64 bits) says that SentencePiece itself adds no begin, end or padding.
+    ids = {40: unknown_id, 41: -1, 42: -1, 43: -1}
+    trainer = _int_field(3, MODEL_TYPE_BPE) + _int_field(4, len(metadata.tokens)) + _int_field(35, int(has_bytes))
+    trainer += b"".join(_int_field(number, value) for number, value in ids.items())
+    normalizer = _bytes_field(1, b"identity") + b"".join((_int_field(3, 0), _int_field(4, 0), _int_field(5, 1)))
+    return pieces + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _int_field(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _float_field(number: int, value: float) -> bytes:
+    return _varint(number << 3 | 5) + struct.pack("<f", value)

@@ -1,0 +1,68 @@
+"""Everything the text side knows of the loaded model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.weights.formats.model_folder import ModelFolder
+from server.text.chat_template import ChatTemplate
+from server.text.folder_metadata import read_folder_metadata
+from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.gguf_metadata import read_gguf_metadata
+from server.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """A model as the routes see it: a name, a tokenizer and perhaps a chat template."""
+
+    name: str  # the served name, where the user gives no other
+    path: Path
+    context_length: int  # tokens the model was trained for, prompt and output together
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None  # None: the model is not made for chat
+
+    @classmethod
+    def load(cls, path: Path, name: str | None = None) -> TextModel:
+        """Reads the text side of the model at `path`, a GGUF file or a folder in Hugging Face's layout.
+
+        Where no name is given, it is the folder's, or the file's less its suffix.
+
+        Raises:
+            GgufError, ModelFolderError: damaged, incomplete, or with an unsupported tokenizer.
+            ChatTemplateError: its chat template is broken.
+        """
+        return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
+
+    @classmethod
+    def _load_gguf(cls, path: Path, name: str | None) -> TextModel:
+        metadata = read_gguf_metadata(path)
+
+        def text_of(token_id: int | None) -> str | None:
+            return None if token_id is None else metadata.tokens[token_id]
+
+        return cls(
+            name or path.stem,
+            path,
+            metadata.context_length,
+            Tokenizer.from_gguf(metadata),
+            _chat_template(metadata.chat_template, text_of(metadata.bos_token_id), text_of(metadata.eos_token_id)),
+        )
+
+    @classmethod
+    def _load_folder(cls, path: Path, name: str | None) -> TextModel:
+        folder = ModelFolder(path)
+        metadata = read_folder_metadata(folder)
+        return cls(
+            name or Path(os.path.abspath(path)).name,  # of "." too; a link keeps its own name
+            path,
+            metadata.context_length,
+            load_folder_tokenizer(folder, metadata),
+            _chat_template(metadata.chat_template, metadata.bos_token, metadata.eos_token),
+        )
+
+
+def _chat_template(source: str | None, bos_token: str | None, eos_token: str | None) -> ChatTemplate | None:
+    return None if source is None else ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "")

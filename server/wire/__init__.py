@@ -1,0 +1,1 @@
+"""What clients may send, checked field by field, and the errors that they get."""

@@ -1,0 +1,118 @@
+"""The sampler's parameters as they stand in a request."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+from sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, SamplingParams
+from server.wire.errors import shorten
+from server.wire.strict_model import StrictModel
+
+MAX_BREAKERS = 16  # dry_sequence_breakers
+MAX_BREAKER_LENGTH = 32  # characters
+MAX_BAD_WORD_LENGTH = 256  # characters
+DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+def as_strings(value: Any, name: str, *, most: int, longest: int) -> list[str]:
+    """A list of strings within its limits.
+
+    Raises:
+        ValueError: it is none; the message names the limit.
+    """
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"{name} is {shorten(value)}; it must be a list of strings")
+    if len(value) > most:
+        raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
+    for item in value:
+        if not 1 <= len(item) <= longest:
+            raise ValueError(f"{name} has an entry of {len(item)} characters; each must have from 1 to {longest}")
+    return value
+
+
+def _as_bad_words(value: Any) -> list[str]:
+    return as_strings(value, "bad_words", most=MAX_BAD_WORDS, longest=MAX_BAD_WORD_LENGTH)
+
+
+def _as_breakers(value: Any) -> list[str]:
+    return as_strings(value, "dry_sequence_breakers", most=MAX_BREAKERS, longest=MAX_BREAKER_LENGTH)
+
+
+def _as_biases(value: Any) -> list[tuple[int, float]]:
+    """OpenAI's object of token ids, written as strings, to biases."""
+    if not isinstance(value, dict):
+        raise ValueError(f'logit_bias is {shorten(value)}; it must be an object like {{"1234": -5}}')
+    if len(value) > MAX_LOGIT_BIAS:
+        raise ValueError(f"logit_bias has {len(value)} entries; at most {MAX_LOGIT_BIAS} are allowed")
+    biases = []
+    for key, bias in value.items():
+        if not isinstance(key, str) or _TOKEN_ID.fullmatch(key) is None:
+            raise ValueError(f"logit_bias has the key {shorten(key)}; it must be a token id in digits")
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise ValueError(f"logit_bias of token {key} is {shorten(bias)}; it must be a number")
+        biases.append((int(key), bias))
+    return biases
+
+
+def _without_repeats(token_ids: list[int]) -> list[int]:
+    """So that a list of millions of ids becomes no longer than the vocabulary."""
+    return list(dict.fromkeys(token_ids))
+
+
+def _minus_one_is_off(sigmas: float) -> float:
+    """llama.cpp's way to say it."""
+    return 0.0 if sigmas == -1.0 else sigmas
+
+
+class SamplingFields(StrictModel):
+    """Parameters of the sampler that every generating route has. null means the default.
+
+    Names and meanings are those of `SamplingParams`, which also checks the ranges; where a request
+    has text, the tokenizer makes the token ids of it (server/answering/prompts.py).
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: Annotated[list[str], BeforeValidator(_as_breakers)] | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    min_tokens: int | None = None
+    seed: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    logit_bias: Annotated[list[tuple[int, float]], BeforeValidator(_as_biases)] | None = None
+    allowed_token_ids: Annotated[list[int], AfterValidator(_without_repeats)] | None = None
+    bad_words: Annotated[list[str], BeforeValidator(_as_bad_words)] | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What the request says itself, as fields of SamplingParams; nothing that needs a tokenizer."""
+        values = {name: getattr(self, name) for name in _AS_THEY_ARE}
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if value is not None
+        }
+
+
+_AS_THEY_ARE = [
+    field.name for field in fields(SamplingParams) if field.name in SamplingFields.model_fields.keys() - {"bad_words"}
+]

@@ -1,0 +1,123 @@
+"""What a client asks of an answer's form, and the grammar that it stands for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+from pydantic import BeforeValidator, Field, model_validator
+
+from server.wire.errors import shorten
+from server.wire.strict_model import StrictModel
+
+MAX_CHOICE_TEXTS = 1000
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+
+ANY_OBJECT = '{"type":"object"}'
+
+
+class GrammarKind(StrEnum):
+    """What a grammar is written in; the value is how a sentence calls it."""
+
+    JSON_SCHEMA = "the JSON schema"
+    REGEX = "the regular expression"
+    CHOICE = "the choice"
+    LARK = "the grammar"
+
+
+class Grammar(NamedTuple):
+    """What an answer must match. Equal ones are compiled once."""
+
+    kind: GrammarKind
+    source: str  # of a choice, its strings as JSON
+
+
+def _as_schema(value: Any) -> Any:
+    if not isinstance(value, dict | bool | str | None):
+        raise ValueError(f"structured_outputs.json is {shorten(value)}; it must be a JSON schema, or its text")
+    return value
+
+
+class JsonSchema(StrictModel):
+    """OpenAI's `json_schema`. It is always followed to the letter, whatever `strict` says."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]  # pydantic has a `schema` of its own
+    strict: bool | None = None
+
+
+class ResponseFormat(StrictModel):
+    """OpenAI's parameter."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_is_asked_for(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("response_format has no json_schema; type json_schema needs one")
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise ValueError(f"response_format has a json_schema, which type {self.type} does not take")
+        return self
+
+    def to_grammar(self) -> Grammar | None:
+        """None where any text will do.
+
+        Raises:
+            ValueError: the schema is no JSON; what a body brings is.
+        """
+        if self.json_schema is not None:
+            return Grammar(GrammarKind.JSON_SCHEMA, _to_json(self.json_schema.schema_))
+        return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
+
+
+class StructuredOutputs(StrictModel):
+    """vLLM's parameter: exactly one of its four."""
+
+    json_: Annotated[Any, BeforeValidator(_as_schema), Field(alias="json")] = None  # pydantic has a `json` of its own
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: list[str] | None = None
+    grammar: Annotated[str, Field(min_length=1)] | None = None  # in Lark or in GBNF
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> StructuredOutputs:
+        wishes = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        given = [name for name, wish in wishes.items() if wish is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"structured_outputs has {' and '.join(given) or 'nothing'}; it must have one of {', '.join(wishes)}"
+            )
+        if self.choice is not None:
+            _check_choice(self.choice)
+        return self
+
+    def to_grammar(self) -> Grammar:
+        """
+        Raises:
+            ValueError: the schema or a choice is no JSON; what a body brings is.
+        """
+        if self.regex is not None:
+            return Grammar(GrammarKind.REGEX, self.regex)
+        if self.choice is not None:
+            return Grammar(GrammarKind.CHOICE, _to_json(self.choice))
+        if self.grammar is not None:
+            return Grammar(GrammarKind.LARK, self.grammar)
+        return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
+
+
+def _check_choice(choice: list[str]) -> None:
+    if not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
+        raise ValueError(
+            f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
+        )
+    if "" in choice:
+        raise ValueError("structured_outputs.choice has an empty entry; each must have at least 1 character")
+
+
+def _to_json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"{shorten(value)} cannot be written as JSON: {error}") from error

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.bare.bare_loop import run_bare
+from benchmarks.bare.engine_streams import run_streams
+from benchmarks.bare.simulated_device import SimulatedEngine
+from engine.border.config import EngineConfig
+
+PROMPTS = [[1, 2, 3], list(range(40)), [7] * 21]
+NUM_OUTPUT_TOKENS = 20
+
+
+def make_engine(num_pages: int = 64) -> SimulatedEngine:
+    config = EngineConfig(
+        max_num_seqs=4, max_num_batched_tokens=128, page_size=16, num_pages=num_pages, max_model_len=128
+    )
+    return SimulatedEngine(config, step_seconds=0.001)
+
+
+@pytest.fixture(scope="module")
+def engine() -> SimulatedEngine:
+    return make_engine()
+
+
+def test_computes_what_the_loops_compute(engine: SimulatedEngine) -> None:
+    """And leaves the engine as it was, so that the next way of decoding may use it."""
+    bare = run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS)
+    assert engine.scheduler.is_idle
+    engine.pool.check()
+    for overlap in (False, True):
+        assert run_streams(engine, PROMPTS, NUM_OUTPUT_TOKENS, overlap=overlap).token_ids == bare.token_ids
+    assert {len(output) for output in bare.token_ids} == {NUM_OUTPUT_TOKENS}
+    assert run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS).token_ids == bare.token_ids
+
+
+def test_no_way_is_faster_than_the_device(engine: SimulatedEngine) -> None:
+    limit = len(PROMPTS) / engine.clock.step_seconds
+    assert 0 < run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS).tokens_per_s <= limit
+    # Its window begins with the arrival of a step's tokens, a little after the step's end.
+    assert 0 < run_streams(engine, PROMPTS, NUM_OUTPUT_TOKENS, overlap=True).tokens_per_s <= 1.3 * limit
+
+
+def test_an_engine_too_small_is_told() -> None:
+    with pytest.raises(ValueError, match="cannot decode 3 requests"):
+        run_bare(make_engine(num_pages=6), PROMPTS, NUM_OUTPUT_TOKENS)

@@ -1,0 +1,338 @@
+"""Random arrivals, aborts, priorities and page pressure: everyone gets what they would get alone."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cache.pool import PagePool
+from engine.border.types import FinishReason
+from engine.loop import Abort, Call
+from engine.schedule.request import Request
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.step.shapes import TILE_SIZE
+from sampling.params import SamplingParams
+from sampling.rows import TOP_K
+from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output, next_token
+from tests.fakes.script import World
+
+wishes = st.fixed_dictionaries(
+    {
+        "turn": st.integers(0, 25),
+        "family": st.integers(0, 2),  # requests of a family share a prefix
+        "num_shared": st.integers(0, 12),
+        "num_own": st.integers(0, 150),
+        "max_tokens": st.integers(1, 12),
+        "seed": st.none() | st.integers(1, 2**31 - 1),
+        "ignore_eos": st.booleans(),
+        "priority": st.integers(0, 2),
+        "abort_after": st.none() | st.integers(0, 30),
+    }
+)
+
+
+def prompt_of(index, wish):
+    shared = np.random.default_rng(wish["family"]).integers(1, VOCAB_SIZE, wish["num_shared"])
+    own = np.random.default_rng(1000 + index).integers(1, VOCAB_SIZE, wish["num_own"])
+    return [*shared.tolist(), *own.tolist()] or [1]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(wishes, min_size=1, max_size=14),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 1, 3]),
+    st.sampled_from([(1, 45, 4), (4, 45, 4), (4, 90, 4), (6, 60, 3), (3, 200, 1)]),
+)
+def test_every_request_gets_what_it_gets_alone(script, overlap, prefix_caching, decode_chunk, size):
+    num_slots, num_pages, page_size = size
+    world = World(num_slots, num_pages, page_size, 170, 2, overlap, prefix_caching, decode_chunk)
+    turns, expected = {}, {}
+    for index, wish in enumerate(script):
+        prompt = prompt_of(index, wish)[: world.max_model_len - 1]
+        params = {"temperature": 0.0} if wish["seed"] is None else {"temperature": 1.0, "seed": wish["seed"]}
+        request = world.request(
+            str(index),
+            prompt,
+            arrival=index,
+            priority=wish["priority"],
+            max_tokens=wish["max_tokens"],
+            ignore_eos=wish["ignore_eos"],
+            **params,
+        )
+        expected[str(index)] = expected_output(
+            prompt, wish["seed"] or 0, request.max_length, ignore_eos=wish["ignore_eos"]
+        )
+        turns.setdefault(wish["turn"], []).append(request)
+        if wish["abort_after"] is not None:
+            turns.setdefault(wish["turn"] + wish["abort_after"], []).append(Abort(str(index)))
+    outcomes = world.run(turns)
+    assert outcomes.keys() == expected.keys()
+    for name, outcome in outcomes.items():
+        if outcome.finish_reason is FinishReason.ABORT:
+            assert outcome.token_ids == expected[name][: len(outcome.token_ids)]
+            continue
+        assert outcome.token_ids == expected[name]
+        ended_by_eos = outcome.token_ids[-1] == EOS and not script[int(name)]["ignore_eos"]
+        assert outcome.finish_reason is (FinishReason.STOP if ended_by_eos else FinishReason.LENGTH)
+    # No livelock: each request needs its chunks, its tokens and a few turns for each preemption.
+    budget = sum(4 + wish["max_tokens"] for wish in script) + 40 * world.scheduler.counters.num_preemptions
+    assert world.runner.num_steps <= budget
+
+
+def test_the_overlapped_loop_is_two_steps_deep_and_wastes_none_on_a_known_end():
+    world = World(overlap=True)
+    world.run({0: [world.request("a", [5, 6, 7], max_tokens=9, ignore_eos=True)]})
+    assert world.runner.max_in_flight == 2
+    assert world.runner.num_steps == 9
+    synchronous = World(overlap=False)
+    synchronous.run({0: [synchronous.request("a", [5, 6, 7], max_tokens=9, ignore_eos=True)]})
+    assert synchronous.runner.max_in_flight == 1
+    assert synchronous.outcomes == world.outcomes
+
+
+def test_a_chunk_is_several_steps_in_one_and_ends_in_single_ones():
+    world = World(decode_chunk=4)
+    outcomes = world.run({0: [world.request("a", [5, 6, 7], max_tokens=11, ignore_eos=True)]})
+    assert outcomes["a"].token_ids == expected_output([5, 6, 7], 0, 14, ignore_eos=True)
+    # The prompt's own step, two chunks of four, and two single steps.
+    assert world.runner.num_steps == 5
+
+
+def test_a_stop_found_one_step_late_leaves_no_trace():
+    """The step behind the stop token has computed a row too many: no token, hash or count of it survives."""
+    prompt = next(p for p in ([i % 39 + 1, i % 7 + 1, 9] for i in range(1, 400)) if len(expected_output(p, 0, 40)) == 5)
+    world = World(page_size=1, num_pages=60)
+    outcomes = world.run({0: [world.request("a", prompt, max_tokens=30)]})
+    assert outcomes["a"].token_ids == expected_output(prompt, 0, 40)
+    assert outcomes["a"].finish_reason is FinishReason.STOP
+    assert world.runner.num_steps == 6  # one too many
+    assert world.scheduler.counters.num_generation_tokens == 5
+    # Keys of the prompt and of all output but its last token were computed and committed.
+    assert world.pool.num_cached == len(prompt) + 4
+
+
+def test_stop_token_ids_end_a_request_and_are_its_last_token():
+    prompt = [3, 1, 4]
+    whole = expected_output(prompt, 0, 20, ignore_eos=True)
+    stop = whole[4]
+    world = World()
+    outcomes = world.run({0: [world.request("a", prompt, max_tokens=17, ignore_eos=True, stop_token_ids=(stop,))]})
+    assert outcomes["a"].token_ids == whole[: whole.index(stop) + 1]
+    assert outcomes["a"].finish_reason is FinishReason.STOP
+
+
+def test_running_requests_go_first_and_long_prompts_come_in_chunks():
+    world = World(num_slots=2, num_pages=400, page_size=4, max_model_len=600, num_tiles=1)
+    stream = world.request("stream", [7], max_tokens=40, ignore_eos=True)
+    burst = world.request("burst", list(range(1, 39)) * 10, arrival=1, max_tokens=2, ignore_eos=True)
+    gaps = []
+    publish = world._publish
+
+    def watch(events):
+        gaps.append([event.request.request_id for event in events])
+        publish(events)
+
+    world._publish = watch
+    world.run({0: [stream], 5: [burst]})
+    # 380 tokens in chunks of 64 are six steps, and the stream has a token in each step of its life.
+    assert all("stream" in names for names in gaps[:40])
+    assert world.outcomes["burst"].token_ids == expected_output(burst.token_ids[:380], 0, 382, ignore_eos=True)
+
+
+def test_a_stream_that_began_behind_a_long_prompt_has_its_token_in_each_step_too():
+    """The first streams leave just so much of the budget that another can begin beside the prompt; then they end."""
+    world = World(num_slots=4, num_pages=400, page_size=4, max_model_len=1000)
+    world.scheduler._max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
+    first = [world.request(f"first-{i}", [i + 1], max_tokens=4, ignore_eos=True) for i in range(2)]
+    long = world.request("long", list(range(1, 39)) * 20, arrival=1, max_tokens=2, ignore_eos=True)
+    stream = world.request("stream", [7], arrival=2, max_tokens=30, ignore_eos=True)
+    steps = []
+    publish = world._publish
+    world._publish = lambda events: (steps.append({e.request.request_id for e in events}), publish(events))
+    world.run({0: first, 1: [long, stream]})
+    begin = next(step for step, names in enumerate(steps) if "stream" in names)
+    assert all("stream" in names for names in steps[begin : begin + 30])
+    # The prompt took nine steps or more beside it.
+    assert any("long" in names for names in steps[begin + 8 : begin + 30])
+
+
+def test_priority_decides_who_waits():
+    world = World(num_slots=1)
+    requests = [
+        world.request(name, [index + 1], arrival=index, priority=priority, max_tokens=2, ignore_eos=True)
+        for index, (name, priority) in enumerate([("late", 5), ("second", 1), ("first", 0), ("third", 1)])
+    ]
+    finished = []
+    publish = world._publish
+    world._publish = lambda events: (
+        publish(events),
+        finished.extend(event.request.request_id for event in events if event.finish_reason),
+    )
+    world.run({0: requests})
+    assert finished == ["first", "second", "third", "late"]
+
+
+def test_page_pressure_preempts_the_latest_and_it_still_gets_its_tokens():
+    world = World(num_slots=2, num_pages=12, page_size=2, max_model_len=22, prefix_caching=False)
+    old = world.request("old", [1, 2, 3], arrival=0, max_tokens=17, ignore_eos=True)
+    new = world.request("new", [4, 5, 6], arrival=1, max_tokens=17, ignore_eos=True)
+    outcomes = world.run({0: [old, new]})
+    assert old.num_preemptions == 0
+    assert new.num_preemptions >= 1
+    assert outcomes["old"].token_ids == expected_output([1, 2, 3], 0, 20, ignore_eos=True)
+    assert outcomes["new"].token_ids == expected_output([4, 5, 6], 0, 20, ignore_eos=True)
+
+
+def test_a_warm_prefix_is_not_computed_again_and_a_full_hit_leaves_one_token():
+    prompt = list(range(1, 17))  # four pages
+    world = World(num_pages=60)
+    first = world.request("first", prompt, max_tokens=1, ignore_eos=True)
+    again = world.request("again", prompt, arrival=1, max_tokens=1, ignore_eos=True)
+    outcomes = world.run({0: [first], 5: [again]})
+    assert (first.num_cached_tokens, again.num_cached_tokens) == (0, 12)
+    assert outcomes["again"] == outcomes["first"]
+    counters = world.scheduler.counters
+    assert (counters.prefix_cache_queries, counters.prefix_cache_hits) == (32, 12)
+
+
+def test_requests_that_arrive_together_compute_a_common_prefix_once():
+    shared = list(range(1, 33))
+    world = World(num_slots=4, num_pages=100)
+    requests = [world.request(str(i), [*shared, i + 1], arrival=i, max_tokens=3, ignore_eos=True) for i in range(4)]
+    outcomes = world.run({0: requests})
+    assert [request.num_cached_tokens for request in requests] == [0, 32, 32, 32]
+    for i, request in enumerate(requests):
+        assert outcomes[request.request_id].token_ids == expected_output([*shared, i + 1], 0, 36, ignore_eos=True)
+
+
+def test_an_aborted_request_leaves_its_finished_prompt_pages_to_others():
+    prompt = list(range(1, 30)) * 5
+    world = World(num_slots=1, num_pages=100, max_model_len=170, num_tiles=1)
+    doomed = world.request("doomed", prompt, max_tokens=5)
+    heir = world.request("heir", prompt, arrival=1, max_tokens=5)
+    outcomes = world.run({0: [doomed], 2: [Abort("doomed")], 6: [heir]})
+    assert outcomes["doomed"].finish_reason is FinishReason.ABORT
+    assert heir.num_cached_tokens >= 64
+    assert outcomes["heir"].token_ids == expected_output(prompt, 0, len(prompt) + 5)
+
+
+def test_different_salts_share_nothing():
+    prompt = list(range(1, 17))
+    world = World(num_pages=60)
+    requests = [world.request(str(i), prompt, arrival=i, max_tokens=1) for i in range(3)]
+    requests[1].cache_salt = "tenant"
+    world.run({0: requests[:1], 5: requests[1:2], 10: requests[2:]})
+    assert [request.num_cached_tokens for request in requests] == [0, 0, 12]
+
+
+def test_a_value_that_is_no_token_ends_its_request_alone(monkeypatch):
+    world = World()
+    broken = world.request("broken", [1, 2], max_tokens=5, ignore_eos=True)
+    fine = world.request("fine", [3, 4], arrival=1, max_tokens=5, ignore_eos=True)
+    monkeypatch.setattr(
+        "tests.fakes.runner.next_token", lambda ids, seed: VOCAB_SIZE if ids[0] == 1 else next_token(ids, seed)
+    )
+    outcomes = world.run({0: [broken, fine]})
+    assert outcomes["broken"].finish_reason is FinishReason.ERROR
+    assert "not a number" in outcomes["broken"].error
+    assert outcomes["fine"].token_ids == expected_output([3, 4], 0, 7, ignore_eos=True)
+
+
+def test_what_a_failed_request_computed_is_not_found_again(monkeypatch):
+    prompt = list(range(1, 39)) * 4
+    world = World(num_slots=2, num_pages=100, max_model_len=170, num_tiles=1)  # three steps for the prompt
+    monkeypatch.setattr("tests.fakes.runner.next_token", lambda ids, seed: VOCAB_SIZE)
+    outcomes = world.run({0: [world.request("broken", prompt, max_tokens=5)]})
+    assert outcomes["broken"].finish_reason is FinishReason.ERROR
+    assert world.pool.num_cached == 0
+
+
+def test_a_budget_that_would_starve_prompts_is_refused():
+    with pytest.raises(ValueError, match=r"max_num_batched_tokens is 64; it must be at least max_num_seqs \(8\)"):
+        Scheduler(
+            PagePool(4),
+            SequenceBuffer(8, 16, 4),
+            page_size=4,
+            max_num_batched_tokens=64,
+            chunk_alignment=TILE_SIZE,
+            vocab_size=VOCAB_SIZE,
+            eos_token_ids=frozenset(),
+        )
+
+
+def test_one_id_is_one_request():
+    world = World()
+    world.scheduler.add(world.request("a", [1]))
+    with pytest.raises(ValueError, match="'a' is known already"):
+        world.scheduler.add(world.request("a", [2]))
+
+
+def test_a_top_k_above_every_vocabulary_keeps_it_whole():
+    buffer = SequenceBuffer(1, 16, 4)
+    buffer.add_request(Request("a", [1], SamplingParams(top_k=2**31), seed=0, max_length=2))
+    assert buffer.sampling.ints[0, TOP_K] == 2**31 - 1
+
+
+def test_a_request_does_not_wait_for_what_another_computes_again_behind_its_prompt():
+    """Pages of the output are promised too where they are computed again, and each promise is kept at once."""
+    world = World(num_slots=4, num_pages=600, page_size=4, max_model_len=600, num_tiles=1)
+    twins = [world.request(str(i), [5, 6, 7], arrival=i, max_tokens=400, ignore_eos=True) for i in range(2)]
+    published = {"0": [], "1": []}
+    publish = world._publish
+
+    def watch(events):
+        for event in events:
+            published[event.request.request_id].append(world.runner.num_steps)
+        publish(events)
+
+    world._publish = watch
+
+    def lose_the_pages():
+        world.scheduler.send_all_back()
+        world.runner.cache[:] = -7
+
+    outcomes = world.run({0: twins, 300: [Call(lose_the_pages)]})
+    assert outcomes["0"].token_ids == outcomes["1"].token_ids == expected_output([5, 6, 7], 0, 403, ignore_eos=True)
+    steps = published["1"]
+    assert max(after - before for before, after in pairwise(steps)) <= 20
+
+
+def test_what_was_committed_before_a_failure_is_told():
+    world = World()
+    dispatch = world.runner.dispatch
+
+    def failing(plan):
+        if world.runner.num_steps == 6:
+            raise RuntimeError("the device is gone")
+        return dispatch(plan)
+
+    world.runner.dispatch = failing
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        world.run({0: [world.request("a", [1, 2], max_tokens=5, ignore_eos=True), world.request("b", [3], arrival=1)]})
+    assert len(world.outcomes["a"].token_ids) == world.scheduler.counters.num_generation_tokens - len(
+        world.outcomes["b"].token_ids
+    )
+    assert world.outcomes["a"].finish_reason is FinishReason.LENGTH
+
+
+def test_the_events_of_drained_steps_come_before_the_call_that_drained_them():
+    world = World()
+    seen = []
+    call = Call(lambda: seen.append((len(request.token_ids) - 2, len(world.outcomes["a"].token_ids))))
+    request = world.request("a", [1, 2], max_tokens=20, ignore_eos=True)
+    world.run({0: [request], 8: [call]})
+    [(committed, told)] = seen
+    assert committed == told > 0
+
+
+def test_a_leak_is_found_in_a_quiet_moment():
+    world = World()
+    world.scheduler.check_idle()
+    world.pool.allocate(2)
+    with pytest.raises(RuntimeError, match="2 pages and 0 slots are held by no request"):
+        world.scheduler.check_idle()

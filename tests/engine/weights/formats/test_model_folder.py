@@ -1,0 +1,66 @@
+"""Model folders and the JSON in them: what is told of values that are missing or of the wrong kind."""
+
+import os
+
+import pytest
+
+from engine.weights.formats.model_folder import JsonFile, ModelFolder, ModelFolderError
+
+VALUES = {"text": "x", "flag": False, "count": 3, "share": 0.5, "table": {"inner": 1}, "none": None, "list": [1]}
+
+
+@pytest.fixture
+def file(tmp_path):
+    return JsonFile(tmp_path / "config.json", VALUES)
+
+
+def test_values_by_their_kind(file):
+    assert (file.text("text"), file.flag("flag"), file.integer("count", least=1)) == ("x", False, 3)
+    assert (file.positive_number("share"), file.positive_number("count")) == (0.5, 3.0)
+    assert file.table("table").integer("inner", least=0) == 1
+    assert file.value("list") == [1]
+    assert set(file.names) == set(VALUES)
+
+
+@pytest.mark.parametrize("key", ["none", "missing"])
+def test_null_counts_as_absent(file, key):
+    assert [file.text(key), file.flag(key), file.table(key), file.positive_number(key)] == [None] * 4
+    assert file.integer(key, least=0) is None
+    with pytest.raises(ModelFolderError, match=f"config.json lacks {key}"):
+        file.required_integer(key, least=0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda file: file.text("count"), "count is 3; it must be a string"),
+        (lambda file: file.flag("count"), "count is 3; it must be true or false"),
+        (lambda file: file.table("list"), r"list is \[1\]; it must be an object"),
+        (lambda file: file.integer("flag", least=0), "flag is false; it must be an integer from 0 to 2147483647"),
+        (lambda file: file.integer("share", least=0), "share is 0.5; it must be an integer"),
+        (lambda file: file.integer("count", least=4, most=9), "count is 3; it must be an integer from 4 to 9"),
+        (lambda file: file.integer("count", least=0, most=2), "count is 3; it must be an integer from 0 to 2"),
+        (lambda file: file.positive_number("flag"), "flag is false; it must be a number above 0"),
+        (lambda file: file.positive_number("text"), 'text is "x"; it must be a number above 0'),
+    ],
+)
+def test_wrong_kinds_are_named(file, ask, words):
+    with pytest.raises(ModelFolderError, match=words):
+        ask(file)
+
+
+def test_long_values_are_shortened():
+    error = JsonFile("config.json", {"key": "x" * 1000}).error("key", "it must be short")
+    assert len(str(error)) < 150
+
+
+def test_files_of_a_folder(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "a": 1}')
+    (tmp_path / "text").write_bytes("é".encode())
+    os.mkfifo(tmp_path / "pipe")
+    folder = ModelFolder(tmp_path)
+    assert folder.config.value("a") == 1
+    assert (folder.text("text"), folder.text("missing"), folder.json("missing")) == ("é", None, None)
+    assert folder.file("pipe") is None  # which would wait for a writer
+    with pytest.raises(ModelFolderError, match="cannot be read"):
+        folder.file("x" * 5000)

@@ -1,0 +1,31 @@
+"""Arrays that the device takes over: zeros, aligned, and the device's own memory afterwards."""
+
+import mmap
+
+import jax
+import numpy as np
+import pytest
+
+from engine.weights.host_memory import large_array
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, "bfloat16"], ids=str)
+def test_the_device_takes_it_over_as_it_is(dtype):
+    array = large_array((3, 1000), jax.numpy.dtype(dtype))
+    assert not array.any()
+    assert array.ctypes.data % mmap.PAGESIZE == 0
+    on_device = jax.device_put(array)
+    assert on_device.unsafe_buffer_pointer() == array.ctypes.data
+
+
+def test_of_nothing():
+    assert large_array((0, 4), np.float32).shape == (0, 4)
+
+
+def test_a_system_without_huge_pages(monkeypatch):
+    class Memory(mmap.mmap):
+        def madvise(self, advice):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Memory)
+    assert large_array((4, 4), np.float32).shape == (4, 4)

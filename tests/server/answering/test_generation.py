@@ -1,0 +1,152 @@
+"""Generations over the fake engine: deltas, merging, stop strings, aborts, counts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.border.types import EngineError, FinishReason
+from server.answering.choice import Delta
+from server.answering.generation import Generation
+from server.answering.metrics import Metrics
+from server.answering.prompts import prepare
+from server.wire.requests import CompletionRequest
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import EOS, FakeTextModel
+from tests.server.pacing import read_at_pace
+
+
+async def submit(engine: FakeEngineClient, **body: Any) -> Generation:
+    if not engine.is_alive:
+        engine.start(asyncio.get_running_loop())
+    request = CompletionRequest.parse(body)
+    text_model = FakeTextModel().model
+    prompts = await prepare(request, text_model, engine.client)
+    return Generation.submit(request, prompts, engine=engine.client, text_model=text_model, metrics=Metrics())
+
+
+async def read_some(generation: Generation) -> list[Delta]:
+    return await asyncio.wait_for(generation.__anext__(), 5)
+
+
+async def test_what_piles_up_is_one_delta() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    generation = await submit(engine, prompt="abcdef")
+    engine.step(3)
+    assert await read_some(generation) == [Delta(0, "abc", [97, 98, 99], None)]
+    engine.step(9)
+    assert await read_some(generation) == [Delta(0, "def", [100, 101, 102, EOS], FinishReason.STOP)]
+    with pytest.raises(StopAsyncIteration):
+        await generation.__anext__()
+    assert generation.usage.num_completion_tokens == 7
+
+
+@pytest.mark.parametrize("sizes", [[1] * 20, [2] * 10, [3] * 7, [7, 1, 12], [20]])
+async def test_every_pace_gives_the_same_text_and_counts(sizes: list[int]) -> None:
+    text = "wave é🌊 ENd END tail"
+    engine = FakeEngineClient(respond=lambda *_: list(text.encode()), is_manual=True)
+    generation = await submit(engine, prompt="x", max_tokens=100, stop=["END", "zzz"])
+    deltas = await read_at_pace(engine, generation, [*sizes, 20])
+    assert "".join(delta.text for delta in deltas) == "wave é🌊 ENd "
+    token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
+    assert token_ids == list("wave é🌊 ENd END".encode())
+    assert generation.usage.num_completion_tokens == len(token_ids)
+    assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+    assert deltas[-1].finish_reason is FinishReason.STOP
+    assert all(delta.text for delta in deltas[:-1])
+    assert engine.running == {}
+
+
+async def test_tokens_without_text_come_with_the_next_text() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    generation = await submit(engine, prompt="é!")
+    reading = asyncio.create_task(read_some(generation))
+    engine.step()
+    await asyncio.sleep(0.005)
+    assert not reading.done()
+    engine.step()
+    assert await reading == [Delta(0, "é", [0xC3, 0xA9], None)]
+    await generation.aclose()
+
+
+async def test_half_a_character_at_the_end_is_shown_as_such() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    generation = await submit(engine, prompt="aé", max_tokens=2)
+    engine.step(2)
+    assert await read_some(generation) == [Delta(0, "a\ufffd", [97, 0xC3], FinishReason.LENGTH)]
+
+
+async def test_a_stop_string_completed_by_the_flush() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    generation = await submit(engine, prompt="aé", max_tokens=2, stop="a\ufffd")
+    engine.step(2)
+    assert await read_some(generation) == [Delta(0, "", [97, 0xC3], FinishReason.STOP)]
+
+
+async def test_abort_delivers_what_is_there_and_ends_with_abort() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    generation = await submit(engine, prompt="abcX", n=2, stop="XY")
+    engine.step(4)
+    generation.abort()
+    deltas = [delta async for batch in generation for delta in batch]
+    assert sorted((delta.index, delta.text, delta.finish_reason) for delta in deltas) == [
+        (0, "abcX", FinishReason.ABORT),
+        (1, "abcX", FinishReason.ABORT),
+    ]
+    assert generation.finish_reason is FinishReason.ABORT
+    assert generation.usage.num_completion_tokens == 8
+
+
+async def test_abort_is_told_even_if_the_model_ended_in_the_same_moment() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    generation = await submit(engine, prompt="ab")
+    engine.step(5)
+    generation.abort()
+    assert await read_some(generation) == [Delta(0, "ab", [97, 98, EOS], FinishReason.ABORT)]
+
+
+@pytest.mark.parametrize("n", [1, 4])
+async def test_leaving_by_cancellation_aborts(n: int) -> None:
+    engine = FakeEngineClient(is_manual=True)
+
+    async def run() -> None:
+        async with await submit(engine, prompt="ab", n=n) as generation:
+            await generation.collect()
+
+    running = asyncio.create_task(run())
+    await asyncio.sleep(0.01)
+    assert len(engine.running) == n
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert engine.running == {}
+    assert len(engine.aborted) == n
+    assert len(asyncio.all_tasks()) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_engine_error_is_raised(n: int) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    async with await submit(engine, prompt="ab", n=n) as generation:
+        engine.fail("the device is gone")
+        with pytest.raises(EngineError, match="the device is gone"):
+            await generation.collect()
+    with pytest.raises(StopAsyncIteration):
+        await generation.__anext__()
+
+
+async def test_several_choices_wait_for_a_slow_reader() -> None:
+    """However far the engine runs ahead, at most two events per choice are out of its mailboxes."""
+    engine = FakeEngineClient(is_manual=True, max_model_len=1000)
+    generation = await submit(engine, prompt="a" * 400, n=4, max_tokens=400)
+    engine.step()
+    await read_some(generation)
+    for _ in range(399):
+        engine.step()
+        await asyncio.sleep(0)
+    assert sum(stream.num_events_read for stream in engine.submitted) <= 4 + 2 * 4
+    answers = await generation.collect()
+    assert [len(answer.text) for answer in answers] == [399] * 4
+    await generation.aclose()

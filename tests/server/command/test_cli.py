@@ -1,0 +1,168 @@
+"""The command line: help, usage errors, and `eagre complete` against a server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+
+import pytest
+
+from engine.border.types import Progress
+from server.command import cli, complete
+from server.command.complete import CompleteError, NoServer, write_remote
+from server.startup import loading
+from server.startup.loading import LoadedModel
+from server.startup.settings import ServerSettings
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel, render
+from tests.server.conftest import RunningServer, StartServer, eventually
+
+
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("complete",)])
+def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "examples:\n  eagre" in shown
+    if arguments == ("serve",):
+        assert "--max-num-batched-tokens" in shown
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, server.command.cli as cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'jax', 'numpy', 'aiohttp', 'pydantic', 'tokenizers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30)
+
+
+@pytest.mark.parametrize("module", ["server", "server.command.cli"])
+def test_it_runs_as_a_module(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "pull", "no-such-model"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("eagre: unknown model 'no-such-model'")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("eagre ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["dance"], ["complete"], ["complete", "x", "--max-tokens", "y"], ["serve", "-x"]]
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_wrong_setting_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--port", "70000"]) == 2
+    assert capsys.readouterr().err == "eagre: port is 70000; it must be from 0 to 65535\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_an_unknown_model_cannot_be_pulled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "no-such-model"]) == 1
+    assert "no-such-model" in capsys.readouterr().err
+
+
+async def run_cli(*arguments: str) -> int:
+    """In a thread, as it runs a loop of its own."""
+    return await asyncio.to_thread(cli.main, list(arguments))
+
+
+async def test_complete_streams_from_a_server(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run_cli("complete", "tidé 🌊", "--url", server.url, "--seed", "3", "--temperature", "0") == 0
+    assert capsys.readouterr().out == "tidé 🌊\n"
+    params = server.engine.submitted[0].params
+    assert (params.max_tokens, params.seed, params.temperature) == (256, 3, 0.0)
+
+
+async def test_complete_as_chat_and_from_standard_input(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    assert await run_cli("complete", "-", "--chat", "--url", server.url + "/v1/") == 0
+    assert capsys.readouterr().out == render({"role": "user", "content": "hello"}) + "\n"
+
+
+async def test_the_address_may_come_from_the_environment(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGRE_URL", server.url)
+    assert await run_cli("complete", "abc") == 0
+    assert capsys.readouterr().out == "abc\n"
+
+
+async def test_a_refusal_is_one_line_and_1(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run_cli("complete", "x", "--url", server.url, "--temperature", "3") == 1
+    assert capsys.readouterr().err == "eagre: temperature is 3.0; it must be from 0 to 2\n"
+
+
+async def test_a_named_server_that_does_not_answer_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run_cli("complete", "x", "--url", "http://127.0.0.1:1") == 1
+    assert "no server answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+async def test_without_a_server_the_model_is_loaded_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngineClient()
+
+    def load(settings: ServerSettings, _progress: Progress) -> LoadedModel:
+        assert settings.max_num_seqs == 1
+        return LoadedModel(engine.client, FakeTextModel().model)
+
+    monkeypatch.setattr(loading, "load_model", load)
+    monkeypatch.setattr(complete, "DEFAULT_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("EAGRE_URL", raising=False)
+    assert await run_cli("complete", "abc") == 0
+    shown = capsys.readouterr()
+    assert shown.out == "abc\n"
+    assert shown.err.startswith("no server at http://127.0.0.1:1; loading the model here\n")
+    assert engine.is_shut_down
+
+
+async def test_cancelling_a_remote_answer_aborts_it(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    pieces: list[str] = []
+    answering = asyncio.create_task(write_remote(server.url, {"prompt": "abc"}, pieces.append))
+    await eventually(lambda: len(engine.running) == 1)
+    engine.step()
+    await eventually(lambda: pieces == ["a"])
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    await server.assert_all_streams_ended()
+    assert len(engine.aborted) == 1
+
+
+async def test_an_error_within_the_stream_is_raised(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    answering = asyncio.create_task(write_remote(server.url, {"prompt": "abc"}, lambda _: None))
+    await eventually(lambda: len(engine.running) == 1)
+    engine.fail("the device is gone")
+    with pytest.raises(CompleteError, match="the device is gone"):
+        await answering
+
+
+async def test_nothing_listening_is_told_apart() -> None:
+    with pytest.raises(NoServer):
+        await write_remote("http://127.0.0.1:1", {"prompt": "a"}, lambda _: None)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate, count
+
+import numpy as np
+import pytest
+
+from sampling.grammar import GrammarError
+from server.grammar import matcher as grammar_matcher
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.matcher import GrammarMatcher, first_reason
+from server.grammar.vocabulary import GrammarVocabulary
+from server.wire.structured_outputs import Grammar, GrammarKind
+from tests.fakes.grammar_walk import MergedBytes, allowed_tokens
+
+END, OTHER_END, CONTROL = 257, 259, 256
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> GrammarVocabulary:
+    return GrammarVocabulary(MergedBytes(), MergedBytes.vocab_size)
+
+
+@pytest.fixture
+def compiled(vocabulary: GrammarVocabulary) -> CompiledGrammar:
+    return CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "ab?"), vocabulary)
+
+
+def allowed(matcher: GrammarMatcher) -> list[int]:
+    return allowed_tokens(matcher, MergedBytes.vocab_size).tolist()
+
+
+def test_a_token_that_is_not_allowed(compiled: CompiledGrammar) -> None:
+    matcher = compiled.matcher()
+    with pytest.raises(GrammarError, match="does not allow token 98 here"):
+        matcher.accept(ord("b"))
+    with pytest.raises(GrammarError, match="cannot go on"):
+        matcher.fill_mask(np.zeros(10, np.uint32))
+    with pytest.raises(GrammarError):
+        matcher.accept(ord("a"))
+
+
+@pytest.mark.parametrize("token_id", [CONTROL, END, 5_000_000])
+def test_control_tokens_are_none_of_the_text(compiled: CompiledGrammar, token_id: int) -> None:
+    with pytest.raises(GrammarError, match=f"token {token_id}"):
+        compiled.matcher().accept(token_id)
+
+
+@pytest.mark.parametrize("text", ["a", "ab"])
+def test_end_tokens_are_accepted_at_the_end_again_and_again(compiled: CompiledGrammar, text: str) -> None:
+    matcher = compiled.matcher()
+    for byte in text.encode():
+        matcher.accept(byte)
+    for end in (OTHER_END, END, END):
+        matcher.accept(end)
+        assert allowed(matcher) == [END, OTHER_END]
+    with pytest.raises(GrammarError):
+        matcher.accept(ord("b"))
+
+
+def test_matchers_of_one_grammar_know_nothing_of_each_other(compiled: CompiledGrammar) -> None:
+    one, other = compiled.matcher(), compiled.matcher()
+    one.accept(ord("a"))
+    with pytest.raises(GrammarError):
+        one.accept(ord("a"))
+    assert allowed(other) == [ord("a"), MergedBytes.token_bytes.index(b"ab")]
+    assert allowed(compiled.matcher()) == allowed(other)
+
+
+def test_a_state_too_complex_for_the_limits_is_an_error(vocabulary: GrammarVocabulary) -> None:
+    source = "(.{0,300}x.{0,300}y){30}"
+    matcher = CompiledGrammar.compile(Grammar(GrammarKind.REGEX, source), vocabulary).matcher()
+
+    def write_on() -> None:
+        for step in range(6000):
+            assert b"xay"[step % 3] in allowed(matcher)
+            matcher.accept(b"xay"[step % 3])
+
+    with pytest.raises(GrammarError, match="too many"):
+        write_on()
+
+
+@pytest.fixture
+def letters(vocabulary: GrammarVocabulary) -> GrammarMatcher:
+    return CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "a*"), vocabulary).matcher()
+
+
+def write(matcher: GrammarMatcher, num_tokens: int) -> None:
+    for _ in range(num_tokens):
+        matcher.fill_mask(np.zeros(10, np.uint32))
+        matcher.accept(ord("a"))
+
+
+def run_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
+    """A clock on which the n-th look at it comes `seconds(n)` after the one before."""
+    times = accumulate(map(seconds, count()))
+    monkeypatch.setattr(grammar_matcher, "thread_time", lambda: next(times))
+
+
+def test_what_takes_too_long_token_by_token_is_given_up(
+    letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_clock(monkeypatch, lambda look: 0.035)  # mask and token, 70 ms together
+    write(letters, 10)
+    with pytest.raises(GrammarError, match="more than 20 ms a token"):
+        letters.fill_mask(np.zeros(10, np.uint32))
+
+
+def test_what_takes_long_at_times_goes_on(letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_clock(monkeypatch, lambda look: 0.3 if look % 100 == 1 else 0.001)
+    write(letters, 500)
+
+
+@pytest.mark.parametrize("row", [np.zeros(10, np.int32), np.zeros(20, np.uint32)[::2]])
+def test_only_a_row_of_words_is_written_to(compiled: CompiledGrammar, row: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="uint32"):
+        compiled.matcher().fill_mask(row)
+
+
+def test_a_row_of_another_length_is_refused(compiled: CompiledGrammar) -> None:
+    with pytest.raises(ValueError, match="size"):
+        compiled.matcher().fill_mask(np.zeros(3, np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        ("at 1(8): failed to compile JSON schema: Unknown format: x\n   1 | start: …", "Unknown format: x"),
+        ('at 1(8): invalid regex "a$b" (in regex): lookarounds\n   1 | start', "lookarounds"),
+        ("regex parse error:\n    [\n    ^\nerror: unclosed character class\n   1 | x", "unclosed character class"),
+        ('at 3(8): unknown name: "x"\n   3 | start: x', 'at 3(8): unknown name: "x"'),
+        ("panic: index out of bounds\n<backtrace>\n 1: /home/somebody/file.rs", "it is not supported"),
+        ("", "it is not supported"),
+    ],
+)
+def test_the_first_reason(report: str, reason: str) -> None:
+    assert first_reason(report) == reason
+
+
+def test_a_long_reason_keeps_its_end() -> None:
+    reason = first_reason("at 1(8): " + "x" * 10_000 + " is wrong")
+    assert len(reason) < 300
+    assert reason.startswith("at 1(8): xxx")
+    assert reason.endswith("is wrong")

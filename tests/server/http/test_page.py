@@ -1,0 +1,102 @@
+"""The playground's files over HTTP."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from server.http.page import load_playground
+from tests.server.conftest import RunningServer, eventually
+from tests.static.devtools import Browser, Page, find_chromium
+
+CHROMIUM = find_chromium()
+
+
+async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
+    async with server.http.get(server.url + "/") as response:
+        assert response.content_type == "text/html"
+        page = await response.text()
+    links = re.findall(r'(?:href|src)="(/[^"]+)"', page)
+    assert links
+    for link in links:
+        async with server.http.get(server.url + link) as response:
+            assert response.status == 200, link
+            if link.endswith(".js"):
+                assert response.content_type == "text/javascript"
+
+
+async def test_every_module_is_served(server: RunningServer) -> None:
+    for path, file in load_playground().items():
+        async with server.http.get(f"{server.url}/static/{path}") as response:
+            assert await response.read() == file.body
+
+
+@pytest.mark.parametrize("path", ["/", "/static/index.html", "/static/js/app.js"])
+async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path: str) -> None:
+    async with server.http.get(server.url + path) as response:
+        directives = response.headers["Content-Security-Policy"].split("; ")
+        etag = response.headers["ETag"]
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert directives == [
+        "default-src 'self'",
+        "connect-src 'self' ws: wss:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+    async with server.http.get(server.url + path, headers={"If-None-Match": etag}) as response:
+        assert response.headers["Content-Security-Policy"].split("; ") == directives
+
+
+def test_the_page_has_nothing_inline() -> None:
+    """The policy would keep it from working."""
+    page = load_playground()["index.html"].body.decode()
+    assert not re.search(r"<style|\bstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:|data:", page)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+async def test_a_browser_has_nothing_to_complain_of(server: RunningServer) -> None:
+    """The page works under its own policy: the browser reports whatever it refuses."""
+    assert CHROMIUM is not None
+    browser = Browser(CHROMIUM)
+
+    async def continue_story(page: Page, transport: str) -> None:
+        num_asked = len(server.engine.submitted)
+        await page.click(f"input[name=transport][value={transport}]")
+        await page.evaluate("document.querySelector('#story-text').focus()")
+        await page.press("Enter")
+        await eventually(lambda: len(server.engine.submitted) > num_asked)
+        await page.wait_for("document.querySelector('#story-page').dataset.finish")
+
+    await browser.start()
+    try:
+        page = await browser.open(server.url + "/")
+        await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+        await continue_story(page, "sse")
+        await continue_story(page, "websocket")
+        assert page.complaints() == []
+    finally:
+        await browser.close()
+
+
+async def test_a_known_etag_gets_a_304(server: RunningServer) -> None:
+    async with server.http.get(server.url + "/") as response:
+        etag = response.headers["ETag"]
+    async with server.http.get(server.url + "/", headers={"If-None-Match": etag}) as response:
+        assert response.status == 304
+        assert await response.read() == b""
+    async with server.http.get(server.url + "/", headers={"If-None-Match": '"old"'}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../pyproject.toml", "/static/%2e%2e/pyproject.toml", "/static/__init__.py", "/static/js", "/static/"],
+)
+async def test_nothing_else_is_served(server: RunningServer, path: str) -> None:
+    from yarl import URL
+
+    async with server.http.get(URL(server.url + path, encoded=True)) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "unknown_url"

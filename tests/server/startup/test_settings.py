@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+import pytest
+
+from server.startup.settings import ServerSettings, SettingsError
+
+
+def parse(*arguments: str, **environment: str) -> ServerSettings:
+    parser = argparse.ArgumentParser()
+    ServerSettings.add_flags(parser)
+    return ServerSettings.from_sources(vars(parser.parse_args(arguments)), environment)
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = parse()
+    assert settings == ServerSettings()
+    assert (settings.host, settings.port, settings.max_body_bytes) == ("127.0.0.1", 8000, 4 * 1024 * 1024)
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
+    assert parse("--port", "1", EAGRE_PORT="2").port == 1
+    assert parse(EAGRE_PORT="2").port == 2
+
+
+def test_a_cache_in_an_unknown_home_is_a_bad_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGRE_CACHE", "~nobody-of-this-name/cache")
+    with pytest.raises(SettingsError, match="home"):
+        parse()
+
+
+def test_every_field_has_a_flag_and_a_variable() -> None:
+    given = {
+        "host": "0.0.0.0",
+        "port": "9",
+        "model": "m.gguf",
+        "served_model_name": "s",
+        "dtype": "auto",
+        "quantize": "int4",
+        "matmul_backend": "native",
+        "attention_backend": "xla",
+        "max_model_len": "64",
+        "max_num_seqs": "4",
+        "max_num_batched_tokens": "96",
+        "page_size": "8",
+        "num_pages": "20",
+        "memory_utilization": "0.5",
+        "kv_cache_bytes": "1000000",
+        "kv_cache_dtype": "int8",
+        "no_prefix_caching": "1",
+        "synchronous": "true",
+        "seed": "5",
+        "max_num_queued_requests": "6",
+        "max_num_queued_tokens": "7",
+        "request_timeout": "60",
+        "queue_timeout": "5.5",
+        "max_body_bytes": "2048",
+        "max_grammar_bytes": "4096",
+        "grammar_timeout": "2.5",
+        "shutdown_timeout": "1.5",
+        "ping_interval": "2",
+        "write_timeout": "3",
+        "allowed_origins": "https://a.example, https://b.example",
+        "log_level": "debug",
+        "log_format": "json",
+    }
+    assert set(given) == {setting.name for setting in fields(ServerSettings)}
+    from_environment = parse(**{"EAGRE_" + name.upper(): value for name, value in given.items()})
+    flags = []
+    for name, value in given.items():
+        flags += ["--" + name.replace("_", "-")] + ([] if name in ("no_prefix_caching", "synchronous") else [value])
+    assert parse(*flags) == from_environment
+    assert from_environment.allowed_origins == ("https://a.example", "https://b.example")
+    config = from_environment.engine_config((2,))
+    assert (config.max_model_len, config.max_num_seqs, config.page_size) == (64, 4, 8)
+    assert (config.dtype, config.quantize) == ("auto", "int4")
+    assert (config.matmul_backend, config.attention_backend) == ("native", "xla")
+    assert (config.overlap, config.enable_prefix_caching, config.eos_token_ids) == (False, False, (2,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (("--port", "x"), {}, "--port is 'x'; it must be an integer"),
+        ((), {"EAGRE_PORT": "x"}, "EAGRE_PORT is 'x'; it must be an integer"),
+        (("--port", "70000"), {}, "port is 70000; it must be from 0 to 65535"),
+        (("--ping-interval", "0"), {}, "ping_interval is 0.0; it must be above 0"),
+        (("--memory-utilization", "2"), {}, "memory_utilization is 2.0"),
+        (("--dtype", "float16"), {}, "float32 or bfloat16"),
+        (("--quantize", "int3"), {}, "quantize is 'int3'; it must be int8 or int4"),
+        (("--quantize", "int8", "--dtype", "float32"), {}, "quantize is int8 and dtype float32; quantised weights"),
+        (("--matmul-backend", "cuda"), {}, "matmul_backend is 'cuda'; it must be auto, native or xla"),
+        ((), {"EAGRE_ATTENTION_BACKEND": "x"}, "attention_backend is 'x'; it must be auto, native or xla"),
+        (("--log-level", "loud"), {}, "log_level is 'loud'"),
+        ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
+        (("--max-grammar-bytes", "0"), {}, "max_grammar_bytes is 0; it must be from 1 to 262144"),
+        (("--grammar-timeout", "0"), {}, "grammar_timeout is 0.0; it must be above 0"),
+        (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),
+    ],
+)
+def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str, str], words: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse(*arguments, **environment)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["ping-interval", "write-timeout", "shutdown-timeout"])
+@pytest.mark.parametrize("seconds", ["inf", "nan", "86401"])
+def test_times_are_bounded(name: str, seconds: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name.replace('-', '_')} is .*86400"):
+        parse(f"--{name}", seconds)
+
+
+def test_a_budget_that_would_starve_prompts_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(SettingsError, match="max_num_batched_tokens is 100; it must be at least 128"):
+        parse("--max-num-batched-tokens", "100")

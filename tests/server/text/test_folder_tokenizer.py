@@ -1,0 +1,296 @@
+"""Tokenizers of model folders, against the `tokenizers` and `sentencepiece` libraries themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Reference
+from tokenizers.models import BPE, WordLevel
+
+from engine.weights.formats.model_folder import ModelFolder, ModelFolderError
+from server.text.detokenizer import IncrementalDetokenizer
+from server.text.folder_metadata import read_folder_metadata
+from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.tokenizer import Tokenizer
+from tests.golden.tiny_llama import CONFIG
+from tests.model_folders import BOS, END_OF_TURN, EOS, TOKENIZER_CONFIG, TOOL, byte_level_tokenizer, write_json
+from tests.server.test_sentencepiece_bpe import train
+
+TEXTS = st.text(max_size=30)
+
+
+def write(
+    folder: Path,
+    reference: Reference | None = None,
+    *,
+    config: dict[str, Any] | None = None,
+    tokenizer_config: dict[str, Any] | None = None,
+) -> Path:
+    """The text side of a model folder, without weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", CONFIG | (config or {}))
+    if reference is not None:
+        reference.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG if tokenizer_config is None else tokenizer_config)
+    return folder
+
+
+def load(path: Path) -> Tokenizer:
+    folder = ModelFolder(path)
+    return load_folder_tokenizer(folder, read_folder_metadata(folder))
+
+
+def marked_tokenizer() -> Reference:
+    """As Llama 2's: spaces marked, a space before a text, unknown characters as bytes."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁helowrd", "▁h", "el", "lo"]
+    merges = [("▁", "h"), ("e", "l"), ("l", "o")]
+    vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
+    reference = Reference(BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    reference.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    reference.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    reference.add_special_tokens(["<unk>", "<s>", "</s>"])
+    reference.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return reference
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Reference]:
+    reference = byte_level_tokenizer()
+    return load(write(tmp_path_factory.mktemp("model"), reference)), reference
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Reference]:
+    reference = marked_tokenizer()
+    return load(write(tmp_path_factory.mktemp("model"), reference)), reference
+
+
+def in_steps(tokenizer: Tokenizer, token_ids: list[int]) -> str:
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    return "".join(detokenizer.decode([token_id]) for token_id in token_ids) + detokenizer.flush()
+
+
+@given(st.one_of(TEXTS, st.lists(st.sampled_from(["hello", " w", TOOL, "<|im_end|>", "</s>", "é"])).map("".join)))
+def test_byte_level_equals_the_library(byte_level: tuple[Tokenizer, Reference], text: str) -> None:
+    tokenizer, reference = byte_level
+    token_ids = tokenizer.encode(text, add_special_tokens=True)
+    assert token_ids == reference.encode(text, add_special_tokens=True).ids
+    assert tokenizer.encode(text, add_special_tokens=False) == token_ids[1:]
+    expected = reference.decode(token_ids, skip_special_tokens=True)
+    assert tokenizer.decode(token_ids) == in_steps(tokenizer, token_ids) == expected
+
+
+@given(st.one_of(TEXTS, st.lists(st.sampled_from(["hello", " w", "</s>", "é", "日"])).map("".join)))
+def test_marked_spaces_equal_the_library(marked: tuple[Tokenizer, Reference], text: str) -> None:
+    tokenizer, reference = marked
+    token_ids = tokenizer.encode(text, add_special_tokens=True)
+    assert token_ids == reference.encode(text, add_special_tokens=True).ids
+    # An output keeps the space that it begins with: it goes on after the prompt.
+    text = tokenizer.decode(token_ids)
+    assert text.removeprefix(" ") == reference.decode(token_ids, skip_special_tokens=True)
+    assert in_steps(tokenizer, token_ids) == text
+
+
+def test_bytes_of_a_character_come_together(marked: tuple[Tokenizer, Reference]) -> None:
+    tokenizer, _ = marked
+    token_ids = [3 + byte for byte in "日".encode()]
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    assert [detokenizer.decode([token_id]) for token_id in token_ids] == ["", "", "日"]
+    assert tokenizer.token_text(token_ids[0]) == "<0xE6>"
+
+
+def test_metaspace_marks_spaces_too(tmp_path: Path) -> None:
+    reference = Reference(BPE({piece: token_id for token_id, piece in enumerate("▁helowrd")}, []))
+    reference.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    reference.decoder = decoders.Metaspace(prepend_scheme="never")
+    tokenizer = load(write(tmp_path, reference, tokenizer_config={}))
+    assert tokenizer.decode(tokenizer.encode("hello world", add_special_tokens=True)) == "hello world"
+
+
+def test_tokens_of_the_matrices_alone_stand_for_nothing(byte_level: tuple[Tokenizer, Reference]) -> None:
+    tokenizer, reference = byte_level
+    assert reference.get_vocab_size() == 266
+    assert tokenizer.vocab_size == len(tokenizer.token_bytes) == CONFIG["vocab_size"] == 320
+    assert (tokenizer.decode([319, 4 + ord("a")]), tokenizer.token_text(319)) == ("a", "")
+
+
+@pytest.mark.parametrize(
+    ("stored", "said", "expected"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"add_bos_token": False}, False),
+        (False, {"add_bos_token": True}, True),
+        (True, {"add_eos_token": False}, True),
+        (False, {"add_bos_token": True, "bos_token": None}, False),
+    ],
+)
+def test_who_decides_on_the_first_token(tmp_path: Path, stored: bool, said: dict[str, Any], expected: bool) -> None:
+    reference = byte_level_tokenizer(adds_bos_token=stored)
+    tokenizer = load(write(tmp_path, reference, tokenizer_config=TOKENIZER_CONFIG | said))
+    plain = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.encode("hello", add_special_tokens=True) == [BOS] * expected + plain
+    assert tokenizer.add_bos_token is expected
+
+
+def test_a_last_token_is_added_where_the_model_wants_it(tmp_path: Path) -> None:
+    tokenizer = load(
+        write(tmp_path, byte_level_tokenizer(), tokenizer_config=TOKENIZER_CONFIG | {"add_eos_token": True})
+    )
+    plain = tokenizer.encode("hello", add_special_tokens=False)
+    assert tokenizer.encode("hello", add_special_tokens=True) == [BOS, *plain, EOS]
+
+
+def test_end_tokens_come_from_everywhere(tmp_path: Path) -> None:
+    folder = write(tmp_path, byte_level_tokenizer(), config={"eos_token_id": 10})
+    assert load(folder).eos_token_ids == (10, EOS, END_OF_TURN)
+    write_json(folder / "generation_config.json", {"eos_token_id": [12, 11]})
+    assert load(folder).eos_token_ids == (12, 11, 10, EOS, END_OF_TURN)
+
+
+def test_prompts_are_neither_cut_nor_filled_up(tmp_path: Path) -> None:
+    reference = byte_level_tokenizer()
+    reference.enable_truncation(4)
+    reference.enable_padding(length=40)
+    assert len(load(write(tmp_path, reference)).encode("x" * 20, add_special_tokens=True)) == 21
+
+
+def test_named_special_tokens_are_special(tmp_path: Path) -> None:
+    """Even if `tokenizer.json` takes them for text."""
+    tokenizer = load(write(tmp_path, byte_level_tokenizer(), tokenizer_config={"eos_token": TOOL}))
+    token_ids = tokenizer.encode(f"hello{TOOL}", add_special_tokens=False)
+    assert tokenizer.decode(token_ids) == "hello"
+    assert tokenizer.eos_token_ids == (token_ids[-1], END_OF_TURN)
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    edit(content)
+    write_json(path, content)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda content: content.update(decoder=None), "the decoder null is not supported; supported are ByteLevel"),
+        (
+            lambda content: content.update(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}),
+            "decoder WordPiece",
+        ),
+        (
+            lambda content: content.update(
+                decoder={
+                    "type": "Sequence",
+                    "decoders": [{"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}, {"type": "Fuse"}],
+                }
+            ),
+            "the decoder Fuse, Replace is not supported",
+        ),
+        (lambda content: content.update(decoder={"type": "Replace"}), "is damaged, or of a kind that is not known"),
+        (lambda content: content.pop("model"), "is damaged, or of a kind that is not known"),
+        (lambda content: content["model"]["vocab"].update(far=1 << 30), "the highest token id is 1073741824"),
+    ],
+)
+def test_pipelines_that_are_not_supported(tmp_path: Path, edit: Callable[[dict[str, Any]], object], words: str) -> None:
+    folder = write(tmp_path, byte_level_tokenizer())
+    change(folder, edit)
+    with pytest.raises(ModelFolderError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
+def test_a_damaged_tokenizer_is_told(tmp_path: Path, content: bytes) -> None:
+    folder = write(tmp_path)
+    (folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ModelFolderError, match=r"tokenizer.json is damaged"):
+        load(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match=r"has no tokenizer: neither tokenizer.json nor tokenizer.model"):
+        load(write(tmp_path))
+
+
+def test_special_tokens_that_nobody_knows_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match=r"the eos_token '<end>' is not in the tokenizer's vocabulary"):
+        load(write(tmp_path, byte_level_tokenizer(), tokenizer_config={"eos_token": "<end>"}))
+
+
+@pytest.mark.parametrize(("token_id", "is_refused"), [(265, True), (300, True), (320, False)])
+def test_tokens_added_elsewhere_are_refused_where_the_model_has_them(
+    tmp_path: Path, token_id: int, is_refused: bool
+) -> None:
+    added = {"added_tokens_decoder": {str(token_id): {"content": "<pad>", "special": True}}}
+    folder = write(tmp_path, byte_level_tokenizer(), tokenizer_config=TOKENIZER_CONFIG | added)
+    if not is_refused:
+        assert load(folder).vocab_size == 320
+        return
+    with pytest.raises(
+        ModelFolderError, match=rf"the added token '<pad>' \({token_id}\) is not in the tokenizer's file"
+    ):
+        load(folder)
+
+
+def test_a_vocabulary_larger_than_the_matrices_keeps_its_tokens(tmp_path: Path) -> None:
+    reference = byte_level_tokenizer()
+    reference.add_tokens([AddedToken(f"<{i}>", special=True) for i in range(100)])
+    assert load(write(tmp_path, reference)).vocab_size == 366
+
+
+def test_sentencepiece_serves_where_there_is_no_json(tmp_path: Path) -> None:
+    original = train()
+    folder = write(tmp_path, config={"vocab_size": 512})
+    (folder / "tokenizer.model").write_bytes(original.serialized_model_proto())
+    tokenizer = load(folder)
+    for text in ("The boat came", "weather 12 é日"):
+        assert tokenizer.encode(text, add_special_tokens=True) == [original.bos_id(), *original.encode(text)]
+        token_ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(token_ids) == in_steps(tokenizer, token_ids) == " " + text
+    assert tokenizer.encode("</s>", add_special_tokens=False) == [original.eos_id()]
+    assert (tokenizer.eos_token_ids, tokenizer.vocab_size) == ((original.eos_id(),), 512)
+    write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG | {"add_bos_token": False})
+    assert load(folder).encode("a", add_special_tokens=True) == original.encode("a")
+
+
+def test_tokens_added_to_sentencepiece_need_the_json(tmp_path: Path) -> None:
+    folder = write(tmp_path, config={"vocab_size": 512})
+    (folder / "tokenizer.model").write_bytes(train().serialized_model_proto())
+    write_json(folder / "added_tokens.json", {"<|im_end|>": 500})
+    with pytest.raises(ModelFolderError, match=r"the added token '<\|im_end\|>' \(500\).*whole tokenizer.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x0a\xff\xff"])
+def test_a_damaged_sentencepiece_model_is_told(tmp_path: Path, content: bytes) -> None:
+    folder = write(tmp_path)
+    (folder / "tokenizer.model").write_bytes(content)
+    with pytest.raises(ModelFolderError, match=r"tokenizer.model is no SentencePiece model, or it is damaged"):
+        load(folder)
+
+
+def test_a_post_processor_that_rewrites_is_told(tmp_path: Path) -> None:
+    reference = Reference(WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
+    reference.pre_tokenizer = pre_tokenizers.Whitespace()
+    reference.decoder = decoders.Metaspace()
+    reference.post_processor = processors.TemplateProcessing(
+        single="<s> $A <s> $A", pair="$A $B", special_tokens=[("<s>", 1)]
+    )
+    with pytest.raises(ModelFolderError, match="does not leave a text's tokens as they are"):
+        load(write(tmp_path, reference, tokenizer_config={}))
+
+
+def test_a_vocabulary_that_cannot_hold_every_text_is_told(tmp_path: Path) -> None:
+    reference = Reference(WordLevel({"a": 0}, unk_token="<unk>"))
+    reference.decoder = decoders.Metaspace()
+    with pytest.raises(ModelFolderError, match=r"cannot tokenise every text: .*Missing"):
+        load(write(tmp_path, reference, tokenizer_config={}))

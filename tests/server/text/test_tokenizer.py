@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.text.byte_level_bpe import byte_of_character
+from server.text.gguf_metadata import GgufError
+from server.text.text_model import TextModel
+from server.text.tokenizer import Tokenizer
+from tests.server.gguf_files import byte_level_fields, metadata_of
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_tokenizer.json").read_bytes())
+GREEDY = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_greedy.json").read_bytes())
+
+
+def tiny(folder: Path, **changed: Any) -> Tokenizer:
+    fields = byte_level_fields() | {f"tokenizer.ggml.{key}": value for key, value in changed.items()}
+    return Tokenizer.from_gguf(metadata_of(folder, fields))
+
+
+@pytest.mark.parametrize("entry", GOLDEN["texts"], ids=lambda entry: ascii(entry["text"])[:30])
+def test_equals_the_reference(text_model: TextModel, entry: dict[str, Any]) -> None:
+    tokenizer = text_model.tokenizer
+    assert tokenizer.encode(entry["text"], add_special_tokens=True) == entry["token_ids"]
+    without_control = entry["text"]
+    for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"):
+        without_control = without_control.replace(token, "")
+    assert tokenizer.decode(entry["token_ids"]) == without_control
+
+
+@pytest.mark.parametrize("entry", GREEDY["prompts"], ids=lambda entry: entry["name"])
+def test_prompts_equal_the_reference(text_model: TextModel, entry: dict[str, Any]) -> None:
+    text = entry.get("text") or entry["rendered"]
+    assert text_model.tokenizer.encode(text, add_special_tokens=False) == entry["prompt_token_ids"]
+
+
+def test_default_model_facts(text_model: TextModel) -> None:
+    tokenizer = text_model.tokenizer
+    assert tokenizer.vocab_size == len(tokenizer.token_bytes) == 49152
+    assert tokenizer.eos_token_ids == (2, 0)
+    assert (tokenizer.bos_token_id, tokenizer.add_bos_token) == (1, False)
+    assert tokenizer.token_bytes[0] == tokenizer.token_bytes[2] == b""
+    assert tokenizer.count("Hello, world!", add_special_tokens=True) == 4
+    assert tokenizer.token_text(2) == "<|im_end|>"
+
+
+def test_merges_digits_and_control_tokens(tmp_path: Path) -> None:
+    tokenizer = tiny(tmp_path)
+    token_ids = tokenizer.encode("hello w12<|im_end|>", add_special_tokens=False)
+    # "1 2" is a merge, but SmolLM's split takes digits one by one.
+    assert [tokenizer.token_text(token_id) for token_id in token_ids] == ["hello", "Ġw", "1", "2", "<|im_end|>"]
+    assert tokenizer.decode(token_ids) == "hello w12"
+
+
+def test_tokens_with_a_text_in_theirs(tmp_path: Path) -> None:
+    tokenizer = tiny(tmp_path)
+
+    def found(*texts: str) -> list[str]:
+        return [tokenizer.token_text(token_id) for token_id in tokenizer.token_ids_with(texts)]
+
+    assert found("ll") == ["ll", "hell", "hello"]
+    assert found(" ") == ["Ġ", "Ġw"]
+    assert found("\n", "12") == ["Ċ", "12"]
+    assert found("|>") == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    assert found("|im_end", "ello") == ["<|im_end|>", "hello"]
+    assert found() == found("é") == []
+    assert tokenizer.token_ids_with(["ll"]) is tokenizer.token_ids_with(("ll", "ll"))
+
+
+def test_digits_stay_together_in_gpt2(tmp_path: Path) -> None:
+    tokenizer = tiny(tmp_path, pre="gpt-2")
+    assert [tokenizer.token_text(t) for t in tokenizer.encode("12", add_special_tokens=False)] == ["12"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        # The vocabulary merges any two digits that the split leaves together.
+        ("llama-bpe", ["11", "1", "1", "'", "T", "\u0120", "x"]),
+        ("qwen2", ["1", "1", "1", "1", "'", "T", "\u0120", "x"]),
+    ],
+)
+def test_digit_groups(tmp_path: Path, pre: str, pieces: list[str]) -> None:
+    fields = byte_level_fields()
+    tokens, types = [*fields["tokenizer.ggml.tokens"], "11"], [*fields["tokenizer.ggml.token_type"], 1]
+    merges = [*fields["tokenizer.ggml.merges"], "1 1"]
+    tokenizer = tiny(tmp_path, pre=pre, tokens=tokens, token_type=types, merges=merges, add_bos_token=False)
+    assert [tokenizer.token_text(t) for t in tokenizer.encode("1111'T x", add_special_tokens=False)] == pieces
+
+
+def test_qwen2_composes_characters(tmp_path: Path) -> None:
+    tokenizer = tiny(tmp_path, pre="qwen2")
+    assert tokenizer.decode(tokenizer.encode("cafe\u0301", add_special_tokens=False)) == "caf\u00e9"
+
+
+def test_begin_of_sequence_is_added_when_the_model_wants_it(tmp_path: Path) -> None:
+    for pre, add_bos_token, expected in [
+        ("smollm", None, False),
+        ("smollm", True, True),
+        ("llama-bpe", None, True),
+        ("llama-bpe", False, False),
+    ]:
+        changed: dict[str, Any] = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
+        tokenizer = tiny(tmp_path, pre=pre, **changed)
+        assert (tokenizer.encode("hello", add_special_tokens=True)[0] == 1) is expected
+        assert tokenizer.encode("hello", add_special_tokens=False)[0] != 1
+        assert tokenizer.count("hello", add_special_tokens=True) == 1 + expected
+
+
+def test_token_bytes_of_every_kind(tmp_path: Path) -> None:
+    fields = byte_level_fields()
+    tokens = [*fields["tokenizer.ggml.tokens"], "<tool> ", "unused", "plain text"]
+    types = [*fields["tokenizer.ggml.token_type"], 4, 5, 1]
+    tokenizer = tiny(tmp_path, tokens=tokens, token_type=types)
+    assert tokenizer.token_bytes[3 : 3 + 256] == [bytes([byte]) for byte in range(256)]
+    assert tokenizer.token_bytes[-3:] == [b"<tool> ", b"", b"plain text"]
+    token_ids = tokenizer.encode("hello<tool> w", add_special_tokens=False)
+    assert token_ids[1] == len(tokens) - 3
+    assert tokenizer.decode(token_ids) == "hello<tool> w"
+
+
+def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
+    assert tiny(tmp_path).eos_token_ids == (2, 0)
+    assert tiny(tmp_path, eot_token_id=1, eom_token_id=2).eos_token_ids == (2, 1, 0)
+
+
+def test_alphabet_is_one_to_one() -> None:
+    alphabet = byte_of_character()
+    assert sorted(alphabet.values()) == list(range(256))
+    assert alphabet["Ġ"] == ord(" ")
+    assert alphabet["Ċ"] == ord("\n")
+
+
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lone surrogate at position 1"):
+        tiny(tmp_path).encode("a\ud83d", add_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"pre": "tekken"}, "pre-tokenizer 'tekken'"),
+        ({"merges": ["hello"]}, "the merge 'hello'"),
+        ({"model": "bert", "scores": [0.0] * 265}, "tokenizer 'bert'"),
+    ],
+)
+def test_unsupported_vocabularies_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(GgufError, match=message):
+        tiny(tmp_path, **changed)
+
+
+def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
+    """A text of megabytes is refused for its length, but only once it is tokenised; streams go on meanwhile."""
+    text, longest, is_done = "the tide " * 100_000, 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal longest
+        before = time.perf_counter()
+        while not is_done.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    started = time.perf_counter()
+    num_tokens = text_model.tokenizer.count(text, add_special_tokens=False)
+    seconds = time.perf_counter() - started
+    is_done.set()
+    thread.join()
+    assert num_tokens > 100_000
+    assert longest < max(0.5 * seconds, 0.1)
+
+
+def test_merges_of_tokens_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(GgufError, match="do not fit the vocabulary"):
+        tiny(tmp_path, merges=["no such"])
