@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.bare.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
-from engine.border.config import EngineConfig
+from engine.border.config import TILE_SIZE, EngineConfig
 from engine.client import EngineClient, TokenStream
 from engine.schedule.plan import StepPlan
 from engine.schedule.scheduler import Scheduler
@@ -33,8 +33,7 @@ from engine.schedule.step_event import StepEvent
 from engine.schedule.step_result import StepResult
 from engine.step.batch import HostStep
 from engine.step.pending_step import PendingStep
-from engine.step.shapes import TILE_SIZE
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.command.collector import calm_collector
 
 PAGE_SIZE = 32  # tokens

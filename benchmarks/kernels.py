@@ -29,14 +29,14 @@ from jax import lax
 
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.border.config import EngineConfig
+from engine.border.config import TILE_SIZE, EngineConfig
 from engine.kernels.bodies import Backends
 from engine.kernels.native import kernels
 from engine.models.llama import LlamaConfig, LlamaParams
 from engine.models.model_file import open_model
 from engine.step.batch import NUM_TOKENS, SLOT, START, StepBatch
 from engine.step.programs import forward
-from engine.step.shapes import TILE_SIZE, StepShape
+from engine.step.shapes import StepShape
 from engine.weights.loader import WeightsFormat
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots

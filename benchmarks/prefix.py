@@ -21,7 +21,7 @@ from typing import NamedTuple
 from engine.border.config import EngineConfig
 from engine.border.types import FinishReason
 from engine.client import EngineClient
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.startup.model_store import cache_folder, ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL

@@ -38,7 +38,7 @@ from engine.engine import Engine
 from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
 from engine.step.masks import fill_masks
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.grammar.compiler import GrammarCompiler
 from server.startup.model_store import ensure_model
 from server.startup.progress import ProgressReporter

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bare.simulated_device import VOCAB_SIZE, SimulatedEngine
-from engine.border.config import EngineConfig
+from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.types import EngineStats, FinishReason
 from engine.client import EngineClient, TokenStream
-from engine.step.shapes import TILE_SIZE
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 STEP_SECONDS = 0.0002
 PAGE_SIZE = 16  # tokens

@@ -26,8 +26,8 @@ from engine.loop import Abort, EngineLoop, Shutdown
 from engine.schedule.request import Request
 from engine.schedule.step_event import StepEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs
-from sampling.grammar import TokenMatcher
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import InvalidParameter, SamplingParams
 
 _STALLED_SECONDS = 30.0  # a loop that has not turned for so long is dead; a long step is far shorter
 _JOIN_SECONDS = 30.0

@@ -9,7 +9,7 @@ import jax
 
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
-from engine.border.config import EngineConfig, ModelInfo
+from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.types import EngineStats, Progress
 from engine.kernels.bodies import Backends
 from engine.kernels.xla.attention import pages_per_block
@@ -21,7 +21,7 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_event import StepEvent
 from engine.step.compiled import CompileCounter, use_persistent_cache
 from engine.step.runner import DeviceRunner
-from engine.step.shapes import TILE_SIZE, ShapeTable
+from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from engine.weights.loader import WeightsFormat, dtype_name, num_parameters
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.border.types import TokenLogprobs
+from sampling.host.params import SamplingParams
 from sampling.logprobs import BEST, BEST_IDS, LISTED, OWN, RANK
-from sampling.params import SamplingParams
 
 
 def read_logprobs(columns: np.ndarray, params: SamplingParams) -> list[TokenLogprobs]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sampling.rows import POSITION, SEED_HIGH, SEED_LOW, SamplingRows
+from sampling.host.rows import POSITION, SEED_HIGH, SEED_LOW, SamplingRows
 
 _GROUP = 256  # tokens; the draw sums groups first and then looks inside one
 _XTC = 1  # folded into the key of the second number

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
-from sampling.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
-from sampling.rows import SLOT, SamplingRows
+from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
+from sampling.host.rows import SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
 
 TOKEN, OWN, RANK, BEST_IDS = range(4)
 BEST = BEST_IDS + MAX_LOGPROBS

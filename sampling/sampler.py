@@ -28,16 +28,7 @@ from sampling.cuts.top_p import top_p_mask
 from sampling.cuts.typical_p import typical_p_mask
 from sampling.cuts.xtc import xtc_mask
 from sampling.draw import draw, uniforms
-from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
-from sampling.processors.allowed_tokens import ALLOWED_TOKENS
-from sampling.processors.bad_words import BAD_WORDS
-from sampling.processors.dry import DRY
-from sampling.processors.grammar_mask import apply_mask
-from sampling.processors.history import HISTORY
-from sampling.processors.logit_bias import LOGIT_BIAS
-from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
-from sampling.processors.penalties import PENALTIES
-from sampling.rows import (
+from sampling.host.rows import (
     MIN_P,
     NOT_SAMPLED,
     NOTHING_LEFT,
@@ -51,6 +42,15 @@ from sampling.rows import (
     XTC_THRESHOLD,
     SamplingRows,
 )
+from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
+from sampling.processors.allowed_tokens import ALLOWED_TOKENS
+from sampling.processors.bad_words import BAD_WORDS
+from sampling.processors.dry import DRY
+from sampling.processors.grammar_mask import apply_mask
+from sampling.processors.history import HISTORY
+from sampling.processors.logit_bias import LOGIT_BIAS
+from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
+from sampling.processors.penalties import PENALTIES
 from sampling.state import FeatureStates, Slots, uses
 
 # Of logits, the rows' slots and the number of slots: the first of the best tokens of each row, or

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sampling.feature import Admission, Allocate, Feature, StateShape
+from sampling.host.rows import USES, SamplingRows
+from sampling.host.usage import BITS
 from sampling.logprobs import LOGPROBS
 from sampling.processors.allowed_tokens import ALLOWED_TOKENS
 from sampling.processors.bad_words import BAD_WORDS
 from sampling.processors.dry import DRY
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape
 from sampling.processors.history import HISTORY
 from sampling.processors.logit_bias import LOGIT_BIAS, Biases
 from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
 from sampling.processors.penalties import PENALTIES, SeenTokens
-from sampling.rows import USES, SamplingRows
-from sampling.usage import BITS
 
 
 class Slots(NamedTuple):
@@ -33,7 +33,7 @@ class Slots(NamedTuple):
 class FeatureStates(NamedTuple):
     """What features keep of the requests that use them, by slot; of other slots anything.
 
-    The fields have the names of `FEATURES`, which are those of sampling/usage.py.
+    The fields have the names of `FEATURES`, which are those of sampling/host/usage.py.
     """
 
     history: jax.Array

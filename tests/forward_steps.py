@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 from cache.storage import KVLayout
-from engine.border.config import EngineConfig
+from engine.border.config import TILE_SIZE, EngineConfig
 from engine.kernels.bodies import Backends
 from engine.kernels.xla.attention import pages_per_block
 from engine.models.llama import LlamaConfig, LlamaParams
 from engine.models.model_file import open_model
 from engine.step.batch import NUM_TOKENS, START, TOKEN, StepBatch
 from engine.step.programs import forward
-from engine.step.shapes import TILE_SIZE, ShapeTable
+from engine.step.shapes import ShapeTable
 from engine.weights.loader import WeightsFormat
 from sampling.state import Slots
 

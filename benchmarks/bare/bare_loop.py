@@ -17,7 +17,7 @@ from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
 from engine.schedule.step_result import StepResult
 from engine.step.batch import HostStep
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 SEED = 0  # greedy tokens depend on none; a simulated device's do
 

@@ -13,8 +13,8 @@ from benchmarks.serving.trace import Arrival, Trace, full_rate
 from engine.border.types import FinishReason
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
-from sampling.grammar import TokenMatcher
-from sampling.params import SamplingParams
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import SamplingParams
 
 
 class StreamFailed(RuntimeError):

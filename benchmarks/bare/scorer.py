@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.border.config import EngineConfig
+from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.types import Progress
 from engine.kernels.bodies import Backends
 from engine.kernels.xla.attention import pages_per_block
@@ -17,7 +17,7 @@ from engine.models.llama import LlamaConfig, LlamaParams
 from engine.models.model_file import ModelFile
 from engine.step.batch import NUM_TOKENS, START, StepBatch
 from engine.step.programs import forward
-from engine.step.shapes import TILE_SIZE, StepShape
+from engine.step.shapes import StepShape
 from engine.weights.loader import WeightsFormat
 from sampling.state import Slots
 

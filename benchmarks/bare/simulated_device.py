@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
-from engine.border.config import EngineConfig, ModelInfo
+from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.engine import Engine
 from engine.kernels.bodies import Backends
 from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
@@ -28,9 +28,9 @@ from engine.schedule.step_result import StepResult
 from engine.step.batch import HostStep, StepBatch
 from engine.step.pending_step import PendingStep
 from engine.step.runner import DeviceRunner
-from engine.step.shapes import TILE_SIZE, ShapeTable, StepShape
+from engine.step.shapes import ShapeTable, StepShape
+from sampling.host.rows import POSITION, SEED_LOW, Level, SamplingRows
 from sampling.logprobs import NUM_COLUMNS, TOKEN
-from sampling.rows import POSITION, SEED_LOW, Level, SamplingRows
 from sampling.state import FeatureStates, Slots
 
 VOCAB_SIZE = 49152

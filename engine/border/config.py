@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.step.shapes import TILE_SIZE
-from sampling.params import MAX_EOS_TOKEN_IDS
+from sampling.host.params import MAX_EOS_TOKEN_IDS
+
+TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
 
 
 @dataclass(frozen=True)

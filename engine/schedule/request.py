@@ -11,10 +11,10 @@ import numpy as np
 from cache.hashing import PageHash
 from cache.page import CachePage
 from engine.border.types import FinishReason
-from sampling.grammar import TokenMatcher
-from sampling.params import SamplingParams
-from sampling.rows import Level
-from sampling.usage import level_of, uses_bits
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import SamplingParams
+from sampling.host.rows import Level
+from sampling.host.usage import level_of, uses_bits
 
 NO_SLOT = -1
 

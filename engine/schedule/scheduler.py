@@ -21,8 +21,8 @@ from engine.schedule.request import Request, RequestStatus
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_event import StepEvent
 from engine.schedule.step_result import StepResult
-from sampling.grammar import GrammarError
-from sampling.rows import NOTHING_LEFT, Level
+from sampling.host.grammar import GrammarError
+from sampling.host.rows import NOTHING_LEFT, Level
 
 MAX_PREEMPTIONS = 3  # of one request; from then on it holds all the pages it may ever need
 

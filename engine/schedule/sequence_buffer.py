@@ -8,7 +8,7 @@ import numpy as np
 
 from cache.page import NULL_PAGE_ID, CachePage
 from engine.schedule.request import NO_SLOT, Request
-from sampling.rows import SamplingRows
+from sampling.host.rows import SamplingRows
 
 
 class SequenceBuffer:

@@ -6,9 +6,9 @@ import numpy as np
 
 from engine.schedule.request import Request, RequestStatus
 from engine.step.pending_step import PendingStep
-from sampling.grammar import GrammarError
-from sampling.packed import pack_words
-from sampling.rows import MIN_TOKENS
+from sampling.host.grammar import GrammarError
+from sampling.host.packed import pack_words
+from sampling.host.rows import MIN_TOKENS
 
 
 def fill_masks(pending: PendingStep, masks: np.ndarray) -> list[tuple[Request, str]]:

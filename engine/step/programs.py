@@ -14,8 +14,8 @@ from engine.kernels.bodies import Backends
 from engine.kernels.xla.attention import token_layout
 from engine.models import llama
 from engine.step.batch import FROM_DEVICE, SLOT, START, TOKEN, StepBatch
-from sampling.params import MAX_LOGPROB_TOKEN_IDS
-from sampling.rows import POSITION, SamplingRows
+from sampling.host.params import MAX_LOGPROB_TOKEN_IDS
+from sampling.host.rows import POSITION, SamplingRows
 from sampling.sampler import sample
 from sampling.state import Slots
 

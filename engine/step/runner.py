@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVLayout
+from engine.border.config import TILE_SIZE
 from engine.border.types import Progress
 from engine.kernels.bodies import Backends
 from engine.models import llama
@@ -22,15 +23,15 @@ from engine.step.batch import HostStep, StepBatch, build_step
 from engine.step.compiled import CompiledPrograms
 from engine.step.pending_step import PendingStep
 from engine.step.programs import decode_chunk, forward, forward_prompt, score_tile
-from engine.step.shapes import TILE_SIZE, ShapeTable, StepShape
+from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.host_memory import large_array
-from sampling.feature import Admission, StateShape
+from sampling.host.params import SamplingParams
+from sampling.host.rows import Level, SamplingRows
+from sampling.host.usage import used_features
 from sampling.logprobs import TOKEN
-from sampling.params import SamplingParams
-from sampling.rows import Level, SamplingRows
+from sampling.processors.feature import Admission, StateShape
 from sampling.sampler import sample, sample_full
 from sampling.state import FEATURES, FeatureStates, Slots, row_of, write_row
-from sampling.usage import used_features
 
 Tree = TypeVar("Tree")
 

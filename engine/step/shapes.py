@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
+from engine.border.config import TILE_SIZE
+
 _MIXED_DECODE_ROWS = 8  # the smaller padding of decode rows beside tiles, whose tokens outnumber them
 
 

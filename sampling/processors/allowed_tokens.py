@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots, pack, unpack
-from sampling.rows import SLOT, SamplingRows
+from sampling.host.rows import SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots, pack, unpack
 
 
 class AllowedTokens(Feature[jax.Array, np.ndarray]):

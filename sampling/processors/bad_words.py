@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
-from sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from sampling.rows import NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
+from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
 
 ANY = -1  # in the place of a token: before a short sequence, and everywhere where there is none
 _NOT_OUTPUT = -2  # matches no token

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots, column, pack, unpack
-from sampling.rows import DRY_ALLOWED_LENGTH, DRY_BASE, DRY_LAST_N, DRY_MULTIPLIER, POSITION, SLOT, SamplingRows
+from sampling.host.rows import DRY_ALLOWED_LENGTH, DRY_BASE, DRY_LAST_N, DRY_MULTIPLIER, POSITION, SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots, column, pack, unpack
 
 MAX_DRY_PENALTY = 1e30  # finite: where everything else is banned, such a token still is better than none
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from sampling.feature import unpack
+from sampling.processors.feature import unpack
 
 
 def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:

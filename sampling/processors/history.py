@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.feature import Admission, Allocate, Feature, StateShape
-from sampling.rows import POSITION, SLOT, SamplingRows
+from sampling.host.rows import POSITION, SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape
 
 
 class TokenHistory(Feature[jax.Array, np.ndarray]):

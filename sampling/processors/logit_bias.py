@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
-from sampling.params import MAX_LOGIT_BIAS
-from sampling.rows import SLOT, SamplingRows
+from sampling.host.params import MAX_LOGIT_BIAS
+from sampling.host.rows import SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
 
 
 class Biases(NamedTuple):

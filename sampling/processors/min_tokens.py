@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots
-from sampling.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
-from sampling.rows import MIN_TOKENS, NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
+from sampling.host.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
+from sampling.host.rows import MIN_TOKENS, NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
 
 MAX_END_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # the request's own and the model's
 

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.feature import Admission, Allocate, Feature, StateShape, at_slots, column, pack, unpack
-from sampling.rows import FREQUENCY, PRESENCE, REPETITION, SLOT, SamplingRows
+from sampling.host.rows import FREQUENCY, PRESENCE, REPETITION, SLOT, SamplingRows
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots, column, pack, unpack
 
 
 class SeenTokens(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, InvalidParameter
+from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, InvalidParameter
 from server.wire.errors import shorten
 
 # What a word is put behind to see its tokens in the middle of a text, where some tokenizers write it

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
-from sampling.grammar import TokenMatcher
-from sampling.params import SamplingParams
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import SamplingParams
 from server.answering.metrics import Metrics
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.params import InvalidParameter, SamplingParams
 from server.answering.bad_words import bad_word_ids
 from server.text.chat_template import ChatTemplateError
 from server.text.text_model import TextModel

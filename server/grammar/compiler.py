@@ -10,7 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sampling.params import InvalidParameter
+from sampling.host.params import InvalidParameter
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.deep_stack_threads import DeepStackThreads
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, InvalidGrammar

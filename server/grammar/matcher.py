@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.grammar import GrammarError
+from sampling.host.grammar import GrammarError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -27,7 +27,7 @@ _WRAPPING = re.compile(
 
 
 class GrammarMatcher:
-    """A `sampling.grammar.TokenMatcher` over llguidance's matcher.
+    """A `sampling.host.grammar.TokenMatcher` over llguidance's matcher.
 
     At the grammar's end it offers the model's end tokens and accepts any number of them. An answer
     that goes on taking more than TOKEN_SECONDS a token is given up.

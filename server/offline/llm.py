@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias, overload
 
 from engine.border.config import EngineConfig, ModelInfo
 from engine.border.types import EngineStats, Progress
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.answering.prompts import tokenize
 from server.offline.batch import BatchProgress
 from server.offline.offline_engine import OfflineEngine

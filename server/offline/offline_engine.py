@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.border.types import EngineError, EngineStats, QueueFull
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.answering.choice import Choice
 from server.answering.generation import Generation
 from server.answering.metrics import Metrics

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.batch import Job
 from server.wire.errors import ApiError, shorten, to_api_error
 from server.wire.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from engine.border.types import DeadEnd, EngineError, QueueFull
-from sampling.params import InvalidParameter
+from sampling.host.params import InvalidParameter
 
 MAX_PARAM_CHARS = 128
 MAX_SHOWN_VALUE = 80  # characters of an offending value that a message repeats

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sampling.params import MAX_LOGPROBS, MAX_SEED, InvalidParameter, SamplingParams
+from sampling.host.params import MAX_LOGPROBS, MAX_SEED, InvalidParameter, SamplingParams
 from server.wire import unsupported
 from server.wire.errors import ApiError, shorten
 from server.wire.sampling_fields import SamplingFields, as_strings

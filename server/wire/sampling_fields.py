@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, SamplingParams
+from sampling.host.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, SamplingParams
 from server.wire.errors import shorten
 from server.wire.strict_model import StrictModel
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engine_host import COLUMNS, HostCost, Marks, Meter, main, measure, table_row
 from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 
 def test_a_cost_is_what_lies_between_two_marks() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.sampler import AllowAll, kinds, main
-from sampling.params import SamplingParams
-from sampling.rows import Level
-from sampling.usage import BITS, level_of, uses_bits
+from sampling.host.params import SamplingParams
+from sampling.host.rows import Level
+from sampling.host.usage import BITS, level_of, uses_bits
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
 
 

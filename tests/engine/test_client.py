@@ -9,7 +9,7 @@ from engine.border.config import EngineConfig, ModelInfo
 from engine.border.types import EngineError, EngineStats, FinishReason, QueueFull
 from engine.client import EngineClient
 from engine.loop import EngineLoop
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.params import InvalidParameter, SamplingParams
 from tests.fakes.runner import VOCAB_SIZE, expected_output
 from tests.fakes.script import World
 

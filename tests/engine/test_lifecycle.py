@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from engine.border.config import EngineConfig
+from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.types import EngineError, FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.lifecycle import EngineBusy, EngineState
-from engine.step.shapes import TILE_SIZE
 from engine.weights.loader import WeightsError
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.gguf_tensors import write_random_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.client import EngineClient
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PROMPTS = {entry["name"]: entry for entry in json.loads((GOLDEN / "smollm2_greedy.json").read_text())["prompts"]}

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
-from engine.step.shapes import TILE_SIZE
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps

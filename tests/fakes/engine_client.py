@@ -10,8 +10,8 @@ from typing import cast
 from engine.border.config import ModelInfo
 from engine.border.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent, TokenLogprobs
 from engine.client import EngineClient
-from sampling.grammar import GrammarError, TokenMatcher
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.grammar import GrammarError, TokenMatcher
+from sampling.host.params import InvalidParameter, SamplingParams
 
 Respond = Callable[[Sequence[int], SamplingParams], Sequence[int]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sampling.grammar import TokenMatcher
-from sampling.packed import num_words_of
+from sampling.host.grammar import TokenMatcher
+from sampling.host.packed import num_words_of
 from server.grammar.vocabulary import HasVocabulary
 
 _MERGES = (

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cache.pool import PagePool
+from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.loop import EngineLoop, Message, Shutdown
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_event import StepEvent
-from engine.step.shapes import TILE_SIZE, ShapeTable
+from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
-from sampling.grammar import TokenMatcher
-from sampling.params import SamplingParams
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import SamplingParams
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import chdtrc
 
 from sampling.draw import uniforms
-from sampling.params import SamplingParams
-from sampling.rows import SEED_LOW, Level
+from sampling.host.params import SamplingParams
+from sampling.host.rows import SEED_LOW, Level
 from sampling.sampler import SamplerBody
 from tests.sampling.batches import NUM_ROWS, apply_alone, batch_of, random_logits, tokens_of
 from tests.sampling.reference import Request, best_token, distribution, processed

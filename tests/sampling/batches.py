@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sampling.feature import Admission, StateShape, pack
-from sampling.rows import POSITION, Level, SamplingRows
+from sampling.host.rows import POSITION, Level, SamplingRows
+from sampling.host.usage import used_features, uses_bits
+from sampling.processors.feature import Admission, StateShape, pack
 from sampling.sampler import SamplerBody, sample, sample_full
 from sampling.state import FEATURES, FeatureStates, Slots, row_of
 from sampling.state import uses as rows_that_use
-from sampling.usage import used_features, uses_bits
 from tests.sampling.reference import Request
 
 NUM_SLOTS = 64

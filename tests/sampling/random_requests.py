@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sampling.params import MAX_LOGIT_BIAS, SamplingParams
+from sampling.host.params import MAX_LOGIT_BIAS, SamplingParams
 from tests.sampling.reference import Request
 
 SHARE = 0.3  # of the requests that use a feature

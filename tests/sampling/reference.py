@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 LARGEST_DRY_PENALTY = 1e30
 

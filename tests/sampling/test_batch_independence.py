@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from sampling.host.params import SamplingParams
+from sampling.host.rows import POSITION, Level
+from sampling.host.usage import level_of
 from sampling.logprobs import BEST, NUM_COLUMNS, OWN, TOKEN
-from sampling.params import SamplingParams
-from sampling.rows import POSITION, Level
 from sampling.sampler import PORTABLE
-from sampling.usage import level_of
 from tests.sampling.batches import NUM_ROWS, batch_of, random_logits, sample_batch, tokens_of
 from tests.sampling.random_requests import random_requests
 from tests.sampling.reference import Request

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sampling.draw import draw, uniforms
-from sampling.rows import POSITION, SEED_HIGH, SEED_LOW, SamplingRows
+from sampling.host.rows import POSITION, SEED_HIGH, SEED_LOW, SamplingRows
 from tests.sampling.agreement import ROUNDING, assert_frequencies
 from tests.sampling.batches import random_logits
 

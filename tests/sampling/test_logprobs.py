@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS, SamplingParams
 from sampling.logprobs import BEST, BEST_IDS, LISTED, NUM_COLUMNS, OWN, RANK, TOKEN
-from sampling.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS, SamplingParams
 from tests.sampling.agreement import assert_follows
 from tests.sampling.batches import batch_of, random_logits, sample_batch, tokens_of
 from tests.sampling.reference import Request, logprobs

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from sampling.host.params import SamplingParams
+from sampling.host.rows import NOT_SAMPLED, POSITION, SLOT, Level
 from sampling.logprobs import TOKEN
-from sampling.params import SamplingParams
-from sampling.rows import NOT_SAMPLED, POSITION, SLOT, Level
 from sampling.state import Slots
 from tests.sampling.agreement import assert_follows, assert_frequencies, draws_of
 from tests.sampling.batches import NUM_SLOTS, batch_of, random_logits, sample_batch, tokens_of

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sampling.params import SamplingParams
-from sampling.rows import USES, SamplingRows
+from sampling.host.params import SamplingParams
+from sampling.host.rows import USES, SamplingRows
+from sampling.host.usage import BITS
 from sampling.state import FEATURES, FeatureStates, Slots, row_of, uses, write_row
-from sampling.usage import BITS
 from tests.sampling.batches import NUM_SLOTS, admission_of, rubbish, shape_of
 from tests.sampling.reference import Request
 

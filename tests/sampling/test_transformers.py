@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sampling.host.params import SamplingParams
+from sampling.host.rows import POSITION
+from sampling.host.usage import used_features
 from sampling.logprobs import TOKEN
-from sampling.params import SamplingParams
-from sampling.rows import POSITION
-from sampling.usage import used_features
 from tests.sampling.agreement import draws_of
 from tests.sampling.batches import apply_alone, batch_of, sample_batch
 from tests.sampling.reference import Request, best_token, distribution, processed

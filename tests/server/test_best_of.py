@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer
 

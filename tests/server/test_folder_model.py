@@ -15,7 +15,7 @@ from engine.border.config import EngineConfig
 from engine.border.types import TokenEvent
 from engine.client import EngineClient
 from engine.engine import Engine
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.startup.loading import load_with
 from server.startup.progress import silent
 from server.text.text_model import TextModel

@@ -15,7 +15,7 @@ import pytest
 from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from server.offline.llm import LLM
 from server.offline.output import Output
 from server.startup.loading import LoadedModel

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import END_OF_TURN
 from tests.server.conftest import RunningServer, StartServer

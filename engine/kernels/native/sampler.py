@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from engine.kernels.native import kernels
 from engine.kernels.native.library import target
 from sampling.draw import uniforms
+from sampling.host.rows import SamplingRows
 from sampling.logprobs import LISTED, NUM_COLUMNS
-from sampling.rows import SamplingRows
 from sampling.sampler import SamplerBody
 from sampling.state import FeatureStates
 

@@ -12,7 +12,7 @@ from benchmarks.bare.simulated_device import VOCAB_SIZE, DeviceClock, SimulatedE
 from engine.border.config import EngineConfig
 from engine.border.types import FinishReason
 from engine.client import EngineClient, TokenStream
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 
 def test_steps_follow_each_other() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from engine.schedule.deadlines import Deadlines
 from engine.schedule.request import Request, RequestStatus
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 
 
 def request(deadline: float | None = None, *, in_queue: float | None = None) -> Request:

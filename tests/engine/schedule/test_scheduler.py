@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.pool import PagePool
+from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.loop import Abort, Call
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.step.shapes import TILE_SIZE
-from sampling.params import SamplingParams
-from sampling.rows import TOP_K
+from sampling.host.params import SamplingParams
+from sampling.host.rows import TOP_K
 from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output, next_token
 from tests.fakes.script import World
 

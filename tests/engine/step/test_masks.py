@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.border.types import FinishReason
-from sampling.grammar import GrammarError
-from sampling.packed import num_words_of, pack_words
-from sampling.rows import MIN_TOKENS
+from sampling.host.grammar import GrammarError
+from sampling.host.packed import num_words_of, pack_words
+from sampling.host.rows import MIN_TOKENS
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner, expected_output, next_allowed, next_token
 from tests.fakes.script import World
 

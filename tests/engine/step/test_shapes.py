@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.step.shapes import TILE_SIZE, ShapeTable, StepShape
+from engine.border.config import TILE_SIZE
+from engine.step.shapes import ShapeTable, StepShape
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.data())

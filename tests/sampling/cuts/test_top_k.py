@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling.cuts.top_k import top_k_mask
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.sampling.agreement import assert_draws, assert_follows
 from tests.sampling.batches import random_logits
 from tests.sampling.reference import Request

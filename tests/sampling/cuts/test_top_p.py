@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling.cuts.top_p import top_p_mask
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.sampling import reference
 from tests.sampling.agreement import ROUNDING, assert_draws, assert_follows
 from tests.sampling.batches import random_logits

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sampling.cuts.xtc import xtc_mask
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.sampling import reference
 from tests.sampling.agreement import assert_draws, assert_follows
 from tests.sampling.batches import random_logits

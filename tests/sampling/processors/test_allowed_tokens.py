@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.sampling.agreement import assert_draws, assert_feature_alone, assert_follows
 from tests.sampling.batches import random_logits
 from tests.sampling.reference import Request

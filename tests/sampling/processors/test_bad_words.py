@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, SamplingParams
+from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, SamplingParams
 from sampling.processors.bad_words import BAD_WORDS
 from tests.sampling.agreement import assert_feature_alone, assert_follows
 from tests.sampling.batches import admission_of, apply_alone, batch_of, random_logits, shape_of

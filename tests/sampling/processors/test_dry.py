@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from tests.sampling.agreement import assert_feature_alone, assert_follows
 from tests.sampling.batches import MAX_MODEL_LEN, apply_alone, batch_of, random_logits
 from tests.sampling.reference import Request

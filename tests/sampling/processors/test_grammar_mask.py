@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from sampling.feature import pack
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
+from sampling.processors.feature import pack
 from sampling.processors.grammar_mask import apply_mask
 from tests.sampling.agreement import assert_draws, assert_follows
 from tests.sampling.batches import random_logits, shape_of

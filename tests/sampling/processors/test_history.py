@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
+from sampling.host.rows import POSITION, SLOT, SamplingRows
 from sampling.processors.history import HISTORY
-from sampling.rows import POSITION, SLOT, SamplingRows
 from tests.sampling.batches import MAX_MODEL_LEN, NUM_SLOTS, admission_of, shape_of
 from tests.sampling.reference import Request
 

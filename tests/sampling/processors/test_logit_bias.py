@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sampling.params import MAX_LOGIT_BIAS, SamplingParams
+from sampling.host.params import MAX_LOGIT_BIAS, SamplingParams
 from tests.sampling.agreement import assert_draws, assert_feature_alone, assert_follows
 from tests.sampling.batches import apply_alone, batch_of, random_logits
 from tests.sampling.reference import Request

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
 from sampling.processors.min_tokens import MAX_END_IDS
 from tests.sampling.agreement import assert_feature_alone, assert_follows
 from tests.sampling.batches import apply_alone, batch_of, random_logits

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from sampling.params import SamplingParams
+from sampling.host.params import SamplingParams
+from sampling.host.rows import POSITION
 from sampling.processors.penalties import PENALTIES
-from sampling.rows import POSITION
 from sampling.state import uses
 from tests.sampling.agreement import assert_feature_alone, assert_follows
 from tests.sampling.batches import apply_alone, batch_of, random_logits, sample_batch

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from sampling.params import InvalidParameter
+from sampling.host.params import InvalidParameter
 from server.grammar import compiler as grammar_compiler
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler

@@ -6,7 +6,7 @@ from itertools import accumulate, count
 import numpy as np
 import pytest
 
-from sampling.grammar import GrammarError
+from sampling.host.grammar import GrammarError
 from server.grammar import matcher as grammar_matcher
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.matcher import GrammarMatcher, first_reason

@@ -21,7 +21,7 @@ import pytest
 
 from engine.border.config import EngineConfig
 from engine.border.types import EngineError, FinishReason
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.batch import BatchProgress
 from server.offline.llm import LLM
 from server.startup.loading import LoadedModel
@@ -482,7 +482,7 @@ def test_a_dropped_model_closes_itself_but_not_under_a_stream() -> None:
 
 def test_a_script_may_end_without_closing() -> None:
     script = (
-        "from tests.server.test_llm import *\n"
+        "from tests.server.offline.test_llm import *\n"
         "llm = LLM.from_loaded(LoadedModel(endless_engine().client, FakeTextModel().model), model='fake',"
         " config=EngineConfig())\n"
         "stream = llm.stream('abc', **ENDLESS)\n"

@@ -13,11 +13,11 @@ from server.answering.generation import Answer
 from server.routes.logprobs import ChatLogprobs, CompletionLogprobs
 from tests.fakes.engine_client import FakeEngineClient, logprob_of, token_logprobs
 from tests.fakes.text_model import EOS, FakeTokenizer
+from tests.server.answering.test_generation import submit
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.pacing import read_at_pace
 from tests.server.sse_reader import chunks_of
-from tests.server.test_generation import submit
-from tests.server.test_websocket import open_socket, read_to_end, send
+from tests.server.http.test_websocket import open_socket, read_to_end, send
 
 A, B, C = (ord(letter) for letter in "abc")
 MESSAGES = [{"role": "user", "content": "é"}]

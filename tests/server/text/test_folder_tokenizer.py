@@ -21,7 +21,7 @@ from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.tokenizer import Tokenizer
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import BOS, END_OF_TURN, EOS, TOKENIZER_CONFIG, TOOL, byte_level_tokenizer, write_json
-from tests.server.test_sentencepiece_bpe import train
+from tests.server.text.test_sentencepiece_bpe import train
 
 TEXTS = st.text(max_size=30)
 

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 
 from engine.border.config import EngineConfig
 from engine.border.types import FinishReason
-from sampling.params import InvalidParameter
+from sampling.host.params import InvalidParameter
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
 from server.http import service
@@ -24,8 +24,8 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.grammar.test_compiler import Gated
 from tests.server.sse_reader import chunks_of
-from tests.server.test_grammar_compiler import Gated
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}

@@ -16,7 +16,7 @@ import pytest
 
 from cache.storage import KVPages
 from engine.kernels.native import kernels
-from tests.engine.native.steps import Step, make_step
+from tests.engine.kernels.native.steps import Step, make_step
 
 BFLOAT16_UNIT = 2.0**-8  # half the distance of 1 to the next: what rounding does at most, relatively
 INT8_MAX = 127.0

@@ -18,9 +18,9 @@ from engine.kernels.native import kernels, library
 from engine.kernels.native.library import NativeUnavailable
 from engine.kernels.native.sources import digest
 from engine.weights.packing import Format
-from tests.engine.native.matrices import make_matrix
-from tests.engine.native.steps import make_step
-from tests.engine.native.test_attention import Shape, angles, fill, make_pages, make_table, run
+from tests.engine.kernels.native.matrices import make_matrix
+from tests.engine.kernels.native.steps import make_step
+from tests.engine.kernels.native.test_attention import Shape, angles, fill, make_pages, make_table, run
 
 ROOT = Path(__file__).parents[4]
 
@@ -142,7 +142,7 @@ def results_digest() -> str:
 
 
 def test_the_number_of_threads_changes_nothing(variant):
-    program = "from tests.engine.native.test_library import results_digest; print(results_digest())"
+    program = "from tests.engine.kernels.native.test_library import results_digest; print(results_digest())"
     with_five = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from engine.kernels.native import kernels
 from engine.weights.packing import GROUP, Format, PackedMatrix, Quantised, pack_quantised, quantise
-from tests.engine.native.matrices import Matrices, make_matrix
-from tests.engine.native.steps import make_step, random_step
+from tests.engine.kernels.native.matrices import Matrices, make_matrix
+from tests.engine.kernels.native.steps import make_step, random_step
 from tests.packed_blocks import pack_stack
 
 EPSILON = 1e-5

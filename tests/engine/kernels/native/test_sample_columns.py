@@ -7,13 +7,14 @@ import re
 import pytest
 
 from engine.kernels.native.sources import SOURCES
-from sampling import logprobs, rows
-from sampling.packed import WORD_BITS
-from sampling.params import MAX_LOGPROBS
+from sampling import logprobs
+from sampling.host import rows
+from sampling.host.packed import WORD_BITS
+from sampling.host.params import MAX_LOGPROBS
+from sampling.host.usage import BITS
 from sampling.processors.dry import MAX_DRY_PENALTY
-from sampling.usage import BITS
 
-HEADER = (SOURCES / "sample_columns.h").read_text(encoding="utf-8")
+HEADER = (SOURCES / "sampling/sample_columns.h").read_text(encoding="utf-8")
 
 
 def enumerators(enum: str) -> dict[str, str]:
@@ -51,7 +52,7 @@ def test_bits_of_the_features():
 
 
 def test_columns_of_the_output():
-    assert constant("sample_columns.h", "kMostLogprobs") == MAX_LOGPROBS
+    assert constant("sampling/sample_columns.h", "kMostLogprobs") == MAX_LOGPROBS
     columns, value = {}, 0
     for name, expression in enumerators("OutputColumn").items():
         if expression:
@@ -65,6 +66,6 @@ def test_columns_of_the_output():
 
 
 def test_other_numbers():
-    assert constant("sample_columns.h", "kNothingLeft") == rows.NOTHING_LEFT
-    assert constant("sampler.cc", "kWordBits") == WORD_BITS
-    assert constant("repetition.cc", "kMostPenalty") == MAX_DRY_PENALTY
+    assert constant("sampling/sample_columns.h", "kNothingLeft") == rows.NOTHING_LEFT
+    assert constant("sampling/sampler.cc", "kWordBits") == WORD_BITS
+    assert constant("processors/repetition.cc", "kMostPenalty") == MAX_DRY_PENALTY

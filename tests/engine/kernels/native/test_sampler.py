@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from engine.kernels.native.sampler import NATIVE
-from sampling.params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
-from sampling.rows import Level, SamplingRows
+from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
+from sampling.host.rows import Level, SamplingRows
 from sampling.sampler import SamplerBody
 from tests.native_variants import native_body
 from tests.sampling.agreement import assert_follows

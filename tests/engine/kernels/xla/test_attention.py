@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from cache.storage import KVPages
+from engine.border.config import TILE_SIZE
 from engine.kernels.xla.attention import attend, pages_per_block, token_layout
 from engine.step.batch import NUM_TOKENS, START, StepBatch
-from engine.step.shapes import TILE_SIZE, StepShape
+from engine.step.shapes import StepShape
 
 NUM_LAYERS, HEAD_DIM = 2, 16
 

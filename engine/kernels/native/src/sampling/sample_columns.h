@@ -1,4 +1,4 @@
-// The columns in which a sampling step's rows come and its results go: as in sampling/rows.py, sampling/usage.py and
+// The columns in which a sampling step's rows come and its results go: as in sampling/host/rows.py, sampling/host/usage.py and
 // sampling/logprobs.py, with which a test compares them.
 #pragma once
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sampling.params import SamplingParams
-from sampling.rows import Level
-from sampling.usage import BITS, level_of, used_features, uses_bits
+from sampling.host.params import SamplingParams
+from sampling.host.rows import Level
+from sampling.host.usage import BITS, level_of, used_features, uses_bits
 
 
 @pytest.mark.parametrize(

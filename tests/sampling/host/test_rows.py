@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sampling import rows as columns
-from sampling.params import MAX_INT32, SamplingParams
-from sampling.rows import NUM_FLOATS, NUM_INTS, SamplingRows
+from sampling.host import rows as columns
+from sampling.host.params import MAX_INT32, SamplingParams
+from sampling.host.rows import NUM_FLOATS, NUM_INTS, SamplingRows
 
 
 def row_of(params: SamplingParams, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

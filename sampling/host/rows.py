@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sampling.params import MAX_INT32, SamplingParams
+from sampling.host.params import MAX_INT32, SamplingParams
 
 (
     SLOT, POSITION, SEED_LOW, SEED_HIGH, TOP_K, USES, NUM_PROMPT_TOKENS, MIN_TOKENS, DRY_ALLOWED_LENGTH,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sampling.params import SamplingParams
-from sampling.rows import Level
+from sampling.host.params import SamplingParams
+from sampling.host.rows import Level
 
 # The features that keep something for each slot; sampling/state.py has them by these names.
 _IS_USED: Mapping[str, Callable[[SamplingParams], bool]] = {

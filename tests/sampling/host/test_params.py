@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from sampling.params import InvalidParameter, SamplingParams
+from sampling.host.params import InvalidParameter, SamplingParams
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampling.feature import Admission, StateShape, at_slots, column, pack, unpack
-from sampling.packed import pack_words
-from sampling.params import SamplingParams
-from sampling.rows import POSITION, TOP_P, SamplingRows
+from sampling.host.packed import pack_words
+from sampling.host.params import SamplingParams
+from sampling.host.rows import POSITION, TOP_P, SamplingRows
+from sampling.processors.feature import Admission, StateShape, at_slots, column, pack, unpack
 
 SIZES = [1, 7, 31, 32, 33, 100, 600]
 _unpack = jax.jit(unpack, static_argnums=1)

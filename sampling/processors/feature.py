@@ -2,7 +2,7 @@
 
 Such a feature is one file: what it keeps for each slot on the device, what is written there when
 a request gets a slot, and a pure function over logits. Which requests use it is in
-sampling/usage.py. One that does not costs nothing: nothing is written for it, and a step in which
+sampling/host/usage.py. One that does not costs nothing: nothing is written for it, and a step in which
 no row uses the feature leaves the function out.
 """
 
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.packed import WORD_BITS, num_words_of, pack_words
-from sampling.params import SamplingParams
-from sampling.rows import SamplingRows
+from sampling.host.packed import WORD_BITS, num_words_of, pack_words
+from sampling.host.params import SamplingParams
+from sampling.host.rows import SamplingRows
 
 State = TypeVar("State")  # of all slots, on the device
 Row = TypeVar("Row")  # of one slot, on the host
