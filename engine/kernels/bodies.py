@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from engine.border.config import EngineConfig
-from engine.kernels.native import kernels, library
+from engine.kernels.native import library
+from engine.kernels.native.arrays import empty
 from engine.kernels.native.library import NativeUnavailable
 from engine.kernels.native.sampler import NATIVE
 from engine.models.llama import LlamaConfig
@@ -60,7 +61,7 @@ class Backends:
     @property
     def empty(self) -> Callable[..., jax.Array]:
         """What makes an array whose content counts for nothing until it is written."""
-        return kernels.empty if self.attention == "native" else jnp.zeros
+        return empty if self.attention == "native" else jnp.zeros
 
     def kv_dtype(self, config: EngineConfig) -> str:
         """The type of the KV pages."""

@@ -18,7 +18,7 @@ from jax import lax
 
 from cache.page import NULL_PAGE_ID
 from cache.storage import KVPages
-from engine.kernels.native import kernels
+from engine.kernels.native import attention as native
 from engine.step.batch import NUM_TOKENS, START, StepBatch
 
 BLOCK_SIZE = 128  # tokens of context that are gathered at a time
@@ -84,9 +84,11 @@ def attend(
         [num_tokens, num_heads * head_dim], and kv.
     """
     if layout.is_native:
-        attended, kv = kernels.attention(
-            qkv.astype(jnp.float32), rotations, layout.rows, layout.page_table, layer, kv,
-            num_heads=num_heads, num_tiles=layout.num_tiles,
+        of_layers, nothing = jnp.zeros(kv.data.shape[0], jnp.int32), jnp.zeros(0, jnp.float32)
+        attended, kv = native.attention(
+            qkv.astype(jnp.float32), rotations[None], of_layers, of_layers, nothing, nothing,
+            layout.rows, layout.page_table, layer, kv,
+            num_heads=num_heads, num_tiles=layout.num_tiles, scale=kv.data.shape[5] ** -0.5, epsilon=0.0,
         )  # fmt: skip
         return attended.astype(qkv.dtype), kv
     heads = qkv.reshape(qkv.shape[0], -1, kv.data.shape[5])

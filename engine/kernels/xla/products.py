@@ -10,19 +10,23 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from engine.kernels.native import kernels
+from engine.kernels.native import products as native
+from engine.kernels.native.kinds import Activation, NormKind
 from engine.kernels.xla.attention import TokenLayout
 from engine.weights.packing import PackedMatrix
 
 Matrix: TypeAlias = jax.Array | PackedMatrix
 
+_NOTHING = np.zeros(0, np.float32)  # in place of a bias
+
 
 def embed(embedding: Matrix, tokens: jax.Array, layout: TokenLayout) -> jax.Array:
     """[num_tokens, hidden] of int32[num_tokens]."""
     if isinstance(embedding, PackedMatrix):
-        return kernels.embed(tokens, layout.rows, embedding, num_tiles=layout.num_tiles)
+        return native.embed(tokens, layout.rows, embedding, num_tiles=layout.num_tiles)
     return embedding[tokens]
 
 
@@ -37,7 +41,10 @@ def norm_product(
         layer: int32 scalar.
     """
     if isinstance(weights, PackedMatrix):
-        return kernels.norm_product(x, layout.rows, layer, norms, weights, epsilon=epsilon, num_tiles=layout.num_tiles)
+        return native.norm_product(
+            x, layout.rows, layer, norms, _NOTHING, weights, _NOTHING, norm_kind=NormKind.RMS, epsilon=epsilon,
+            activation=Activation.NONE, is_gated=False, num_tiles=layout.num_tiles,
+        )  # fmt: skip
     return rms_norm(x, _of_layer(norms, layer), epsilon) @ _of_layer(weights, layer)
 
 
@@ -50,9 +57,10 @@ def gated_norm_product(
         weights: gate and up side by side; packed, their tiles alternate.
     """
     if isinstance(weights, PackedMatrix):
-        return kernels.norm_product(
-            x, layout.rows, layer, norms, weights, epsilon=epsilon, num_tiles=layout.num_tiles, is_gated=True
-        )
+        return native.norm_product(
+            x, layout.rows, layer, norms, _NOTHING, weights, _NOTHING, norm_kind=NormKind.RMS, epsilon=epsilon,
+            activation=Activation.SILU, is_gated=True, num_tiles=layout.num_tiles,
+        )  # fmt: skip
     gate, up = jnp.split(norm_product(x, norms, weights, layer, layout, epsilon), 2, axis=-1)
     return jax.nn.silu(gate) * up
 
@@ -60,7 +68,7 @@ def gated_norm_product(
 def add_product(addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout) -> jax.Array:
     """The addend plus x times a layer's weights."""
     if isinstance(weights, PackedMatrix):
-        return kernels.add_product(addend, x, layout.rows, layer, weights, num_tiles=layout.num_tiles)
+        return native.add_product(addend, x, layout.rows, layer, weights, _NOTHING, num_tiles=layout.num_tiles)
     return addend + x @ _of_layer(weights, layer)
 
 
@@ -72,7 +80,9 @@ def head_product(x: jax.Array, sampled: jax.Array, norm: jax.Array, weights: Mat
         norm: [inputs].
     """
     if isinstance(weights, PackedMatrix):
-        return kernels.head_product(x, sampled, norm, weights, epsilon=epsilon)
+        return native.head_product(
+            x, sampled, norm, _NOTHING, weights, norm_kind=NormKind.RMS, epsilon=epsilon, bias=_NOTHING
+        )
     normed = rms_norm(x[sampled], norm, epsilon)
     return jnp.einsum("re,ve->rv", normed, weights, preferred_element_type=jnp.float32)
 
