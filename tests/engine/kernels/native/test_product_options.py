@@ -8,10 +8,10 @@ whose product is exact.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import erf
 
 import numpy as np
 import pytest
-from scipy.special import erf
 
 from engine.kernels.native import products
 from engine.kernels.native.kinds import Activation, NormKind
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {
     Activation.NONE: lambda x: x,
     Activation.SILU: lambda x: x / (1 + np.exp(-x)),
     Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
-    Activation.GELU_ERF: lambda x: x / 2 * (1 + erf(x / 2**0.5)),
+    Activation.GELU_ERF: lambda x: x / 2 * (1 + np.vectorize(erf, otypes=[np.float64])(x / 2**0.5)),
 }
 SHAPES = [(1, 16, 32), (3, 40, 96), (17, 7, 160), (50, 100, 64)]  # tokens, outputs, inputs
 
@@ -46,15 +46,8 @@ def through_identity(x: np.ndarray, activation: Activation) -> np.ndarray:
     padded = np.zeros(-(-len(x) // GROUP) * GROUP, np.float32)
     padded[: len(x)] = x
     rows = padded.reshape(-1, GROUP)
-    out = norm_product(
-        rows,
-        make_step([0] * len(rows)).rows,
-        0,
-        NOTHING,
-        identity(GROUP),
-        norm_kind=NormKind.NONE,
-        activation=activation,
-    )
+    of_step, kind = make_step([0] * len(rows)).rows, NormKind.NONE
+    out = norm_product(rows, of_step, 0, NOTHING, identity(GROUP), norm_kind=kind, activation=activation)
     return np.asarray(out).reshape(-1)[: len(x)]
 
 
@@ -74,12 +67,12 @@ def assert_near(got: np.ndarray, want: np.ndarray, rtol: float = 1e-5) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=rtol * max(1.0, np.abs(want).max(initial=0.0)))
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("kind", list(NormKind), ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("kind", "has_bias"),
+    [(NormKind.NONE, False), (NormKind.RMS, False), (NormKind.LAYER, False), (NormKind.LAYER, True)],
+)
 @shapes
 def test_kinds_of_norm(variant, kind, has_bias, num_tokens, outputs, inputs):
-    if has_bias and kind != NormKind.LAYER:
-        has_bias = False
     random = np.random.default_rng(num_tokens)
     matrix = make_matrix(random, Format.FLOAT32, 3, outputs, inputs)
     step = random_step(random, num_tokens)
@@ -100,9 +93,8 @@ def test_a_layer_norm_far_from_zero_keeps_its_digits(variant):
     norm, bias = np.ones((1, 64), np.float32), normal(random, 1, 64)
     rows = make_step([0] * 5).rows
     got = norm_product(x, rows, 0, norm, identity(64), norm_kind=NormKind.LAYER, norm_bias=bias)
-    np.testing.assert_allclose(
-        got, normalised(x, NormKind.LAYER, norm, bias), atol=2e-4
-    )  # of 6e-5 that x is rounded by
+    # The mean, of magnitude 1000, is rounded by up to 3e-5.
+    np.testing.assert_allclose(got, normalised(x, NormKind.LAYER, norm, bias), atol=2e-4)
 
 
 @activations
@@ -160,8 +152,8 @@ def test_an_activation_is_accurate_to_float32(variant, activation):
 
 
 @pytest.mark.parametrize("activation", [Activation.GELU_TANH, Activation.GELU_ERF], ids=lambda kind: kind.name)
-def test_what_is_no_number_stays_none_in_an_activation(variant, activation):
-    got = through_identity(np.array([np.nan, 3e38, -3e38, 0.0], np.float32)[[1, 2, 3]], activation)
+def test_an_activation_of_what_is_huge_or_no_number(variant, activation):
+    got = through_identity(np.array([3e38, -3e38, 0.0], np.float32), activation)
     np.testing.assert_array_equal(got, np.array([3e38, 0.0, 0.0], np.float32))
     assert np.isnan(through_identity(np.array([np.nan], np.float32), activation)).all()
 
@@ -203,11 +195,8 @@ def test_logits_with_bias_scale_and_soft_cap(variant, kind, scale, softcap, has_
 
 
 def test_a_soft_cap_is_accurate_to_float32(variant):
-    x = (
-        np.concatenate([np.linspace(-40, 40, 40_001), np.geomspace(1e-30, 1e5, 511)])
-        .astype(np.float32)
-        .reshape(-1, GROUP)
-    )
+    x = np.concatenate([np.linspace(-40, 40, 40_001), np.geomspace(1e-30, 1e5, 511)])
+    x = x.astype(np.float32).reshape(-1, GROUP)
     sampled = np.arange(len(x), dtype=np.int32)
     got = head_product(x, sampled, NOTHING, identity(GROUP), norm_kind=NormKind.NONE, softcap=4.0)
     np.testing.assert_allclose(got, 4.0 * np.tanh(x.astype(np.float64) / 4.0), rtol=1e-6)
@@ -238,19 +227,11 @@ def test_a_row_is_the_same_whatever_is_beside_it(variant, kind):
     x = normal(random, num_tokens, inputs)
 
     def run(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(
-            norm_product(
-                x,
-                rows,
-                0,
-                norm,
-                matrix.packed,
-                norm_kind=NormKind.LAYER,
-                norm_bias=norm_bias,
-                bias=bias,
-                activation=Activation.GELU_ERF,
-            )  # fmt: skip
-        )
+        out = norm_product(
+            x, rows, 0, norm, matrix.packed,
+            norm_kind=NormKind.LAYER, norm_bias=norm_bias, bias=bias, activation=Activation.GELU_ERF,
+        )  # fmt: skip
+        return np.asarray(out)
 
     together = run(x, make_step([0] * num_tokens).rows)
     for count in (1, 2, 4, 8, 12, 16, 17, 33):

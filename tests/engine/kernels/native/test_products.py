@@ -283,7 +283,7 @@ def test_a_wrong_call_is_an_error(variant, changes, message):
         (dict(norm=NOTHING), "norm is empty, but norm_kind is RMS, which has weights"),
         (
             dict(norm_bias=np.ones((2, 64), np.float32)),
-            r"norm_bias has the shape \(2, 64\), but norm_kind is RMS: only",
+            r"norm_bias has the shape \(2, 64\), but norm_kind is RMS",
         ),
         (dict(activation=4), r"activation is 4; it is one of \[0, 1, 2, 3\]"),
     ],
