@@ -67,11 +67,11 @@ class LLM:
 
         Raises:
             ModelStoreError, OSError: the model cannot be had.
-            ValueError: it cannot be served, or a setting is outside its limits.
-            TypeError: a setting is unknown.
+            ValueError: it cannot be served, or a setting is of the wrong type or outside its limits.
+            TypeError: a setting is unknown; the message lists those that there are.
         """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
-        config = EngineConfig(**settings)  # before the hard work
+        config = EngineConfig.from_keywords(settings)  # before the hard work
         num_programs = 0
 
         def configure(eos_token_ids: tuple[int, ...]) -> EngineConfig:

@@ -203,9 +203,7 @@ async def test_a_refused_question_is_not_lost_nor_remembered(page: Page, server:
     await page.evaluate("document.querySelector('#chat-input').value = ''")
     await ask(page, "Hello?")
     await page.wait_for(f"{CHAT_FINISH} === 'stop'")
-    assert [message["content"] for message in server.requests[1]["messages"] if message["role"] == "user"] == [
-        "Hello?"
-    ]
+    assert [message["content"] for message in server.requests[1]["messages"] if message["role"] == "user"] == ["Hello?"]
 
 
 async def test_shift_enter_starts_a_line(page: Page, server: StubServer) -> None:
