@@ -22,6 +22,7 @@ from pathlib import Path
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
+from setuptools.command.build_py import build_py
 
 PACKAGE = Path("engine", "kernels", "native")
 SOURCES = PACKAGE / "src"
@@ -156,6 +157,21 @@ class BuildNative(Command):
         to.replace(library)
 
 
+class BuildPython(build_py):
+    """Adds the types of the module `eagre`.
+
+    The marker file py.typed is for packages only; type checkers read the types of a single module from a
+    stub package (PEP 561). The module itself is its stub: it names its types in plain imports.
+    """
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            stubs = Path(self.build_lib, "eagre-stubs")
+            stubs.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile("eagre.py", stubs / "__init__.pyi")
+
+
 class PlatformWheel(bdist_wheel):
     """Tagged for a platform and, since the libraries know nothing of Python, for every Python 3."""
 
@@ -224,6 +240,6 @@ def _run(command: list[str], output: Path) -> None:
 build.sub_commands = [*build.sub_commands, ("build_native", None)]
 
 setup(
-    cmdclass={"build_native": BuildNative, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_native": BuildNative, "build_py": BuildPython, "bdist_wheel": PlatformWheel},
     distclass=PlatformDistribution,
 )

@@ -2,7 +2,7 @@
 
 The shortest use:
 
-    from server.offline.llm import LLM
+    from eagre import LLM
 
     with LLM("smollm2-135m-instruct") as llm:
         print(llm.generate("Once upon a time", max_tokens=64).text)
