@@ -24,7 +24,7 @@ INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 
 # The native kernels: one library for each instruction set, compiled anew when their sources have changed. The stamp
-# is there also where nothing could be built, so that it is said once.
+# is written even where nothing could be built, so that the warning appears only once.
 BUILD_NATIVE  := $(BIN)/python setup.py --quiet build_native
 NATIVE_STAMP  := $(VENV)/native
 NATIVE_INPUTS := setup.py $(wildcard engine/kernels/native/src/*/*)
@@ -79,7 +79,7 @@ sanitize: venv ## run the native kernels' and the sampler's tests with the addre
 	$(BIN)/python -m pytest tests/engine/kernels/native tests/sampling $(ARGS)
 
 wheel: venv ## build the source distribution and from it the wheel, and try it in an empty environment (some minutes)
-	@$(BIN)/python -m pytest -m packaging tests/packaging $(ARGS)
+	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
 
 lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
 	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \

@@ -47,3 +47,18 @@ def test_importing_it_imports_nothing_heavy_and_parameters_need_no_more() -> Non
         "assert 'server.offline.llm' in sys.modules and 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "words"),
+    [
+        ({"max_seqs": 4}, TypeError, "no setting 'max_seqs'; it has dtype, .*max_num_seqs"),
+        ({"decode_chunk": 0}, ValueError, "decode_chunk is 0; it must be at least 1"),
+        ({"max_num_seqs": "4"}, ValueError, "max_num_seqs is '4'; it must be an integer"),
+    ],
+)
+def test_keywords_are_checked_before_the_model_is_looked_for(
+    keywords: dict[str, object], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        eagre.LLM("there-is-no-such-model", progress=False, **keywords)
