@@ -31,7 +31,10 @@ from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.kernels.bodies import Backends
-from engine.kernels.native import kernels
+from engine.kernels.native.attention import attention
+from engine.kernels.native.kinds import Activation, NormKind
+from engine.kernels.native.products import add_product, head_product, norm_product
+from engine.kernels.native.sampler import argmax
 from engine.models.llama import LlamaConfig, LlamaParams
 from engine.models.model_file import open_model
 from engine.step.batch import NUM_TOKENS, SLOT, START, StepBatch
@@ -91,7 +94,7 @@ class Bench:
         config, layers, tokens = self.config, self.params.layers, case.num_tokens
         batch = self._batch(case)
         rows, num_tiles = jnp.asarray(batch.rows), case.num_tiles
-        random = np.random.default_rng(0)
+        random, nothing = np.random.default_rng(0), jnp.zeros(0, jnp.float32)
 
         def activations(width: int) -> jax.Array:
             return jnp.asarray(random.standard_normal((tokens, width)).astype(np.float32))
@@ -100,13 +103,14 @@ class Bench:
         queries = activations(config.q_size)
 
         def norm(norms: jax.Array, weights: PackedMatrix, layer: jax.Array, *, is_gated: bool) -> jax.Array:
-            return kernels.norm_product(
-                hidden, rows, layer, norms, weights,
-                epsilon=config.rms_norm_eps, num_tiles=num_tiles, is_gated=is_gated,
+            return norm_product(
+                hidden, rows, layer, norms, nothing, weights, nothing,
+                norm_kind=NormKind.RMS, epsilon=config.rms_norm_eps, num_tiles=num_tiles,
+                activation=Activation.SILU if is_gated else Activation.NONE, is_gated=is_gated,
             )  # fmt: skip
 
         def add(x: jax.Array, weights: PackedMatrix, layer: jax.Array) -> jax.Array:
-            return kernels.add_product(hidden, x, rows, layer, weights, num_tiles=num_tiles)
+            return add_product(hidden, x, rows, layer, weights, nothing, num_tiles=num_tiles)
 
         for name, matrix, body in (
             ("qkv", layers.qkv, partial(norm, layers.attention_norm, is_gated=False)),
@@ -122,13 +126,18 @@ class Bench:
         head = self.params.embedding if self.params.output is None else self.params.output
         assert isinstance(head, PackedMatrix)
         sampled = jnp.asarray(batch.sampled)
-        project = jax.jit(
-            lambda m: kernels.head_product(hidden, sampled, self.params.output_norm, m, epsilon=config.rms_norm_eps)
-        )
+
+        def logits_of(matrix: PackedMatrix) -> jax.Array:
+            return head_product(
+                hidden, sampled, self.params.output_norm, nothing, matrix,
+                norm_kind=NormKind.RMS, epsilon=config.rms_norm_eps, bias=nothing,
+            )  # fmt: skip
+
+        project = jax.jit(logits_of)
         num_sampled = int((batch.sampled >= 0).sum())
         yield Timing("head", self._time(project, head), head.blocks.nbytes, 2 * head.num_weights * num_sampled)
         logits, slots = project(head), jnp.arange(len(sampled), dtype=jnp.int32)
-        choose = jax.jit(lambda x: kernels.argmax(x, slots, len(sampled)))
+        choose = jax.jit(lambda x: argmax(x, slots, len(sampled)))
         yield Timing("argmax", self._time(choose, logits), 4 * num_sampled * config.vocab_size, 0)
 
         yield Timing("step of padding", self._step(case, self._padding(case), self._pages(case)), 0, 0)
@@ -144,14 +153,15 @@ class Bench:
 
     def _attention(self, case: Case, batch: StepBatch, kv: KVPages, qkv: jax.Array) -> Timing:
         config = self.config
-        rotations = jnp.ones((case.num_tokens, config.head_dim), jnp.float32)
+        rotations = jnp.ones((1, case.num_tokens, config.head_dim), jnp.float32)
+        of_layers, nothing = jnp.zeros(config.num_layers, jnp.int32), jnp.zeros(0, jnp.float32)
         rows, table = jnp.asarray(batch.rows), jnp.asarray(batch.page_table)
 
         def all_layers(kv: KVPages) -> tuple[jax.Array, KVPages]:
             def layer(index: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
-                return kernels.attention(
-                    qkv, rotations, rows, table, index, carry[1],
-                    num_heads=config.num_heads, num_tiles=case.num_tiles,
+                return attention(
+                    qkv, rotations, of_layers, of_layers, nothing, nothing, rows, table, index, carry[1],
+                    num_heads=config.num_heads, num_tiles=case.num_tiles, scale=config.head_dim**-0.5, epsilon=0.0,
                 )  # fmt: skip
 
             start = jnp.zeros((case.num_tokens, config.q_size), jnp.float32)
