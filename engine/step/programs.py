@@ -132,9 +132,7 @@ def decode_chunk(
         rows = jnp.asarray(batch.rows).at[:, START].add(index)
         rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
         # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(
-            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, bodies=bodies
-        )
+        logits, kv = forward(params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, bodies=bodies)
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
         slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=bodies.sampler)

@@ -127,9 +127,7 @@ class DeviceRunner:
 
     @property
     def _forward_prompt(self) -> Callable[..., Any]:
-        return partial(
-            forward_prompt, model=self.model, bodies=self.bodies, max_num_tiles=self._table.max_num_tiles
-        )
+        return partial(forward_prompt, model=self.model, bodies=self.bodies, max_num_tiles=self._table.max_num_tiles)
 
     def _lower_score(self) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])

@@ -101,11 +101,13 @@ class _PairedRows(TensorWrapper):
     head_dim: int
 
     def float32(self) -> np.ndarray:
-        return self.stored.float32()[self._order()]
+        reordered: np.ndarray = self.stored.float32()[self._order()]
+        return reordered
 
     def quantised(self) -> Quantised:
         return self.stored.quantised().reordered(self._order())
 
     def _order(self) -> np.ndarray:
         """int[rows]."""
-        return np.arange(self.shape[0]).reshape(-1, self.head_dim // 2, 2).swapaxes(1, 2).ravel()
+        order: np.ndarray = np.arange(self.shape[0]).reshape(-1, self.head_dim // 2, 2).swapaxes(1, 2).ravel()
+        return order

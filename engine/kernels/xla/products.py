@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -11,7 +12,7 @@ from jax import lax
 from engine.kernels.interface.operands import Activation, Norm, NormKind
 from engine.kernels.interface.token_layout import TokenLayout
 
-_ACTIVATIONS = {
+_ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.SILU: jax.nn.silu,
     Activation.GELU_TANH: partial(jax.nn.gelu, approximate=True),
     Activation.GELU_ERF: partial(jax.nn.gelu, approximate=False),

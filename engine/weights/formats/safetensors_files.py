@@ -104,9 +104,7 @@ class SafetensorsFiles:
         stored = file.get_slice(name)
         shape, kind = tuple(stored.get_shape()), stored.get_dtype()
         if kind not in STORED_TYPES:
-            raise ModelError(
-                f"{self._folder.path}: {name} is stored as {kind}; read are {', '.join(STORED_TYPES)}"
-            )
+            raise ModelError(f"{self._folder.path}: {name} is stored as {kind}; read are {', '.join(STORED_TYPES)}")
         return StoredTensor(name, shape, math.prod(shape) * STORED_TYPES[kind].itemsize, file)
 
     def _shard(self, index: Path, name: str) -> Path:
