@@ -76,9 +76,8 @@ def test_bfloat16_passes_through(tmp_path):
 
 def test_a_tied_output_is_absent_unless_it_is_stored(tmp_path):
     tied = {"tie_word_embeddings": True}
-    assert load(write_folder(tmp_path / "tied", config=tied)).keys() == load(
-        write_folder(tmp_path / "untied")
-    ).keys() - {"output"}
+    assert "output" in load(write_folder(tmp_path / "untied"))
+    assert "output" not in load(write_folder(tmp_path / "tied", config=tied))
     stored = weights(CONFIG)
     params = load(write_folder(tmp_path / "both", config=tied, tensors=stored))
     assert np.array_equal(params["output"], stored["lm_head.weight"])
