@@ -51,19 +51,34 @@ def attention(
         ValueError: a size does not fit, as the message says: heads have 16, 32, ... 256 features, of which an even
             number is rotated.
     """
-    head_dim = kv.data.shape[5]
-    if rotations.shape[0] != 1 or rotations.shape[2] != head_dim or q_norm.size or k_norm.size or softcap:
-        raise NotImplementedError
-    if scale != head_dim**-0.5:
-        raise NotImplementedError
-    window = 0
-    if isinstance(windows, np.ndarray):
-        (window,) = set(windows.tolist())
+    num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
+    _check_sizes(head_dim, rotations.shape[-1], softcap)
+    _check_norm("q_norm", q_norm, num_layers, num_heads, head_dim)
+    _check_norm("k_norm", k_norm, num_layers, num_kv_heads, head_dim)
+    for name, constants in (("tables", tables), ("windows", windows)):
+        if constants.shape != (num_layers,):
+            raise ValueError(f"{name} has the shape {constants.shape}; it is ({num_layers},), one for each layer")
     scales = jnp.zeros(0, jnp.float32) if kv.scales is None else kv.scales
     out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * head_dim), jnp.float32)
     pages = jax.ShapeDtypeStruct(kv.data.shape, kv.data.dtype), jax.ShapeDtypeStruct(scales.shape, scales.dtype)
-    call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={5: 1, 6: 2})
+    call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
     attended, data, scales = call(
-        qkv, rotations[0], rows, page_table, layer, kv.data, scales, num_tiles=num_tiles, window=window
-    )
+        qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
+        num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
+    )  # fmt: skip
     return attended, KVPages(data, None if kv.scales is None else scales)
+
+
+def _check_sizes(head_dim: int, rotary_dim: int, softcap: float) -> None:
+    if head_dim % HEAD_MULTIPLE != 0 or not 0 < head_dim <= LARGEST_HEAD:
+        raise ValueError(f"head_dim is {head_dim}; it is a multiple of {HEAD_MULTIPLE}, at most {LARGEST_HEAD}")
+    if rotary_dim % 2 != 0 or rotary_dim > head_dim:
+        raise ValueError(f"rotary_dim is {rotary_dim}; it is an even number, at most head_dim, which is {head_dim}")
+    if softcap < 0.0:
+        raise ValueError(f"softcap is {softcap}; it is not negative")
+
+
+def _check_norm(name: str, norm: Array, num_layers: int, num_heads: int, head_dim: int) -> None:
+    allowed = (num_layers, head_dim), (num_layers, num_heads * head_dim)
+    if norm.size and norm.shape not in allowed:
+        raise ValueError(f"{name} has the shape {norm.shape}; it is {allowed[0]}, {allowed[1]} or empty")

@@ -51,18 +51,14 @@ def norm_product(
         ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
     """
     _check_norm(norm_kind, norm, norm_bias)
-    if (
-        norm_kind != NormKind.RMS
-        or bias.size
-        or Activation(activation) != (Activation.SILU if is_gated else Activation.NONE)
-    ):
-        raise NotImplementedError
+    if activation not in list(Activation):
+        raise ValueError(f"activation is {activation}; it is one of {[*map(int, Activation)]}")
     num_outputs = weights.num_outputs // 2 if is_gated else weights.num_outputs
     call = jax.ffi.ffi_call(target("norm_product"), jax.ShapeDtypeStruct((x.shape[0], num_outputs), jnp.float32))
     product: jax.Array = call(
-        x, rows, layer, norm, weights.blocks,
-        num_tiles=num_tiles, format=int(weights.format),
-        epsilon=np.float32(epsilon), is_gated=is_gated,
+        x, rows, layer, norm, norm_bias, weights.blocks, bias,
+        num_tiles=num_tiles, format=int(weights.format), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
+        activation=int(activation), is_gated=is_gated,
     )  # fmt: skip
     return product
 
@@ -76,13 +72,11 @@ def add_product(
     Args:
         bias: float32[num_layers, outputs], or empty.
     """
-    if bias.size or scale != 1.0:
-        raise NotImplementedError
     out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
     total: jax.Array = call(
-        addend, x, rows, layer, weights.blocks,
-        num_tiles=num_tiles, format=int(weights.format),
+        addend, x, rows, layer, weights.blocks, bias,
+        num_tiles=num_tiles, format=int(weights.format), scale=np.float32(scale),
     )  # fmt: skip
     return total
 
@@ -109,33 +103,39 @@ def head_product(
         ValueError: the kind of norm is unknown, its arrays do not belong to it, or `softcap` is negative.
     """
     _check_norm(norm_kind, norm, norm_bias)
-    if norm_kind != NormKind.RMS or bias.size or scale != 1.0 or softcap:
-        raise NotImplementedError
+    if softcap < 0.0:
+        raise ValueError(f"softcap is {softcap}; it is not negative")
     out = jax.ShapeDtypeStruct((sampled.shape[0], weights.num_outputs), jnp.float32)
     call = jax.ffi.ffi_call(target("head_product"), out)
     logits: jax.Array = call(
-        x, sampled, norm[None], weights.blocks,
-        format=int(weights.format), epsilon=np.float32(epsilon),
+        x, sampled, norm[None], norm_bias[None], weights.blocks, bias[None],
+        format=int(weights.format), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
+        scale=np.float32(scale), softcap=np.float32(softcap),
     )  # fmt: skip
     return logits
 
 
 def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1.0, num_tiles: int) -> jax.Array:
     """scale times the embedding's rows of int32[num_tokens], float32[num_tokens, hidden]."""
-    if scale != 1.0:
-        raise NotImplementedError
     out = jax.ShapeDtypeStruct((tokens.shape[0], weights.num_inputs), jnp.float32)
     embedded: jax.Array = jax.ffi.ffi_call(target("embed"), out)(
-        tokens, rows, weights.blocks, num_tiles=num_tiles, format=int(weights.format)
+        tokens, rows, weights.blocks, num_tiles=num_tiles, format=int(weights.format), scale=np.float32(scale)
     )
     return embedded
 
 
 def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
-    """Raises ValueError where a norm's arrays do not belong to its kind."""
+    """Checks that a norm's arrays belong to its kind.
+
+    Raises:
+        ValueError: they do not, as the message says.
+    """
     if kind not in list(NormKind):
         raise ValueError(f"norm_kind is {kind}; it is one of {[*map(int, NormKind)]}")
-    if (norm.size == 0) != (kind == NormKind.NONE):
-        raise ValueError(f"norm has {norm.size} weights, which norm_kind {NormKind(kind).name} does not take")
-    if norm_bias.size and kind != NormKind.LAYER:
-        raise ValueError(f"norm_bias is of a LayerNorm alone; norm_kind is {NormKind(kind).name}")
+    name = NormKind(kind).name
+    if kind == NormKind.NONE and norm.size:
+        raise ValueError(f"norm has the shape {norm.shape}, but norm_kind is {name}, for which it is empty")
+    if kind != NormKind.NONE and not norm.size:
+        raise ValueError(f"norm is empty, but norm_kind is {name}, which has weights")
+    if kind != NormKind.LAYER and norm_bias.size:
+        raise ValueError(f"norm_bias has the shape {norm_bias.shape}, but norm_kind is {name}: only LAYER has a bias")
