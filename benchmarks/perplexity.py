@@ -28,8 +28,7 @@ from benchmarks.serving.command import run, write_figures
 from engine.border.config import EngineConfig
 from engine.border.setting import settings_of
 from engine.border.types import Progress
-from engine.models.model_file import ModelFile, open_model
-from engine.weights.loader import WeightsError
+from engine.models.open_model import OpenModel, open_model
 from server.startup.model_store import ModelStoreError, ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
@@ -114,7 +113,7 @@ class Score:
         }
 
 
-def score(way: Way, model: ModelFile, windows: np.ndarray, progress: Progress) -> Score:
+def score(way: Way, model: OpenModel, windows: np.ndarray, progress: Progress) -> Score:
     """Loads the model in this way and scores every window.
 
     Args:
@@ -145,11 +144,11 @@ def print_row(cells: Sequence[str], ways: Sequence[Way]) -> None:
     print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
 
 
-def prepare(options: argparse.Namespace) -> tuple[ModelFile, np.ndarray]:
+def prepare(options: argparse.Namespace) -> tuple[OpenModel, np.ndarray]:
     """The opened model and the windows, int32[num_windows, window_size].
 
     Raises:
-        ModelStoreError, WeightsError, ValueError, OSError: the model or the text cannot be had or used.
+        ModelStoreError, ModelError, ValueError, OSError: the model or the text cannot be had or used.
     """
     with ProgressReporter() as progress:
         path = ensure_model(options.model, progress)
@@ -164,7 +163,7 @@ def prepare(options: argparse.Namespace) -> tuple[ModelFile, np.ndarray]:
     return open_model(path), windows
 
 
-def compare(model: ModelFile, windows: np.ndarray, ways: Sequence[Way]) -> list[Score]:
+def compare(model: OpenModel, windows: np.ndarray, ways: Sequence[Way]) -> list[Score]:
     """Every way in turn, printing the table as it grows."""
     print_row(COLUMNS, ways)
     scores: list[Score] = []
@@ -207,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
         model, windows = prepare(options)
-    except (ModelStoreError, WeightsError, ValueError, OSError) as error:
+    except (ModelStoreError, ValueError, OSError) as error:
         sys.exit(f"{PROGRAM}: {error}")
     scores = compare(model, windows, options.ways)
     if options.json:

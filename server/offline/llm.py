@@ -67,7 +67,8 @@ class LLM:
 
         Raises:
             ModelStoreError, OSError: the model cannot be had.
-            ValueError: it cannot be served, or a setting is of the wrong type or outside its limits.
+            ModelError: it cannot be served.
+            ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
             TypeError: a setting is unknown; the message lists those that there are.
         """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
@@ -256,7 +257,7 @@ class LLM:
         Raises:
             ModelStoreError: the model cannot be had.
             RuntimeError: requests are running.
-            ValueError: the model is of another shape.
+            ModelError: it cannot be served in the place of the first.
         """
         path = ensure_model(str(model), silent)
         self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))

@@ -1,4 +1,4 @@
-// What several kernels ask of a vector of float32, whose length is a multiple of 16.
+// How large the numbers of a vector of float32 are, whose length is a multiple of 16.
 #pragma once
 
 #include <cstdint>

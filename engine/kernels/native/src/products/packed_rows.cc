@@ -1,21 +1,20 @@
-#include "products/activations.h"
+#include "products/packed_rows.h"
 
 #include <algorithm>
 #include <cfloat>
-#include <cmath>
 #include <cstring>
 
 #include "isa/isa.h"
-#include "isa/vectors.h"
+#include "vectors/magnitudes.h"
 
 namespace eagre {
 namespace {
 
-constexpr int kRowsInline = 4;  // fewer are packed at once by the caller: handing them out costs more
+constexpr int kRowsInline = 4;  // the caller packs so few itself: handing them out costs more
 
 }  // namespace
 
-void Activations::pack(Pool& pool, const RowSource& source, int num_inputs, Format format) {
+void PackedRows::pack(Pool& pool, const RowSource& source, int num_inputs, Format format) {
   num_rows_ = source.num_rows;
   num_groups_ = num_inputs / kGroup;
   group_bytes_ = kGroup * (is_integer(format) ? 1 : format == Format::kBfloat16 ? 2 : 4);
@@ -36,14 +35,11 @@ void Activations::pack(Pool& pool, const RowSource& source, int num_inputs, Form
   }
 }
 
-void Activations::pack_row(const RowSource& source, int row, Format format, float* normed) {
+void PackedRows::pack_row(const RowSource& source, int row, Format format, float* normed) {
   const int num_inputs = num_groups_ * kGroup;
   const float* x = source.values + int64_t{1} * source.index[row] * num_inputs;
-  if (source.norm != nullptr) {
-    Floats squares = zeros();
-    for (int i = 0; i < num_inputs; i += kTile) squares = fma(load(x + i), load(x + i), squares);
-    const Floats scale = broadcast(1.0f / std::sqrt(sum(squares) / static_cast<float>(num_inputs) + source.epsilon));
-    for (int i = 0; i < num_inputs; i += kTile) store(normed + i, mul(mul(load(x + i), scale), load(source.norm + i)));
+  if (source.norm.kind != NormKind::kNone) {
+    normalise(source.norm, x, num_inputs, normed);
     x = normed;
   }
   if (is_integer(format)) {
@@ -62,14 +58,14 @@ void Activations::pack_row(const RowSource& source, int row, Format format, floa
   }
 }
 
-void Activations::quantise_row(const float* x, int row, Format format) {
+void PackedRows::quantise_row(const float* x, int row, Format format) {
   const int num_inputs = num_groups_ * kGroup;
   const int block = row / kBlockRows, within = row % kBlockRows, rows = rows_of(block);
   const size_t first = size_t{1} * block * kBlockRows * num_groups_ + within;
   int8_t* values_to = reinterpret_cast<int8_t*>(values_) + first * kGroup;
   for (int group = 0; group < num_groups_; ++group) {
     const float* from = x + group * kGroup;
-    // Not so small that its inverse overflows, nor that it is flushed to zero.
+    // A scale is neither so small that its inverse overflows nor so small that it is flushed to zero.
     const float scale = std::max(largest_magnitude(from, kGroup) / kInt8Max, FLT_MIN);
     const Floats inverse = broadcast(1.0f / scale);
     int8_t* to = values_to + size_t{1} * group * rows * kGroup;
@@ -85,7 +81,7 @@ void Activations::quantise_row(const float* x, int row, Format format) {
       sums_[at] = -zero_point(format) * total;
     }
   }
-  // Quantised, a value that is no number would look like any other; one scale tells all outputs.
+  // Quantised, a value that is not finite would look like any other. One scale that is NaN reaches all outputs.
   scales_[first] += not_finite(x, num_inputs);
 }
 

@@ -5,8 +5,11 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 
-from engine.weights.formats.gguf_model import GGUFModel
-from engine.weights.loader import WeightsError, WeightsFormat
+from engine.border.errors import ModelError
+from engine.kernels.bodies import BODIES
+from engine.kernels.xla.matrices import ArrayLayout
+from engine.models.open_model import open_model
+from engine.weights.layout import Precision
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, VOCAB = 64, 96, 2, 4, 2, 50
 HEAD_DIM = HIDDEN // HEADS
@@ -23,9 +26,9 @@ SHAPES = {
 }
 
 
-def arrays(dtype):
+def load(path, dtype="float32", progress=lambda *step: None):
     """Weights as arrays for XLA."""
-    return WeightsFormat(is_packed=False, dtype=dtype, quantize=None)
+    return open_model(path).load(ArrayLayout(), Precision(dtype, None), progress).params
 
 
 def in_every_layer(name, shape):
@@ -86,40 +89,39 @@ def write(tmp_path):
 
 def test_the_tree_holds_what_the_file_holds(write):
     path, tensors = write(tied=False)
-    model = GGUFModel(path)
-    config = model.config
+    config = open_model(path).config
     assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (2, 4, 2, 16)
     assert (config.vocab_size, config.context_length, config.rope_theta, config.rms_norm_eps) == (50, 128, 5000.0, 1e-5)
     told = []
-    params = model.load(arrays("float32"), lambda *step: told.append(step))
+    params = load(path, progress=lambda *step: told.append(step))
     for layer in range(LAYERS):
         part = {name: tensors[f"blk.{layer}.{name}.weight"] for name in SHAPES}
         joined = np.concatenate([part["attn_q"], part["attn_k"], part["attn_v"]]).T
-        assert np.array_equal(params.layers.qkv[layer], joined)
-        assert np.array_equal(params.layers.attention_output[layer], part["attn_output"].T)
-        assert np.array_equal(params.layers.gate_up[layer], np.concatenate([part["ffn_gate"], part["ffn_up"]]).T)
-        assert np.array_equal(params.layers.down[layer], part["ffn_down"].T)
-        assert np.array_equal(params.layers.attention_norm[layer], part["attn_norm"])
-        assert np.array_equal(params.layers.mlp_norm[layer], part["ffn_norm"])
-    assert np.array_equal(params.embedding, tensors["token_embd.weight"])
-    assert np.array_equal(params.output, tensors["output.weight"])
+        assert np.array_equal(params["qkv"][layer], joined)
+        assert np.array_equal(params["attention_output"][layer], part["attn_output"].T)
+        assert np.array_equal(params["gate_up"][layer], np.concatenate([part["ffn_gate"], part["ffn_up"]]).T)
+        assert np.array_equal(params["down"][layer], part["ffn_down"].T)
+        assert np.array_equal(params["attention_norm"][layer], part["attn_norm"])
+        assert np.array_equal(params["mlp_norm"][layer], part["ffn_norm"])
+    assert np.array_equal(params["embedding"], tensors["token_embd.weight"])
+    assert np.array_equal(params["output"], tensors["output.weight"])
     assert told[-1][1] == told[-1][2] > 0
     assert [step[1] for step in told] == sorted(step[1] for step in told)
 
 
 def test_quantised_tensors_come_within_their_error_and_a_tied_output_is_absent(write):
     path, tensors = write(quantised=True)
-    params = GGUFModel(path).load(arrays("float32"), lambda *step: None)
-    assert params.output is None
+    params = load(path)
+    assert "output" not in params
     largest = np.abs(tensors["token_embd.weight"]).max()
-    assert np.abs(params.embedding - tensors["token_embd.weight"]).max() <= largest / 127
+    assert np.abs(params["embedding"] - tensors["token_embd.weight"]).max() <= largest / 127
 
 
 def test_bfloat16_is_the_nearest(write):
     path, tensors = write()
-    params = GGUFModel(path).load(arrays("bfloat16"), lambda *step: None)
-    down = np.asarray(params.layers.down[0], np.float32)
-    assert str(params.layers.down.dtype) == "bfloat16"
+    params = load(path, "bfloat16")
+    down = np.asarray(params["down"][0], np.float32)
+    assert str(params["down"].dtype) == "bfloat16"
     np.testing.assert_allclose(down, tensors["blk.0.ffn_down.weight"].T, rtol=2**-8)
 
 
@@ -149,15 +151,15 @@ def test_bfloat16_is_the_nearest(write):
         ({"sizes": {"layer_norm_rms_eps": float("nan")}}, "layer_norm_rms_epsilon' is nan"),
     ],
 )
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_what_cannot_be_served_is_said(write, options, words, is_packed):
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
+def test_what_cannot_be_served_is_said(write, options, words, body):
     path, _ = write(**options)
-    with pytest.raises(WeightsError, match=words):
-        GGUFModel(path).load(WeightsFormat(is_packed, "float32", None), lambda *step: None)
+    with pytest.raises(ModelError, match=words):
+        open_model(path).load(body.weights, Precision("float32", None), lambda *step: None)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "text.gguf"
     path.write_text("no model")
-    with pytest.raises(WeightsError, match="no GGUF file"):
-        GGUFModel(path)
+    with pytest.raises(ModelError, match="no GGUF file"):
+        open_model(path)

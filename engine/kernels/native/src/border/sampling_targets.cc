@@ -7,6 +7,7 @@
 
 #include "border/handler.h"
 #include "runtime/pool.h"
+#include "sampling/argmax.h"
 #include "sampling/sample_columns.h"
 #include "sampling/sampler.h"
 
@@ -103,11 +104,28 @@ ffi::Error logprobs(F32 logits, S32 tokens, S32 listed, S32Result out) {
   return ffi::Error::Success();
 }
 
+// The best token of each row whose slot is below num_slots.
+ffi::Error argmax_rows(F32 logits, S32 slots, S32Result tokens, int64_t num_slots) {
+  const auto shape = logits.dimensions();
+  if (shape.size() != 2 || !has_shape(slots, {shape[0]}) || !has_shape(*tokens, {shape[0]})) {
+    return invalid("logits, slots and tokens differ in rows");
+  }
+  Pool& pool = Pool::shared();
+  const std::lock_guard<std::mutex> lock(pool.caller_mutex());
+  argmax(pool, logits.typed_data(), shape[0], shape[1], slots.typed_data(), num_slots, tokens->typed_data());
+  return ffi::Error::Success();
+}
+
 }  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_argmax, Guarded<argmax_rows>::call,
+                              ffi::Ffi::Bind()
+                                  .Arg<F32>().Arg<S32>().Ret<S32>()
+                                  .Attr<int64_t>("num_slots"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_random, Guarded<sample_random>::call,
                               ffi::Ffi::Bind()
-                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Ret<ffi::Buffer<ffi::S32>>()
+                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Ret<S32>()
                                   .Attr<int64_t>("num_slots"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_full, Guarded<sample_full>::call,

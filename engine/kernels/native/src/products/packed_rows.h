@@ -1,4 +1,4 @@
-// Rows of activations, made ready for products: normalised, quantised, interleaved.
+// Rows of activations, made ready for products: normalised, quantised and interleaved.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,13 @@
 #include "products/format.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
+#include "vectors/norms.h"
 
 namespace eagre {
 
 constexpr int kBlockRows = 16;  // rows that one pass over a tile of weights serves
 
-// Rows of a block are padded to one of a few counts, each a kernel of its own.
+// The rows of a block are padded to one of a few counts, for each of which there is a kernel.
 constexpr int padded_rows(int rows) {
   return rows <= 2 ? rows : rows <= 4 ? 4 : rows <= 8 ? 8 : rows <= 12 ? 12 : kBlockRows;
 }
@@ -23,13 +24,12 @@ struct RowSource {
   const float* values;   // [rows][num_inputs]
   const int32_t* index;  // [num_rows], which rows to take
   int num_rows;
-  const float* norm;  // weights of an RMS norm over the row (Zhang and Sennrich, 2019), or null
-  float epsilon;      // of the norm
+  Norm norm;  // over the row
 };
 
-// Blocks of kBlockRows rows; within a block [group][row][...], so that a kernel's loads lie
-// close together. A group of int8 values has a scale: a value is scale * int8.
-class Activations {
+// Blocks of kBlockRows rows, each laid out as [group][row][...], so that what a kernel loads lies close together. Each
+// group of int8 values has a scale: a value is scale * int8.
+class PackedRows {
  public:
   void pack(Pool& pool, const RowSource& source, int num_inputs, Format format);
 
@@ -52,7 +52,7 @@ class Activations {
   int num_rows_ = 0, num_groups_ = 0, group_bytes_ = 0;
   std::byte* values_ = nullptr;
   float* scales_ = nullptr;
-  int32_t* sums_ = nullptr;  // of a group's values, as what the format's kernel adds: int32, or float32 and scaled
+  int32_t* sums_ = nullptr;  // of a group's values, as the format's kernel adds them: int32, or scaled and float32
   Scratch values_memory_, scales_memory_, sums_memory_, normed_memory_;
 };
 

@@ -1,4 +1,4 @@
-#include "sampling/padded_row.h"
+#include "vectors/padded_row.h"
 
 #include <algorithm>
 #include <cmath>
