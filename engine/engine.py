@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import jax
@@ -15,11 +16,12 @@ from engine.kernels.bodies import Backends
 from engine.kernels.xla.attention import pages_per_block
 from engine.loop import EngineLoop
 from engine.models.llama import LlamaConfig, LlamaParams
-from engine.models.model_file import open_model
+from engine.models.model_file import ModelFile, open_model
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_event import StepEvent
-from engine.step.compiled import CompileCounter, use_persistent_cache
+from engine.step.compiled import CompileCounter
+from engine.step.program_store import ProgramStore, processor
 from engine.step.runner import DeviceRunner
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
@@ -76,13 +78,19 @@ class Engine:
             WeightsError: the file cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
-        if config.compilation_cache is not None:
-            use_persistent_cache(Path(config.compilation_cache))
         model = open_model(path)
         backends = Backends.choose(config, model.config)
-        params = model.load(WeightsFormat.of_engine(config, backends), progress)
         max_model_len = min(config.max_model_len or model.config.context_length, model.config.context_length)
         layout = _kv_layout(model.config, config, backends, max_model_len)
+        with _programs_of(config, repr((model.config, layout, backends))):
+            return cls._load(model, config, backends, layout, max_model_len, progress)
+
+    @classmethod
+    def _load(
+        cls, model: ModelFile, config: EngineConfig, backends: Backends, layout: KVLayout, max_model_len: int,
+        progress: Progress,
+    ) -> Engine:  # fmt: skip
+        params = model.load(WeightsFormat.of_engine(config, backends), progress)
         model_info = ModelInfo(
             architecture=model.architecture,
             vocab_size=model.config.vocab_size,
@@ -158,6 +166,13 @@ class Engine:
     def close(self) -> None:
         """Lets go of what outlives the thread."""
         self._compile_counter.stop()
+
+
+def _programs_of(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:
+    """A context in which JAX finds the programs of earlier starts and keeps what it compiles."""
+    if config.compilation_cache is None:
+        return nullcontext()
+    return ProgramStore(Path(config.compilation_cache)).opened(f"{fingerprint} {jax.__version__} {processor()}")
 
 
 def _kv_layout(model: LlamaConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:
