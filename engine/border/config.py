@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
+MAX_STALL_TIMEOUT = 86400.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class EngineConfig:
     max_num_queued_tokens: int = 1 << 20
     request_timeout: float | None = None  # seconds from submit to the last token; None: unlimited
     queue_timeout: float | None = None  # seconds from submit until it first runs; None: unlimited
+    stall_timeout: float = 120.0  # seconds that one step may stand before the engine is taken for dead
     decode_chunk: int = 1  # steps that one program does while all rows decode: throughput for coarser streams
     overlap: bool = True  # False: the synchronous loop, the oracle of the overlapped one
     seed: int | None = None  # seeds the seeds of requests that bring none; None: different at every start
@@ -73,6 +75,10 @@ class EngineConfig:
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{name} is {seconds}; it must be above 0 seconds")
+        if not 0 < self.stall_timeout <= MAX_STALL_TIMEOUT:
+            raise ValueError(
+                f"stall_timeout is {self.stall_timeout}; it must be above 0 and at most {MAX_STALL_TIMEOUT} seconds"
+            )
         if self.kv_cache_dtype not in ("auto", "float32", "bfloat16", "int8"):
             raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be auto, float32, bfloat16 or int8")
         if self.kv_cache_bytes is not None and self.kv_cache_bytes < 1:
