@@ -30,17 +30,18 @@ from jax import lax
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.border.config import TILE_SIZE, EngineConfig
-from engine.kernels.bodies import Backends
+from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.kernels.interface.operands import Activation, NormKind
+from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START
 from engine.kernels.native.attention import attention
-from engine.kernels.native.kinds import Activation, NormKind
 from engine.kernels.native.products import add_product, head_product, norm_product
 from engine.kernels.native.sampler import argmax
-from engine.models.llama import LlamaConfig, LlamaParams
-from engine.models.model_file import open_model
-from engine.step.batch import NUM_TOKENS, SLOT, START, StepBatch
+from engine.models.llama import Llama
+from engine.models.open_model import open_model
+from engine.step.batch import StepBatch
 from engine.step.programs import forward
 from engine.step.shapes import StepShape
-from engine.weights.loader import WeightsFormat
+from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
 from server.startup.model_store import ensure_model
@@ -82,16 +83,19 @@ class Bench:
 
     def __init__(self, path: Path, repeats: int, progress: Callable[[str, int, int], None]) -> None:
         config = EngineConfig(matmul_backend="native", attention_backend="native")
-        model = open_model(path)
-        self.config: LlamaConfig = model.config
-        self.backends = Backends.choose(config, model.config)
-        self.params: LlamaParams = model.load(WeightsFormat.of_engine(config, self.backends), progress)
-        self.kv_dtype = self.backends.kv_dtype(config)
+        opened = open_model(path)
+        if not isinstance(opened.model, Llama):
+            raise ValueError(f"{path} is of the architecture {opened.architecture.name!r}, whose parts are not timed")
+        self.model = opened.model
+        self.config = opened.model.config
+        self.bodies = choose_bodies(config, self.config)
+        self.params = opened.load(self.bodies.weights, Precision.of_engine(config), progress).params
+        self.kv_dtype = kv_dtype(config, self.bodies)
         self._repeats = repeats
 
     def timings(self, case: Case) -> Iterator[Timing]:
         """Each kernel, then the whole step."""
-        config, layers, tokens = self.config, self.params.layers, case.num_tokens
+        config, params, tokens = self.config, self.params, case.num_tokens
         batch = self._batch(case)
         rows, num_tiles = jnp.asarray(batch.rows), case.num_tiles
         random, nothing = np.random.default_rng(0), jnp.zeros(0, jnp.float32)
@@ -113,23 +117,23 @@ class Bench:
             return add_product(hidden, x, rows, layer, weights, nothing, num_tiles=num_tiles)
 
         for name, matrix, body in (
-            ("qkv", layers.qkv, partial(norm, layers.attention_norm, is_gated=False)),
-            ("attention output", layers.attention_output, partial(add, queries)),
-            ("gate and up", layers.gate_up, partial(norm, layers.mlp_norm, is_gated=True)),
-            ("down", layers.down, partial(add, wide)),
+            ("qkv", params["qkv"], partial(norm, params["attention_norm"], is_gated=False)),
+            ("attention output", params["attention_output"], partial(add, queries)),
+            ("gate and up", params["gate_up"], partial(norm, params["mlp_norm"], is_gated=True)),
+            ("down", params["down"], partial(add, wide)),
         ):
             assert isinstance(matrix, PackedMatrix)
             seconds = self._time(self._over_layers(body), matrix)
             yield Timing(name, seconds, matrix.blocks.nbytes, 2 * matrix.num_weights * tokens)
 
         yield self._attention(case, batch, self._pages(case), activations(config.q_size + 2 * config.kv_size))
-        head = self.params.embedding if self.params.output is None else self.params.output
+        head = params["output" if config.has_output else "embedding"]
         assert isinstance(head, PackedMatrix)
         sampled = jnp.asarray(batch.sampled)
 
         def logits_of(matrix: PackedMatrix) -> jax.Array:
             return head_product(
-                hidden, sampled, self.params.output_norm, nothing, matrix,
+                hidden, sampled, params["output_norm"][0], nothing, matrix,
                 norm_kind=NormKind.RMS, epsilon=config.rms_norm_eps, bias=nothing,
             )  # fmt: skip
 
@@ -182,7 +186,7 @@ class Bench:
         return Timing("attention", median(times[1:]), num_bytes * config.num_layers, operations)
 
     def _step(self, case: Case, batch: StepBatch, kv: KVPages) -> float:
-        program = jax.jit(partial(forward, config=self.config, backends=self.backends), donate_argnums=1)
+        program = jax.jit(partial(forward, model=self.model, bodies=self.bodies), donate_argnums=1)
         slots, times = Slots.zeros(max(1, case.num_rows)), []
         for _ in range(self._repeats + 1):
             begin = time.perf_counter()
@@ -267,7 +271,7 @@ def main(arguments: Sequence[str]) -> int:
     bytes_per_second = read_rate()
     products = [t for timings in measured.values() for t in timings if t.num_operations and t.name != "attention"]
     operations_per_second = max(timing.num_operations / timing.seconds for timing in products)
-    print(f"{bench.backends.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
+    print(f"{bench.bodies.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
     for case, timings in measured.items():
         report(case, timings, bytes_per_second, operations_per_second)
     if options.json is not None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.kernels.native.kinds import Activation, NormKind
+from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native.library import target
 from engine.weights.packing import PackedMatrix
 
