@@ -34,11 +34,7 @@ class Column(NamedTuple):
     """A parameter that the device reads: an integer or a float, as the field of SamplingParams is."""
 
     name: str  # of the field
-    convert: Callable[[Any], Any] | None = None  # to what the device reads
-
-    def value(self, params: SamplingParams) -> Any:
-        value = getattr(params, self.name)
-        return value if self.convert is None else self.convert(value)
+    convert: Callable[[Any], Any] | None = None  # to what the device reads; None: it reads the parameter as it is
 
 
 class Feature(NamedTuple):

@@ -151,12 +151,10 @@ class SamplingParams:
 
     def _check_types(self) -> None:
         """A wrong one would be found where nothing may fail any more: in the engine's thread."""
-        for name, number in NUMBERS.items():
+        for name, kinds in _KINDS.items():
             value = getattr(self, name)
-            if value is None and number.is_optional:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int if number.is_whole else int | float):
-                wanted = "an integer" if number.is_whole else "a number"
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                wanted = "an integer" if NUMBERS[name].is_whole else "a number"
                 raise InvalidParameter(name, f"{name} is {value!r}; it must be {wanted}")
 
     def check_token_ids(self, vocab_size: int) -> None:
@@ -215,6 +213,10 @@ def _limits(kind: type[Limits], *, of_optional: bool = False) -> dict[str, Limit
 
 
 NUMBERS: Mapping[str, Number] = dict(_numbers())  # in the order of the fields
+_KINDS = {
+    name: (int, *(() if number.is_whole else (float,)), *((NoneType,) if number.is_optional else ()))
+    for name, number in NUMBERS.items()
+}
 _BETWEEN, _ABOVE_ZERO, _OPTIONAL = _limits(Between), _limits(AboveZero), _limits(Between, of_optional=True)
 
 

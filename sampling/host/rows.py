@@ -7,12 +7,14 @@ it stand the parameters of the features, in the order of sampling/host/features.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sampling.host.features import FEATURES
+from sampling.host.features import FEATURES, Column
 from sampling.host.params import NUMBERS, SamplingParams
 
 _OWN_INTS = ("slot", "position", "seed_low", "seed_high", "uses", "num_prompt_tokens")
@@ -23,6 +25,23 @@ TEMPERATURE = 0
 _COLUMNS = [column for feature in FEATURES for column in feature.columns]
 _WHOLE = [column for column in _COLUMNS if NUMBERS[column.name].is_whole]
 _REAL = [column for column in _COLUMNS if not NUMBERS[column.name].is_whole]
+
+
+def _reader(columns: Sequence[Column]) -> Callable[[SamplingParams], list[Any]]:
+    """What makes the columns of a request's parameters."""
+    read = attrgetter(*(column.name for column in columns))
+    conversions = [(index, column.convert) for index, column in enumerate(columns) if column.convert is not None]
+
+    def values(params: SamplingParams) -> list[Any]:
+        converted = list(read(params))
+        for index, convert in conversions:
+            converted[index] = convert(converted[index])
+        return converted
+
+    return values
+
+
+_WHOLE_VALUES, _REAL_VALUES = _reader(_WHOLE), _reader(_REAL)
 
 # The index of each column in its array.
 INT_COLUMNS = {name: index for index, name in enumerate((*_OWN_INTS, *(column.name for column in _WHOLE)))}
@@ -70,14 +89,14 @@ class SamplingRows(NamedTuple):
         ints[[SEED_LOW, SEED_HIGH]] = np.array([seed & (2**64 - 1)], np.uint64).view(np.int32)
         ints[USES] = uses
         ints[NUM_PROMPT_TOKENS] = num_prompt_tokens
-        ints[len(_OWN_INTS) :] = [column.value(params) for column in _WHOLE]
+        ints[len(_OWN_INTS) :] = _WHOLE_VALUES(params)
         floats[TEMPERATURE] = params.temperature
-        floats[len(_OWN_FLOATS) :] = [column.value(params) for column in _REAL]
+        floats[len(_OWN_FLOATS) :] = _REAL_VALUES(params)
 
 
 # A padding row asks for what a request asks for that says nothing.
-_OFF_INTS = np.array([column.value(SamplingParams()) for column in _WHOLE], np.int32)
-_OFF_FLOATS = np.array([column.value(SamplingParams()) for column in _REAL], np.float32)
+_OFF_INTS = np.array(_WHOLE_VALUES(SamplingParams()), np.int32)
+_OFF_FLOATS = np.array(_REAL_VALUES(SamplingParams()), np.float32)
 
 
 def values_of(name: str, rows: SamplingRows) -> np.ndarray:

@@ -52,15 +52,17 @@ def test_every_column_has_its_value():
         dry_penalty_last_n=33, xtc_probability=0.375, xtc_threshold=0.0625, min_tokens=11,
     )  # fmt: skip
     ints, floats = row_of(params)
-    assert {name: int(ints[index]) for name, index in INT_COLUMNS.items()} == {
-        "slot": 5, "position": 0, "seed_low": 0, "seed_high": 0, "top_k": 9, "uses": 6, "num_prompt_tokens": 17,
-        "min_tokens": 11, "dry_allowed_length": 4, "dry_penalty_last_n": 33,
+    whole = {
+        "slot": 5, "top_k": 9, "uses": 6, "num_prompt_tokens": 17, "min_tokens": 11, "dry_allowed_length": 4,
+        "dry_penalty_last_n": 33,
     }  # fmt: skip
-    assert {name: float(floats[index]) for name, index in FLOAT_COLUMNS.items()} == {
+    real = {
         "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "typical_p": 0.75, "top_n_sigma": 1.5,
         "presence_penalty": -1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.25, "dry_multiplier": 2.0,
         "dry_base": 1.5, "xtc_probability": 0.375, "xtc_threshold": 0.0625,
     }  # fmt: skip
+    assert {name: int(ints[INT_COLUMNS[name]]) for name in whole} == whole
+    assert {name: float(floats[FLOAT_COLUMNS[name]]) for name in real} == real
 
 
 def test_the_named_columns_are_those_of_the_constants():
