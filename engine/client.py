@@ -24,7 +24,7 @@ from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.schedule.request import Request
-from engine.schedule.step_event import StepEvent
+from engine.schedule.request_event import RequestEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
@@ -101,7 +101,7 @@ class TokenStream:
         if self._finish_reason is None:
             self._abort(self.request_id)
 
-    def put(self, event: StepEvent) -> None:
+    def put(self, event: RequestEvent) -> None:
         """Merges an event; in the asyncio thread. After the last event nothing changes any more."""
         if self._finish_reason is not None:
             return
@@ -317,7 +317,7 @@ class EngineClient:
 
     # ---------------------------------------------------------------- called in the engine thread
 
-    def _publish(self, events: Sequence[StepEvent]) -> None:
+    def _publish(self, events: Sequence[RequestEvent]) -> None:
         """One wake-up of the asyncio loop for all events of a turn."""
         self._call(partial(self._deliver, events))
 
@@ -334,7 +334,7 @@ class EngineClient:
 
     # ---------------------------------------------------------------- called in the asyncio thread
 
-    def _deliver(self, events: Sequence[StepEvent]) -> None:
+    def _deliver(self, events: Sequence[RequestEvent]) -> None:
         for event in events:
             event.request.mailbox.put(event)
             if event.finish_reason is not None:

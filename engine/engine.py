@@ -16,11 +16,11 @@ from engine.kernels.xla.attention import pages_per_block
 from engine.loop import EngineLoop
 from engine.models.llama import LlamaConfig, LlamaParams
 from engine.models.model_file import open_model
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_event import StepEvent
 from engine.step.compiled import CompileCounter, use_persistent_cache
-from engine.step.runner import DeviceRunner
+from engine.step.device_runner import DeviceRunner
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from engine.weights.loader import WeightsFormat, dtype_name, num_parameters
@@ -102,7 +102,7 @@ class Engine:
         return cls(config, layout, model_info, make_runner, progress)
 
     def make_loop(
-        self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
+        self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
         """The loop that drives this engine; there is one at a time. From now on a compile is a defect."""
         if self._is_asleep:  # an earlier client has left it so

@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.border.types import FinishReason
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.step_event import StepEvent
-from engine.step.masks import fill_masks
-from engine.step.pending_step import PendingStep
-from engine.step.runner import Runner
+from engine.schedule.step_plan import StepPlan
+from engine.step.grammar_masks import fill_masks
+from engine.step.runner import PendingStep, Runner
 from engine.timeline import Timeline
 
 IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that a heartbeat proves it alive
@@ -62,16 +61,21 @@ class EngineLoop:
         self,
         scheduler: Scheduler,
         runner: Runner,
-        publish: Callable[[Sequence[StepEvent]], None],
+        publish: Callable[[Sequence[RequestEvent]], None],
         on_failure: Callable[[BaseException], None],
         *,
         overlap: bool,
         timeline: Timeline,
+        inbox: queue.SimpleQueue[Message] | None = None,
     ) -> None:
-        """Args:
-        publish: called in the engine thread, once a turn at most, with all its events; must not block.
-        on_failure: called in the engine thread with the exception that ends it.
-        timeline: told of every step.
+        """Makes a loop whose thread is not started yet.
+
+        Args:
+            publish: called in the engine thread, at most once a turn, with all its events; must not block.
+            on_failure: called in the engine thread with the exception that ends it.
+            overlap: whether to dispatch the next step before the result of the last one is there.
+            timeline: receives the times of every step.
+            inbox: where messages come from; a new queue if None.
         """
         self.scheduler = scheduler
         self.timeline = timeline
@@ -80,9 +84,9 @@ class EngineLoop:
         self._publish = publish
         self._on_failure = on_failure
         self._overlap = overlap
-        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
         self._calls: deque[Call] = deque()
-        self._untold: list[StepEvent] = []  # events that are not published yet, in order
+        self._untold: list[RequestEvent] = []  # events that are not published yet, in order
         self._is_stopping = False
         self.is_in_call = False  # a call may take far longer than a turn
         self.is_paused = False  # set by a Call: no step is planned, requests only queue up
@@ -129,7 +133,7 @@ class EngineLoop:
             self._tell()
             if in_flight is not None:
                 self._commit(in_flight)
-            if dispatched is not None and dispatched.step.awaits_masks:
+            if dispatched is not None and dispatched.inputs.awaits_masks:
                 self._sample(dispatched)
             did_work = dispatched is not None or in_flight is not None
             in_flight = dispatched
@@ -147,7 +151,7 @@ class EngineLoop:
             dispatched = self._dispatch()
             did_work = dispatched is not None
             if dispatched is not None:
-                if dispatched.step.awaits_masks:
+                if dispatched.inputs.awaits_masks:
                     self._sample(dispatched)
                 self._commit(dispatched)
             self._tell()

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.engine import Engine
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
-from engine.schedule.step_result import StepResult
-from engine.step.batch import HostStep
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.inputs import StepInputs
 from sampling.host.params import SamplingParams
 
 SEED = 0  # greedy tokens depend on none; a simulated device's do
@@ -32,7 +31,7 @@ class Decoded:
 
 class BuiltStep(NamedTuple):
     plan: StepPlan
-    arrays: HostStep
+    inputs: StepInputs
 
     def is_decode_of(self, num_requests: int) -> bool:
         """Whether it computes one token of each request and nothing else."""
@@ -57,7 +56,7 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
     ]
     steps = _build_all(engine, requests)
     full = [index for index, step in enumerate(steps) if step.is_decode_of(len(requests))]
-    if not full or sum(step.arrays.num_sampled for step in steps) < len(requests) * num_output_tokens:
+    if not full or sum(step.inputs.num_sampled for step in steps) < len(requests) * num_output_tokens:
         raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
 
     first, end = full[0], full[-1] + 1

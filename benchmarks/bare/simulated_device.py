@@ -21,13 +21,13 @@ from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.engine import Engine
 from engine.kernels.bodies import Backends
 from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
-from engine.schedule.plan import StepPlan
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_result import StepResult
-from engine.step.batch import HostStep, StepBatch
-from engine.step.pending_step import PendingStep
-from engine.step.runner import DeviceRunner
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.batch import StepBatch
+from engine.step.device_runner import DeviceRunner
+from engine.step.inputs import StepInputs
+from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.rows import POSITION, SEED_LOW, Level, SamplingRows
 from sampling.logprobs import NUM_COLUMNS, TOKEN
@@ -78,8 +78,8 @@ class SimulatedRunner(DeviceRunner):
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
 
-    def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
-        pending = super().enqueue(plan, step)
+    def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
+        pending = super().enqueue(plan, inputs)
         self._ends[id(plan)] = self.clock.enqueue(time.perf_counter())
         return pending
 

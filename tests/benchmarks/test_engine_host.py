@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine_host import COLUMNS, HostCost, Marks, Meter, main, measure, table_row
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
+from engine.schedule.step_plan import StepPlan
 from sampling.host.params import SamplingParams
 
 

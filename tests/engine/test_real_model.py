@@ -170,7 +170,7 @@ async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_
     ]
     outputs = []
     for budget, preempt in ((72, False), (128, False), (72, True), (128, True)):
-        monkeypatch.setattr(scheduler, "_max_num_batched_tokens", budget)
+        monkeypatch.setattr(scheduler, "max_num_batched_tokens", budget)
         assert real_engine.pool.reset_prefix_cache()
         client = EngineClient(real_engine)
         client.start(asyncio.get_running_loop())

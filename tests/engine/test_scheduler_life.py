@@ -46,7 +46,7 @@ def test_whatever_happens_every_request_gets_what_it_gets_alone(
 ):
     num_slots, num_pages, page_size = size
     world = World(num_slots, num_pages, page_size, 170, 3, overlap, prefix_caching, decode_chunk)
-    world.scheduler._max_num_batched_tokens = num_slots + 64 + more_budget
+    world.scheduler.max_num_batched_tokens = num_slots + 64 + more_budget
     turns, requests, expected = {}, {}, {}
     for index, wish in enumerate(script):
         name, seed = str(index), wish["seed"]

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.schedule.plan import StepPlan
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_result import StepResult
-from engine.step.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, HostStep, build_step
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN
+from engine.step.grammar_masks import allocate_masks
+from engine.step.inputs import StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
 from sampling.host.packed import num_words_of
 from sampling.host.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
@@ -54,7 +55,7 @@ def expected_output(prompt: Sequence[int], seed: int, max_length: int, *, ignore
 @dataclass
 class FakePending:
     plan: StepPlan
-    step: HostStep
+    inputs: StepInputs
     tokens: list[int] | None = None
     masks: np.ndarray | None = None  # of a step that awaits them
 
@@ -76,42 +77,44 @@ class FakeRunner:
         self.last_token = np.zeros(self.buffer.num_slots, np.int64)
 
     def dispatch(self, plan: StepPlan) -> FakePending:
-        pending = FakePending(plan, build_step(plan, self.buffer, self.table))
+        pending = FakePending(plan, build_inputs(plan, self.buffer, self.table))
         self.queue.append(pending)
         self.num_steps += 1
         self.max_in_flight = max(self.max_in_flight, len(self.queue))
         return pending
 
     def new_masks(self, pending: FakePending) -> np.ndarray:
-        return np.zeros((len(pending.step.batch.sampled), num_words_of(VOCAB_SIZE)), np.uint32)
+        return allocate_masks(len(pending.inputs.batch.sampled), num_words_of(VOCAB_SIZE))
 
     def sample(self, pending: FakePending, masks: np.ndarray) -> None:
-        assert pending.step.awaits_masks
+        assert pending.inputs.awaits_masks
         pending.masks = masks
 
     def result(self, pending: FakePending) -> StepResult:
         while pending.tokens is None:
             first = self.queue.pop(0)
-            assert first.masks is not None or not first.step.awaits_masks, "a step samples before its masks are there"
-            first.tokens = self._execute_repeats(first.step, first.masks)
+            assert first.masks is not None or not first.inputs.awaits_masks, "a step samples before its masks are there"
+            first.tokens = self._execute_repeats(first.inputs, first.masks)
         return StepResult(pending.tokens)
 
     def is_done(self, pending: FakePending) -> bool:
         return pending.tokens is not None
 
-    def _execute_repeats(self, step: HostStep, masks: np.ndarray | None) -> list[int]:
+    def _execute_repeats(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
         tokens = []
-        for _ in range(step.num_repeats):
-            tokens += self._execute(step, masks)
-            rows, ints = step.batch.rows.copy(), step.sampling.ints.copy()
+        for _ in range(inputs.num_repeats):
+            tokens += self._execute(inputs, masks)
+            rows, ints = inputs.batch.rows.copy(), inputs.sampling.ints.copy()
             rows[:, START] += 1
             rows[:, TOKEN] = FROM_DEVICE
             ints[:, POSITION] += 1
-            step = step._replace(batch=step.batch._replace(rows=rows), sampling=step.sampling._replace(ints=ints))
+            inputs = inputs._replace(
+                batch=inputs.batch._replace(rows=rows), sampling=inputs.sampling._replace(ints=ints)
+            )
         return tokens
 
-    def _execute(self, step: HostStep, masks: np.ndarray | None) -> list[int]:
-        batch, shape = step.batch, step.shape
+    def _execute(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
+        batch, shape = inputs.batch, inputs.shape
         input_tokens = np.zeros(shape.num_tokens, np.int64)
         owner = np.zeros(shape.num_tokens, np.int64)
         tile_size = batch.tile_tokens.shape[1]
@@ -131,8 +134,8 @@ class FakeRunner:
                 self.cache[page, position % self.page_size] = token
                 input_tokens[first + i], owner[first + i] = token, row
         tokens = []
-        sampling = step.sampling
-        for index in range(step.num_sampled):
+        sampling = inputs.sampling
+        for index in range(inputs.num_sampled):
             row = owner[batch.sampled[index]]
             position = sampling.ints[index, POSITION]
             pages = batch.page_table[row, : -(-position // self.page_size)]
@@ -144,5 +147,5 @@ class FakeRunner:
                 assert masks is not None
                 token = next_allowed(token, masks[index])
             tokens.append(token)
-        self.last_token[sampling.ints[: step.num_sampled, SAMPLING_SLOT]] = tokens
+        self.last_token[sampling.ints[: inputs.num_sampled, SAMPLING_SLOT]] = tokens
         return tokens

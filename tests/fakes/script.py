@@ -11,9 +11,9 @@ from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.loop import EngineLoop, Message, Shutdown
 from engine.schedule.request import Request
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_event import StepEvent
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from sampling.host.grammar import TokenMatcher
@@ -44,7 +44,7 @@ class ScriptedInbox(queue.SimpleQueue):
         if pending:
             return pending.pop(0)
         self._turns.pop(self._turn, None)
-        if not self._turns and self._scheduler.is_idle and not self._is_over:
+        if not self._turns and not self._scheduler.has_work and not self._is_over:
             self._is_over = True
             return Shutdown()
         self._turn += 1
@@ -107,9 +107,9 @@ class World:
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
         """Plays the script to its end and returns what each request's reader saw."""
         self.loop = EngineLoop(
-            self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline
-        )
-        self.loop._inbox = ScriptedInbox(turns, self.scheduler)
+            self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline,
+            inbox=ScriptedInbox(turns, self.scheduler),
+        )  # fmt: skip
         self.loop.run()
         if self.failure is not None:
             raise self.failure
@@ -126,7 +126,7 @@ class World:
     def is_paused(self, value: bool) -> None:
         self.loop.is_paused = value
 
-    def _publish(self, events: Sequence[StepEvent]) -> None:
+    def _publish(self, events: Sequence[RequestEvent]) -> None:
         self.pool.check()
         told = [event.request.request_id for event in events if event.token_ids]
         assert len(set(told)) == len(told), "two events with tokens of one request in one step"

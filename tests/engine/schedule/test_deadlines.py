@@ -18,7 +18,7 @@ def request(deadline: float | None = None, *, in_queue: float | None = None) -> 
 def over(deadlines: Deadlines, now: float) -> list[Request]:
     """Ends the requests whose time is over, as the scheduler does."""
     ended = []
-    for late in deadlines.pop_over(now):
+    for late in deadlines.pop_expired(now):
         late.status = RequestStatus.FINISHED
         ended.append(late)
     return ended

@@ -147,7 +147,7 @@ def test_running_requests_go_first_and_long_prompts_come_in_chunks():
 def test_a_stream_that_began_behind_a_long_prompt_has_its_token_in_each_step_too():
     """The first streams leave just so much of the budget that another can begin beside the prompt; then they end."""
     world = World(num_slots=4, num_pages=400, page_size=4, max_model_len=1000)
-    world.scheduler._max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
+    world.scheduler.max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
     first = [world.request(f"first-{i}", [i + 1], max_tokens=4, ignore_eos=True) for i in range(2)]
     long = world.request("long", list(range(1, 39)) * 20, arrival=1, max_tokens=2, ignore_eos=True)
     stream = world.request("stream", [7], arrival=2, max_tokens=30, ignore_eos=True)

@@ -129,7 +129,7 @@ def test_min_tokens_gives_way_where_the_grammar_is_at_its_end():
     sample = world.runner.sample
 
     def watched(pending, masks):
-        seen.append(int(pending.step.sampling.ints[0, MIN_TOKENS]))
+        seen.append(int(pending.inputs.sampling.ints[0, MIN_TOKENS]))
         sample(pending, masks)
 
     world.runner.sample = watched
