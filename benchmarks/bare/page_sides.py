@@ -58,7 +58,7 @@ class OurSide:
             free_queue.FreeCachePageQueue,
             page.CachePage,
         )
-        self._hash, self._extend = hashing.sha256_hash, hashing.extend_page_hashes
+        self._hash_page, self._hash_pages = hashing.sha256_hash, hashing.hash_request_tokens
 
     def reset(self, num_pages: int) -> None:
         self._pool = self._pool_type(num_pages)
@@ -76,7 +76,7 @@ class OurSide:
         return SimpleNamespace(token_ids=token_ids, hashes=[])
 
     def name_pages(self, prompt: Prompt) -> None:
-        self._extend(self._hash, PAGE_SIZE, prompt.token_ids, (), prompt.hashes)
+        prompt.hashes += self._hash_pages(self._hash_page, PAGE_SIZE, prompt.token_ids, known=prompt.hashes)
 
     def append(self, prompt: Prompt, token_ids: list[int]) -> None:
         prompt.token_ids += token_ids

@@ -14,6 +14,7 @@ from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
+from engine.schedule.preemption import preempt
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.feature_sets import FEATURE_SETS
@@ -169,28 +170,28 @@ async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_
         SamplingParams(max_tokens=12, seed=13, ignore_eos=True, **FEATURE_SETS[-1]),
     ]
     outputs = []
-    for budget, preempt in ((72, False), (128, False), (72, True), (128, True)):
+    for budget, is_preempting in ((72, False), (128, False), (72, True), (128, True)):
         monkeypatch.setattr(scheduler, "max_num_batched_tokens", budget)
         assert real_engine.pool.reset_prefix_cache()
         client = EngineClient(real_engine)
         client.start(asyncio.get_running_loop())
 
         def preempt_all():
-            for request in tuple(scheduler._running):
-                scheduler._preempt(request)
+            for request in tuple(scheduler.requests.running):
+                preempt(scheduler.requests, request)
 
-        async def read(wish, client=client, preempt=preempt, preempt_all=preempt_all):
+        async def read(wish, client=client, is_preempting=is_preempting, preempt_all=preempt_all):
             token_ids = []
             stream = client.submit(LONG["prompt_token_ids"], wish)
             async for event in stream:
-                if preempt and not token_ids:
+                if is_preempting and not token_ids:
                     client._engine_loop.post(Call(preempt_all))
                 token_ids += event.token_ids
             return token_ids
 
         num_preemptions = scheduler.counters.num_preemptions
         outputs.append(await asyncio.gather(*map(read, wishes)))
-        assert (scheduler.counters.num_preemptions > num_preemptions) == preempt
+        assert (scheduler.counters.num_preemptions > num_preemptions) == is_preempting
         client.shutdown()
         real_engine.pool.check()
     assert all(output == outputs[0] for output in outputs)

@@ -1,9 +1,9 @@
-"""A device that can be computed by hand.
+"""A fake device whose output can be computed by hand.
 
-Its cache stores token ids where a real one stores keys and values, and its "model" reads every
-token of a sequence back through the page table: one page written, shared or freed wrongly, or
-one input token taken from the wrong place, and the output differs from `expected_output`.
-Steps run late, when their result is asked for, as they do on a device that is behind.
+Its cache stores token ids where a real one stores keys and values, and its "model" reads every token of a
+sequence back through the page table. So the output differs from `expected_output` if a page is written,
+shared or freed wrongly, or if an input token comes from the wrong place. A step runs only when its result
+is asked for, as on a device that is late.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ EOS = 0
 
 
 def next_token(token_ids: Sequence[int], seed: int) -> int:
-    """The fake model: a function of the whole sequence and, where it draws, of its seed."""
+    """The fake model: a function of the whole sequence and of the seed; pass seed 0 for greedy sampling."""
     return zlib.crc32(np.array(token_ids, np.int32).tobytes(), seed & 0xFFFFFFFF) % VOCAB_SIZE
 
 
 def next_allowed(token: int, mask: np.ndarray) -> int:
-    """The first token from `token` on, around the end, that a mask allows; VOCAB_SIZE + NOTHING_LEFT if none does."""
+    """The first allowed token from `token` on, with wrap-around; VOCAB_SIZE + NOTHING_LEFT if none is allowed."""
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
     order = np.roll(np.arange(VOCAB_SIZE), -token)
     allowed = order[bits[order] != 0]
@@ -43,7 +43,7 @@ def next_allowed(token: int, mask: np.ndarray) -> int:
 
 
 def expected_output(prompt: Sequence[int], seed: int, max_length: int, *, ignore_eos: bool = False) -> list[int]:
-    """What a request gets when it is alone in the world. Pass seed 0 for a greedy request."""
+    """What a request gets when it runs alone. Pass seed 0 for a greedy request."""
     tokens = list(prompt)
     while len(tokens) < max_length:
         tokens.append(next_token(tokens, seed))
@@ -62,7 +62,7 @@ class FakePending:
 
 @dataclass
 class FakeRunner:
-    """Executes plans with numpy; `max_in_flight` tells how deep the pipeline ever was."""
+    """Executes plans with numpy; `max_in_flight` is the largest number of steps that were in flight at once."""
 
     buffer: SequenceBuffer
     table: ShapeTable

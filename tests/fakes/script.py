@@ -1,9 +1,9 @@
-"""An engine on the fake device, driven turn by turn by a script instead of by other threads."""
+"""An engine on the fake device, driven turn by turn by a script, without other threads."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cache.pool import PagePool
@@ -23,7 +23,7 @@ from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner
 
 @dataclass
 class Outcome:
-    """What one request's reader saw."""
+    """What the reader of one request saw."""
 
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -31,7 +31,7 @@ class Outcome:
 
 
 class ScriptedInbox(queue.SimpleQueue):
-    """Hands out the messages of turn 0, then those of turn 1, …; Shutdown when all is done."""
+    """Gives the messages of turn 0, then those of turn 1, and so on; Shutdown when no work is left."""
 
     def __init__(self, turns: Mapping[int, Sequence[Message]], scheduler: Scheduler) -> None:
         self._turns = {turn: list(messages) for turn, messages in turns.items()}
@@ -56,7 +56,7 @@ class ScriptedInbox(queue.SimpleQueue):
 
 @dataclass
 class World:
-    """A small engine: all limits are chosen by the test."""
+    """A small engine whose limits the test chooses."""
 
     num_slots: int = 4
     num_pages: int = 40
@@ -67,6 +67,8 @@ class World:
     prefix_caching: bool = True
     decode_chunk: int = 1
     max_turns: int = 20_000
+    # Called with the events of each turn, before the world takes note of them.
+    watchers: list[Callable[[Sequence[RequestEvent]], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.max_model_len = min(self.max_model_len, (self.num_pages - 1) * self.page_size)
@@ -105,7 +107,7 @@ class World:
         return Request(name, list(prompt), wishes, seed, max_length, priority, arrival, matcher=matcher)
 
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
-        """Plays the script to its end and returns what each request's reader saw."""
+        """Plays the script to its end and returns what the reader of each request saw."""
         self.loop = EngineLoop(
             self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline,
             inbox=ScriptedInbox(turns, self.scheduler),
@@ -127,6 +129,8 @@ class World:
         self.loop.is_paused = value
 
     def _publish(self, events: Sequence[RequestEvent]) -> None:
+        for watch in self.watchers:
+            watch(events)
         self.pool.check()
         told = [event.request.request_id for event in events if event.token_ids]
         assert len(set(told)) == len(told), "two events with tokens of one request in one step"
