@@ -147,9 +147,7 @@ class GrammarCompiler:
             return self._vocabulary
 
     def _keep(self, grammar: Grammar, outcome: Outcome) -> None:
-        if (
-            grammar not in self._kept
-        ):  # two jobs of one grammar are possible, if a look-up missed just before the first ended
+        if grammar not in self._kept:  # a second job may follow a look-up just before the first
             self._num_kept_bytes += _num_bytes(grammar)
         self._kept[grammar] = outcome
         while len(self._kept) > MAX_KEPT or self._num_kept_bytes > MAX_KEPT_BYTES:

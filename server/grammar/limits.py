@@ -20,7 +20,7 @@ DEFAULT_MAX_BYTES = 64 << 10
 LARGEST_MAX_BYTES = 256 << 10  # the stacks of the compiling threads are large enough for this
 
 MAX_DEPTH = 100  # levels of nesting of a schema; llguidance reads 128
-MAX_INTERSECTION = 8  # up to this weight, no kind of intersection takes long (tests/server/grammar/test_limits.py)
+MAX_INTERSECTION = 8  # weight; beyond it, llguidance may work on an intersection for very long
 MAX_ALTERNATIVES = 2000  # in a Lark grammar; with more of them in one place, llguidance works long and then gives up
 MAX_REPETITIONS = 1000  # in a Lark grammar; the work of its compiler grows with the cube of nested ones
 MAX_GBNF_RULES = 500  # the time to convert them to Lark grows with the square of their number

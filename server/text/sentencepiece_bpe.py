@@ -56,9 +56,7 @@ class SentencePieceBpe:
             for token_id, (token, token_type) in enumerate(zip(tokens, token_types, strict=True))
             if token_type == TokenType.CONTROL and token
         }
-        names = sorted(
-            self._control_ids, key=len, reverse=True
-        )  # longest first, or a shorter name would match in its place
+        names = sorted(self._control_ids, key=len, reverse=True)  # or a shorter name would match first
         self._control_token = re.compile(f"({'|'.join(map(re.escape, names))})" if names else r"((?!))")
         self.tokens = tokens
         self.special_ids = frozenset(self._control_ids.values())
