@@ -2,7 +2,7 @@
 
 Layout of the cache folder ($EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre):
 
-    models/NAME.gguf            the model; appears by an atomic rename, so it is whole or absent
+    models/NAME.gguf            the model; it appears by an atomic rename, so it is complete or absent
     models/NAME.verified.json   the stamp: SHA-256, size and mtime_ns of the file when it was last hashed
     models/NAME.lock            held (flock) by the process that pulls NAME
     models/.NAME-XXXXXXXX/      a pull in progress; if the pull is killed, the next one removes it
