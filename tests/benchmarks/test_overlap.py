@@ -21,7 +21,7 @@ class StubWays:
         return SPEEDS[way] * load.concurrency
 
 
-def test_ways_take_turns_with_the_same_prompts() -> None:
+def test_variants_alternate_and_get_the_same_prompts() -> None:
     stub = StubWays()
     ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
     loads = [Workload(url="", model="stub", concurrency=2, seed=seed) for seed in (5, 6, 7)]

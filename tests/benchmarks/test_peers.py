@@ -70,7 +70,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def test_servers_take_turns_with_the_same_new_prompts(bench: Bench) -> None:
+def test_servers_alternate_and_get_the_same_new_prompts(bench: Bench) -> None:
     loads = [peer_loads.decode(1), peer_loads.prefix()]
     peers.Rounds(PAIR, loads, max_others=1.0, seed=0).run(num_rounds=2)
     # Each once without being counted, then a round in either order.
@@ -92,7 +92,7 @@ def test_a_disturbed_turn_is_taken_again_with_other_prompts(bench: Bench) -> Non
     assert first == other != second
 
 
-def test_the_quietest_of_too_many_tries_counts(bench: Bench) -> None:
+def test_the_least_disturbed_of_all_tries_counts(bench: Bench) -> None:
     bench.others = [0.9, 0.5, 0.7, 0.8, 0.6]
     turns = peers.Rounds(PAIR, [peer_loads.prefill()], max_others=0.05, seed=0).run(num_rounds=1)
     assert turns[0].others == 0.5
@@ -160,7 +160,9 @@ def test_command(
         ("--llama-server sh --concurrency 4 0", "--concurrency must be at least 1, not 0"),
     ],
 )
-def test_what_cannot_be_compared(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_servers_that_cannot_be_compared_are_refused(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         peers.main(arguments.split())
     assert message in capsys.readouterr().err

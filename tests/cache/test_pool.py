@@ -131,7 +131,7 @@ def test_the_null_page_is_never_handed_out():
         PagePool(1)
 
 
-def test_forgotten_pages_are_free_when_their_holder_lets_go():
+def test_forgotten_pages_become_free_when_they_are_released():
     pool = PagePool(4)
     pages = pool.allocate(3)
     names = hash_request_tokens(sha256_hash, 1, [1, 2])

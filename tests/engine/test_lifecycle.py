@@ -89,7 +89,7 @@ async def test_a_paused_engine_keeps_everything_and_goes_on(client, expected):
     assert (await read(waiting))[0] == expected(FACT)
 
 
-async def test_an_abort_during_a_pause_is_heard(client, expected):
+async def test_an_abort_during_a_pause_takes_effect(client, expected):
     stream, first = await begin(client, STORY)
     await client.lifecycle.pause()
     assert client.abort(stream.request_id)
@@ -128,7 +128,7 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert device_bytes() >= weights + pages
 
 
-async def test_a_sleep_that_nobody_waits_for_any_more_is_still_a_sleep(client, real_engine, monkeypatch, expected):
+async def test_a_cancelled_call_of_sleep_still_sleeps(client, real_engine, monkeypatch, expected):
     begun, may_go_on, sleep = threading.Event(), threading.Event(), real_engine.sleep
 
     def slow(**options):
@@ -217,7 +217,7 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
-async def test_new_weights_are_what_answers_afterwards(client, real_engine, model_path, expected):
+async def test_requests_after_an_update_use_the_new_weights(client, real_engine, model_path, expected):
     params = real_engine.runner._params
     # Every logit is 0: token 0 is the first of the best. (Made on the host, as the device would have to compile.)
     silent = params._replace(output_norm=jax.device_put(np.zeros(params.output_norm.shape, np.float32)))
@@ -260,7 +260,7 @@ async def test_a_timeout_ends_a_request_wherever_it_is(client, expected):
     assert (await read(submit(client, FACT, timeout=60)))[0] == expected(FACT)
 
 
-async def test_what_is_asked_of_an_ended_engine_fails_at_once(client):
+async def test_calls_to_an_ended_engine_fail_at_once(client):
     client.shutdown()
     with pytest.raises(EngineError, match="not running"):
         await client.lifecycle.pause()

@@ -103,7 +103,7 @@ async def test_logprobs_of_an_output_are_those_of_the_same_text_as_a_prompt(clie
         assert total <= 1 + 1e-5
 
 
-async def test_neighbours_who_want_logprobs_change_nothing(client):
+async def test_logprobs_of_other_requests_change_nothing(client):
     """Neither tokens nor logprobs, alone or with requests of every other level."""
     prompt = PROMPTS["story"]["prompt_token_ids"]
     wishes = [

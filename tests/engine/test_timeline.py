@@ -94,7 +94,7 @@ def test_a_step_that_is_seen_done_may_have_ended_when_it_was_last_seen_unfinishe
     assert (second["ts"], second["dur"], second["args"]["end_unknown_us"]) == (19e6, 11e6, 0.0)
 
 
-def test_a_host_that_wakes_up_late_does_not_hide_idle_time() -> None:
+def test_a_late_wake_up_of_the_host_does_not_hide_idle_time() -> None:
     script = Script(16.0, 20.0, 99.0)
     script.dispatch(10.0, 10.0, 10.0)
     script.dispatch(11.0, 11.0, 12.0)
@@ -136,7 +136,7 @@ def test_time_counts_while_a_request_waits_and_nothing_can_be_planned() -> None:
     assert script.totals == (10.0 + 20.0, 10.0)
 
 
-def test_work_that_ends_while_its_step_is_in_flight_waits_no_more() -> None:
+def test_work_that_ends_while_its_step_is_in_flight_no_longer_waits() -> None:
     script = Script(20.0, 50.0)
     script.dispatch(10.0, 10.0, 10.0)
     script.look_for_work(11.0, has_work=False)  # its request has been aborted

@@ -40,14 +40,14 @@ def test_the_probabilities_of_all_tokens_add_up_to_one(model: GGUFModel) -> None
     assert np.ptp(scores[:, 0]) == 0.0
 
 
-def test_a_blind_model_finds_every_token_equally_probable(tmp_path: Path, window: np.ndarray) -> None:
+def test_a_model_without_information_finds_all_tokens_equally_probable(tmp_path: Path, window: np.ndarray) -> None:
     blind = GGUFModel(write_tiny_model(tmp_path / "blind.gguf", is_blind=True))
     scores = Scorer(blind, EngineConfig(dtype="float32"), WINDOW_SIZE, silent).log_likelihoods(window)
     assert scores.shape == (WINDOW_SIZE - 1,)
     np.testing.assert_allclose(scores, -np.log(VOCAB_SIZE), rtol=1e-6)
 
 
-def test_chunks_and_pages_change_nothing(model: GGUFModel, scorer: Scorer, window: np.ndarray) -> None:
+def test_chunks_and_page_sizes_do_not_change_the_result(model: GGUFModel, scorer: Scorer, window: np.ndarray) -> None:
     chunked = EngineConfig(dtype="float32", max_num_seqs=1, max_num_batched_tokens=65, page_size=4)
     scores = Scorer(model, chunked, WINDOW_SIZE, silent).log_likelihoods(window)
     np.testing.assert_allclose(scores, scorer.log_likelihoods(window), atol=1e-4)
@@ -61,7 +61,7 @@ def test_a_token_counts_for_itself_and_those_after_it(scorer: Scorer, window: np
     assert (before[69:] != after[69:]).all()
 
 
-def test_coarser_pages_change_a_little(model: GGUFModel, scorer: Scorer, window: np.ndarray) -> None:
+def test_int8_pages_change_the_result_a_little(model: GGUFModel, scorer: Scorer, window: np.ndarray) -> None:
     scores = Scorer(model, EngineConfig(dtype="float32", kv_cache_dtype="int8"), WINDOW_SIZE, silent).log_likelihoods(
         window
     )

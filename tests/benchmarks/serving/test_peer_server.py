@@ -50,7 +50,7 @@ def stops(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells")
-def test_it_sleeps_but_when_awake_and_ends_with_its_block() -> None:
+def test_a_peer_runs_only_while_awake_and_ends_with_its_block() -> None:
     with started_peer(tiny()) as server:
         assert (server.name, server.model) == ("tiny", "tiny")
         assert 0 < server.cold_start < 60

@@ -21,7 +21,7 @@ def test_times_of_one_request() -> None:
     assert seen.num_tokens == 5
 
 
-def test_the_servers_count_of_tokens_wins() -> None:
+def test_the_token_count_of_the_server_has_precedence() -> None:
     assert trace(0.0, (1.0, 1), (2.0, 1), num_output_tokens=4).num_tokens == 4
 
 

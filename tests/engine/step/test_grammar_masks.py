@@ -62,14 +62,14 @@ def test_the_output_follows_the_grammar_and_ends_with_it(overlap):
     assert outcome.finish_reason is FinishReason.STOP
 
 
-def test_the_end_of_a_grammar_ends_the_output_even_where_the_models_end_is_ignored():
+def test_the_end_of_a_grammar_ends_the_output_even_with_ignore_eos():
     world = World()
     request = world.request("a", [1, 2], max_tokens=20, ignore_eos=True, matcher=EveryThird(3))
     outcome = world.run({0: [request]})["a"]
     assert (len(outcome.token_ids), outcome.finish_reason) == (4, FinishReason.STOP)
 
 
-def test_the_forward_pass_is_under_way_before_the_token_that_the_mask_needs_is_known(monkeypatch):
+def test_the_forward_pass_is_dispatched_before_the_token_for_the_mask_is_known(monkeypatch):
     """Dispatch N+1, result N, masks N+1: in this order, or the device would stand still."""
     order = []
     for name in ("dispatch", "result", "sample"):
@@ -86,7 +86,7 @@ def test_the_forward_pass_is_under_way_before_the_token_that_the_mask_needs_is_k
     assert order[2:8] == ["dispatch", "result", "sample"] * 2
 
 
-def test_a_matcher_hears_of_no_token_that_was_dropped():
+def test_a_matcher_never_sees_a_dropped_token():
     """The step behind the end was computed already; its token is nobody's."""
     world, matcher = World(), EveryThird(4)
     world.run({0: [world.request("a", [1, 2], max_tokens=20, matcher=matcher)]})
@@ -114,7 +114,7 @@ def test_a_token_that_the_grammar_refuses_ends_the_request(monkeypatch):
     assert outcome.error.endswith("is not allowed here")
 
 
-def test_a_mask_of_nothing_is_told_as_such(monkeypatch):
+def test_a_mask_that_allows_nothing_is_reported(monkeypatch):
     world, matcher = World(), EveryThird(9)
     monkeypatch.setattr(matcher, "fill_mask", lambda words: None)
     outcome = world.run({0: [world.request("a", [1, 2], max_tokens=20, matcher=matcher)]})["a"]
@@ -122,7 +122,7 @@ def test_a_mask_of_nothing_is_told_as_such(monkeypatch):
     assert outcome.error == "the request's parameters leave no token that could come next"
 
 
-def test_min_tokens_gives_way_where_the_grammar_is_at_its_end():
+def test_min_tokens_does_not_hold_at_the_end_of_the_grammar():
     """The fake device knows no min_tokens; the row that reaches it tells."""
     seen = []
     world = World()

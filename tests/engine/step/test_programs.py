@@ -101,7 +101,7 @@ def unpacked(params):
 
 
 @pytest.mark.parametrize("file", ["F32", "Q4_K and Q6_K"])
-def test_rounded_weights_compute_what_they_stand_for(model, file):
+def test_rounded_weights_compute_what_they_represent(model, file):
     """Whatever rounding the weights has cost: what is left is that of activations and pages."""
     path, _ = model(file)
     config = dataclasses.replace(NATIVE, quantize="int4")

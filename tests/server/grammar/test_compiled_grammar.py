@@ -226,7 +226,7 @@ def test_a_model_without_an_end_token_has_no_grammars() -> None:
         GrammarVocabulary(Endless(), VOCAB_SIZE)
 
 
-def test_logits_wider_than_the_tokenizer(vocabulary: GrammarVocabulary) -> None:
+def test_logits_may_be_wider_than_the_vocabulary(vocabulary: GrammarVocabulary) -> None:
     wide = GrammarVocabulary(MergedBytes(), VOCAB_SIZE + 100)
     matcher = CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "(?s:.)*"), wide).matcher()
     allowed = allowed_tokens(matcher, VOCAB_SIZE + 100)

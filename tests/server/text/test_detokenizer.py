@@ -84,7 +84,7 @@ def test_control_tokens_are_skipped_within_a_character() -> None:
     assert detokenizer.decode([257, 0xA9]) == "é"
 
 
-def test_flush_replaces_a_truncated_tail_once() -> None:
+def test_flush_replaces_an_incomplete_character_once() -> None:
     detokenizer = IncrementalDetokenizer(TABLE)
     assert detokenizer.decode([ord("a"), *"😀".encode()[:3]]) == "a"
     assert detokenizer.flush() == "\ufffd"

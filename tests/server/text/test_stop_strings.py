@@ -69,7 +69,7 @@ def test_every_split_of_tricky_texts(text: str, stops: list[str]) -> None:
 
 
 @given(letters, stop_lists)
-def test_no_more_is_held_back_than_may_become_a_stop(text: str, stops: list[str]) -> None:
+def test_only_text_that_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
     if whole_text(text, stops, False)[1] is not None:
         return
     matcher = StopStrings(stops)
