@@ -18,6 +18,7 @@ class Committer:
 
     def __init__(self, requests: LiveRequests, vocab_size: int) -> None:
         self._requests = requests
+        self._counters = requests.counters
         self._vocab_size = vocab_size
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestEvent]:
@@ -81,7 +82,7 @@ class Committer:
                 error = "the model computed a value that is not a number"
                 return self._requests.finish(request, sampled[: num_accepted - 1], FinishReason.ERROR, error)
             token_ids.append(token)
-            self._requests.counters.num_generation_tokens += 1
+            self._counters.num_generation_tokens += 1
             reason = None
             if token in stop_ids:
                 reason = FinishReason.STOP

@@ -1,4 +1,4 @@
-"""Rounds whose servers and loads are stand-ins: what is measured in which order, and what the table says of it."""
+"""The order of measurements and the table of figures, with stand-ins for servers and loads."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class FakeServer(PeerServer):
 
 
 class Bench:
-    """Notes what is started and asked for."""
+    """Stand-ins for servers and loads, which note what is started and measured."""
 
     def __init__(self) -> None:
         self.starts: list[str] = []
         self.loads: list[Workload] = []
-        self.others: list[float] = []  # the next turns' shares; then 0
+        self.others: list[float] = []  # the shares of other processes in the next turns; afterwards 0
 
     @contextlib.contextmanager
     def started_peer(self, peer: Peer) -> Iterator[PeerServer]:
@@ -57,7 +57,7 @@ class Bench:
 
     @property
     def measured(self) -> list[Workload]:
-        """The loads but for those that warm up."""
+        """The loads without those that warm up."""
         return self.loads[1::2]
 
 
@@ -73,7 +73,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_servers_alternate_and_get_the_same_new_prompts(bench: Bench) -> None:
     loads = [peer_loads.decode(1), peer_loads.prefix()]
     peers.Rounds(PAIR, loads, max_others=1.0, seed=0).run(num_rounds=2)
-    # Each once without being counted, then a round in either order.
+    # Each server once uncounted, and then one round in each order.
     assert bench.starts == ["Eagre", "llama.cpp", "Eagre", "llama.cpp", "llama.cpp", "Eagre"]
     there, back = ["http://Eagre", "http://llama.cpp"], ["http://llama.cpp", "http://Eagre"]
     assert [load.url for load in bench.measured] == [*there, *there, *back, *back]

@@ -1,4 +1,4 @@
-"""Perplexities and their differences are what the definitions say; the command compares ways."""
+"""Perplexities and their differences follow the definitions; the command compares variants."""
 
 from __future__ import annotations
 

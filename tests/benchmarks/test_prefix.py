@@ -1,4 +1,4 @@
-"""A warm prompt finds its beginning in the cache, a cold one nothing."""
+"""A warm prompt finds its prefix in the cache, and a cold prompt finds nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_client(**options: Any) -> EngineClient:
 async def test_warm_prompts_are_cached_and_so_faster() -> None:
     pairs = await measure(make_client(), num_prompt_tokens=320, num_cached_tokens=256, num_rounds=3, seed=0)
     assert [(pair.cold.num_cached_tokens, pair.warm.num_cached_tokens) for pair in pairs] == [(0, 256)] * 3
-    # Five steps of 64 prompt tokens beside one.
+    # The cold prompt takes five steps of 64 tokens, and the warm one takes one step.
     assert sorted(pair.ratio for pair in pairs)[1] < 0.8
     assert min(pair.cold.seconds for pair in pairs) >= 5 * 0.002
 

@@ -1,4 +1,4 @@
-"""The sampler's benchmark on a tiny model: every kind and way is run, and its figures are of what they say."""
+"""The benchmark of the sampler on a tiny model: it runs every kind of request and gives the right figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short soak leaves nothing, and whatever is left is told."""
+"""A short soak leaves nothing behind, and what a soak leaves behind is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The free queue against a plain list."""
+"""The free queue behaves like a plain list."""
 
 import pytest
 from hypothesis import given

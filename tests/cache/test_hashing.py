@@ -1,4 +1,4 @@
-"""Page names: chained, unambiguous, and only for full pages."""
+"""Names of pages are chained, unambiguous, and only for full pages."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What is written into pages comes back, exactly or within the error of its format."""
+"""Keys and values are read from pages as they were written, within the error of the format."""
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,9 @@ def test_pages_come_from_a_share_or_from_bytes_and_never_more_than_are_of_use(mo
     monkeypatch.setattr(storage, "machine_memory", lambda: (1000, 500))
     assert pages_that_fit(10, 99, memory_utilization=0.2) == 20
     assert pages_that_fit(10, 7, memory_utilization=0.2) == 7
-    assert pages_that_fit(10, 99, memory_utilization=0.9) == 40  # the share is of all, the limit of what is free
+    assert (
+        pages_that_fit(10, 99, memory_utilization=0.9) == 40
+    )  # the share is of the total, the limit of the available memory
     assert pages_that_fit(10, 99, memory_utilization=0.2, kv_cache_bytes=305) == 30
     with pytest.raises(ValueError, match="kv_cache_bytes is 401; at most 400"):
         pages_that_fit(10, 99, memory_utilization=0.2, kv_cache_bytes=401)

@@ -1,4 +1,4 @@
-"""The default model: in float32 equal to its reference, and in every format the same however it is scheduled."""
+"""The default model: its float32 tokens equal the reference, and scheduling never changes tokens in any format."""
 
 import asyncio
 import dataclasses
@@ -17,12 +17,12 @@ from engine.loop import Call
 from engine.schedule.preemption import preempt
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
-from tests.feature_sets import FEATURE_SETS
+from tests.engine.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]
 LONG = next(golden for golden in GOLDENS if golden["name"] == "long")
-TIE = 1e-4  # where the reference's two best logits are closer than this, rounding decides
+TIE = 1e-4  # if the two best logits of the reference are closer than this, rounding decides
 
 
 async def run(engine, requests, *, overlap=True, together=True):
@@ -62,7 +62,7 @@ async def run(engine, requests, *, overlap=True, together=True):
 
 
 async def num_equal_to_the_reference(engine, goldens, num_tokens):
-    """How many tokens were compared, of each prompt those before the reference's first tie."""
+    """Compares the tokens of each prompt before the first tie of the reference; returns how many they are."""
     params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
     outputs = await run(engine, [(golden["prompt_token_ids"], params, 0, None) for golden in goldens])
     num_compared = 0
@@ -76,7 +76,7 @@ async def num_equal_to_the_reference(engine, goldens, num_tokens):
 
 
 async def test_float32_gives_the_tokens_of_the_reference(exact_engine, record_property):
-    """With native kernels where they are."""
+    """Uses native kernels if there are some."""
     num_compared = await num_equal_to_the_reference(exact_engine, GOLDENS, 64)
     record_property("tokens compared", num_compared)
     assert len(GOLDENS) >= 20
@@ -134,7 +134,7 @@ async def test_overlapped_equals_synchronous_equals_alone(real_engine):
 
 
 async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_config, real_engine):
-    """Several steps in one program."""
+    """`decode_chunk` does several steps in one program."""
     config = dataclasses.replace(real_engine_config, decode_chunk=4, max_num_seqs=2, num_pages=100)
     client = EngineClient(Engine.load(model_path, config, silent))
     client.start(asyncio.get_running_loop())
@@ -161,7 +161,7 @@ async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_co
 
 
 async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_engine, monkeypatch):
-    """A long prompt in chunks of one tile and of two, cold and warm, and thrown out in the middle of its answer."""
+    """A long prompt in chunks of one tile and of two, cold and warm, with and without preemption."""
     scheduler = real_engine.scheduler
     wishes = [
         SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True),
@@ -199,7 +199,7 @@ async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_
 
 @pytest.fixture(scope="module")
 def same_bits(real_engine):
-    """Skips where only near-ties keep XLA's different orders of additions from other tokens."""
+    """Skips a test without native kernels, because XLA adds in different orders for different shapes."""
     if real_engine.model_info.matmul_backend != "native":
         pytest.skip(f"only native kernels promise the same bits: {real_engine.model_info.backend_detail}")
 

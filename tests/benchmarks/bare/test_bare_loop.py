@@ -24,7 +24,7 @@ def engine() -> SimulatedEngine:
 
 
 def test_computes_what_the_loops_compute(engine: SimulatedEngine) -> None:
-    """And leaves the engine as it was, so that the next way of decoding may use it."""
+    """The bare loop leaves the engine as it was, so that the next measurement may use it."""
     bare = run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS)
     assert not engine.scheduler.has_work
     engine.pool.check()
@@ -37,7 +37,7 @@ def test_computes_what_the_loops_compute(engine: SimulatedEngine) -> None:
 def test_no_loop_is_faster_than_the_device(engine: SimulatedEngine) -> None:
     limit = len(PROMPTS) / engine.clock.step_seconds
     assert 0 < run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS).tokens_per_s <= limit
-    # Its window begins with the arrival of a step's tokens, a little after the step's end.
+    # The measured time begins when the tokens of a step arrive, shortly after the end of the step.
     assert 0 < run_streams(engine, PROMPTS, NUM_OUTPUT_TOKENS, overlap=True).tokens_per_s <= 1.3 * limit
 
 

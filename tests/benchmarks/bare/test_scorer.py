@@ -1,4 +1,4 @@
-"""Scores are logarithms of probabilities, whatever the size of the steps."""
+"""Scores are log probabilities, and do not depend on the size of the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.weights.formats.gguf_model import GGUFModel
 from server.startup.progress import silent
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
 
-WINDOW_SIZE = 150  # two tiles and a part of a third
+WINDOW_SIZE = 150  # tokens: two tiles and a part of a third
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_the_probabilities_of_all_tokens_add_up_to_one(model: GGUFModel) -> None
     windows = [np.array([5, 9, token], np.int32) for token in range(VOCAB_SIZE)]
     scores = np.array([scorer.log_likelihoods(window) for window in windows], np.float64)
     assert np.exp(scores[:, 1]).sum() == pytest.approx(1.0, abs=1e-5)
-    assert np.ptp(scores[:, 1]) > 1.0  # a model that tells tokens apart
+    assert np.ptp(scores[:, 1]) > 1.0  # the model gives tokens different probabilities
     assert np.ptp(scores[:, 0]) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""The simulated device's books, and that an engine on it behaves like one."""
+"""The clock of the simulated device, and an engine that runs on it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sampling.host.params import SamplingParams
 
 def test_steps_follow_each_other() -> None:
     clock = DeviceClock(step_seconds=2.0)
-    assert clock.enqueue(10.0) == 12.0  # what was before the first step is no idle time
-    assert clock.enqueue(11.0) == 14.0  # waits for the step before it
+    assert clock.enqueue(10.0) == 12.0  # time before the first step does not count as idle
+    assert clock.enqueue(11.0) == 14.0  # begins when the step before it ends
     assert clock.idle_seconds == 0.0
     assert clock.enqueue(17.0) == 19.0
     assert clock.idle_seconds == 3.0

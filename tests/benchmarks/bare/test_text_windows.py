@@ -1,4 +1,4 @@
-"""Windows are pieces of the text, spread over it; the novel that is shipped is the one that figures were made with."""
+"""Windows of a text, and the novel from which the published figures were made."""
 
 from __future__ import annotations
 

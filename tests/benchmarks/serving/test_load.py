@@ -45,7 +45,7 @@ async def test_closed_loop(stub: StubServer, transport: Transport) -> None:
     )
     traces = await run_clients(workload)
     assert [trace.error for trace in traces] == [None] * 8
-    # Ten tokens, three a chunk: each is counted once and the chunks' sizes are kept.
+    # Ten tokens arrive in chunks of three: each token is counted once, and the sizes of chunks are kept.
     assert {tuple(arrival.num_tokens for arrival in trace.arrivals) for trace in traces} == {(3, 3, 3, 1)}
     assert {trace.num_output_tokens for trace in traces} == {10}
     assert {trace.finish_reason for trace in traces} == {"length"}
@@ -68,7 +68,7 @@ async def test_chunks_without_token_ids(stub: StubServer) -> None:
     workload = Workload(url=stub.url, model="stub", num_requests=1, num_output_tokens=10, return_token_ids=False)
     (trace,) = await run_clients(workload)
     assert "return_token_ids" not in stub.bodies[0]
-    assert len(trace.arrivals) == 4  # three tokens a chunk, which nobody tells
+    assert len(trace.arrivals) == 4  # of three tokens each, which the chunks do not report
     assert (trace.num_tokens, trace.num_cached_tokens) == (10, NUM_CACHED_TOKENS)
 
 

@@ -32,7 +32,7 @@ def test_time_of_running_and_ended_children_counts_as_ours() -> None:
 
 @pytest.mark.parametrize(("ours", "share"), [(7.0, 0.25), (8.0, 0.0), (8.5, 0.0), (3.0, 1.0)])
 def test_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: float, share: float) -> None:
-    """Four busy seconds where two processors had two seconds each."""
+    """Two processors are busy for all of two seconds each."""
     moments = iter([Moment(wall=100.0, busy=50.0, ours=4.0), Moment(wall=102.0, busy=54.0, ours=ours)])
     monkeypatch.setattr(processor, "STAT", tmp_path)
     monkeypatch.setattr(processor, "now", lambda: next(moments))

@@ -1,4 +1,4 @@
-"""Programs are made ahead of time, and a compile that comes late is counted."""
+"""Programs are compiled ahead of time, and late compiles are counted."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Every step the scheduler may plan has a compiled shape, and no larger one than it needs."""
+"""Every step that the scheduler may plan gets the smallest compiled shape that holds it."""
 
 import pytest
 from hypothesis import given

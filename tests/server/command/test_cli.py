@@ -82,7 +82,7 @@ def test_an_unknown_model_cannot_be_pulled(capsys: pytest.CaptureFixture[str]) -
 
 
 async def run_cli(*arguments: str) -> int:
-    """In a thread, as it runs a loop of its own."""
+    """Runs the command in a thread, because it starts its own event loop."""
     return await asyncio.to_thread(cli.main, list(arguments))
 
 

@@ -1,4 +1,4 @@
-"""The life of `eagre serve`: loading, readiness, draining, failure."""
+"""`eagre serve`: loading, readiness, draining and failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.server.sse_reader import chunks_of, read_all
 
 @dataclass
 class Life:
-    """One `serve` under way."""
+    """A running `serve`."""
 
     engine: FakeEngineClient = field(default_factory=lambda: FakeEngineClient(is_manual=True))
     may_load: threading.Event = field(default_factory=threading.Event)
@@ -237,7 +237,7 @@ os._exit(asyncio.run(main()))
 
 
 def send_signals(same_signal_s: float, *names: str) -> subprocess.CompletedProcess[bytes]:
-    """The end of a server that gets these signals, 50 ms apart, while a stream runs."""
+    """Sends signals, 50 ms apart, to a server with a running stream; returns how it ended."""
     command = [sys.executable, "-c", SEVERAL_SIGNALS, str(same_signal_s), *names]
     return subprocess.run(command, timeout=20, capture_output=True, check=False)
 
@@ -249,7 +249,7 @@ def test_a_second_signal_ends_the_process_at_once(same_signal_s: float, names: l
 
 
 def test_a_signal_repeated_at_once_counts_once() -> None:
-    """As from `kill` to the process group of a `make serve`: once itself, once forwarded by make."""
+    """A `kill` of the process group of `make serve` sends the signal twice: directly, and forwarded by make."""
     ended = send_signals(30.0, "SIGTERM", "SIGTERM")
     assert ended.returncode == EXIT_OK, ended.stderr
     assert b'"text":"x","logprobs":null,"finish_reason":"stop"}]}\n\ndata: [DONE]' in ended.stdout

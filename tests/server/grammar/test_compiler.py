@@ -33,7 +33,7 @@ def schema(value: object) -> Grammar:
 
 
 class Gated:
-    """Compiles when the gate is open, and counts how often it was asked to."""
+    """Compiles when the gate is open, and counts its calls."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -91,7 +91,7 @@ async def test_a_grammar_that_takes_too_long_is_refused_but_kept_for_the_next_re
 
 
 async def test_other_grammars_do_not_wait(gated: Gated) -> None:
-    """One slow grammar leaves a thread for the others; what is kept needs none."""
+    """A slow grammar occupies only one thread, and a kept grammar needs none."""
     grammars = compiler(
         compile_grammar=lambda grammar, vocabulary: (
             gated(grammar, vocabulary)
@@ -187,7 +187,7 @@ async def test_the_least_recently_used_grammar_is_dropped(monkeypatch: pytest.Mo
 
 
 def test_a_grammar_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks it up a moment before it is kept has it compiled again."""
+    """A request that looks a grammar up just before it is kept compiles it again."""
     monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
     grammars = compiler()
     with monkeypatch.context() as patch:
@@ -255,9 +255,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("grammar", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_hostile_grammars_are_compiled_or_refused_while_the_loop_turns(grammar: Grammar) -> None:
-    """The bounds are many times what was measured (0.5 s, 10 ms), for busy machines."""
+    """The bounds are generous, because machines may be busy."""
     grammars = compiler(timeout=30.0)
-    await grammars.compile(regex("a"), "structured_outputs")  # the vocabulary is made
+    await grammars.compile(regex("a"), "structured_outputs")  # builds the vocabulary
     gaps: list[float] = []
 
     async def watch() -> None:

@@ -84,7 +84,7 @@ def test_a_too_long_chain_of_references_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [-(2**63), 1 - 2**63, -(2**64), 2**53 + 1, 2**64, 1e300])
 def test_a_too_large_constant_is_refused(number: float) -> None:
-    """At -2^63 llguidance recurses until the process ends."""
+    """llguidance would recurse at -2^63 until the process ends."""
     for schema in ({"const": number}, {"enum": ["a", {"b": [number]}]}, {"default": {"const": {"maximum": number}}}):
         with pytest.raises(InvalidGrammar, match=r"(const|enum) has the number .* 2\^53"):
             check_schema(schema)

@@ -93,7 +93,7 @@ def write(matcher: GrammarMatcher, num_tokens: int) -> None:
 
 
 def run_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
-    """A clock on which the n-th look at it comes `seconds(n)` after the one before."""
+    """Installs a clock on which `seconds(n)` pass between its reading n - 1 and its reading n."""
     times = accumulate(map(seconds, count()))
     monkeypatch.setattr(grammar_matcher, "thread_time", lambda: next(times))
 

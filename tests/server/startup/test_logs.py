@@ -19,7 +19,7 @@ from tests.server.conftest import StartServer, eventually
 
 @pytest.fixture
 def events() -> Any:
-    """Events as dictionaries, contextvars merged; `capture_logs` of structlog leaves those out."""
+    """Events as dictionaries with the fields of contextvars, which `capture_logs` of structlog leaves out."""
     capture = LogCapture()
     before = structlog.get_config()
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, capture])

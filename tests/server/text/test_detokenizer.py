@@ -36,7 +36,7 @@ TABLE = Table([*(bytes([byte]) for byte in range(256)), b"", b"", *PIECES])
 
 
 def reference() -> ReferenceTokenizer:
-    """The same vocabulary in the `tokenizers` library, whose decoder is the judge."""
+    """The same vocabulary in the `tokenizers` library, whose decoder is the reference."""
     character = {byte: text for text, byte in byte_of_character().items()}
     names = ["".join(character[byte] for byte in piece) for piece in TABLE.token_bytes]
     names[256:258] = ["<|a|>", "<|b|>"]

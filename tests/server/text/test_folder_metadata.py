@@ -12,7 +12,7 @@ from tests.model_folders import CHAT_TEMPLATE, TOKENIZER_CONFIG, write_json
 
 
 def read(folder: Path, *, config: dict[str, Any] | None = None, **files: Any) -> FolderMetadata:
-    """Files by name without suffix."""
+    """Reads a folder with these files, which are given by name without suffix."""
     write_json(folder / "config.json", CONFIG | (config or {}))
     for name, content in files.items():
         write_json(folder / f"{name}.json", content)

@@ -1,4 +1,4 @@
-"""Tokenizers of model folders, against the `tokenizers` and `sentencepiece` libraries themselves."""
+"""Tokenizers of model folders give the same as the `tokenizers` and `sentencepiece` libraries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load(path: Path) -> Tokenizer:
 
 
 def marked_tokenizer() -> Reference:
-    """As Llama 2's: spaces marked, a space before a text, unknown characters as bytes."""
+    """A tokenizer like that of Llama 2: marked spaces, a space before a text, and unknown characters as bytes."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁helowrd", "▁h", "el", "lo"]
     merges = [("▁", "h"), ("e", "l"), ("l", "o")]
     vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
@@ -94,7 +94,7 @@ def test_marked_spaces_equal_the_library(marked: tuple[Tokenizer, Reference], te
     tokenizer, reference = marked
     token_ids = tokenizer.encode(text, add_special_tokens=True)
     assert token_ids == reference.encode(text, add_special_tokens=True).ids
-    # An output keeps the space that it begins with: it goes on after the prompt.
+    # An output keeps its first space, because it continues the prompt.
     text = tokenizer.decode(token_ids)
     assert text.removeprefix(" ") == reference.decode(token_ids, skip_special_tokens=True)
     assert in_steps(tokenizer, token_ids) == text
@@ -167,7 +167,7 @@ def test_prompts_are_neither_truncated_nor_padded(tmp_path: Path) -> None:
 
 
 def test_named_special_tokens_are_special(tmp_path: Path) -> None:
-    """Even if `tokenizer.json` takes them for text."""
+    """This holds even if `tokenizer.json` does not mark them as special."""
     tokenizer = load(write(tmp_path, byte_level_tokenizer(), tokenizer_config={"eos_token": TOOL}))
     token_ids = tokenizer.encode(f"hello{TOOL}", add_special_tokens=False)
     assert tokenizer.decode(token_ids) == "hello"

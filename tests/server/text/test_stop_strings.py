@@ -13,7 +13,7 @@ stop_lists = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3
 
 
 def whole_text(text: str, stops: list[str], include_stop: bool) -> tuple[str, str | None]:
-    """The naive model: look at every beginning of the text; the first that ends with a stop string decides."""
+    """The naive model: the shortest prefix of the text that ends with a stop string decides."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:

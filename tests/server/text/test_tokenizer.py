@@ -52,7 +52,7 @@ def test_default_model_facts(text_model: TextModel) -> None:
 def test_merges_digits_and_control_tokens(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     token_ids = tokenizer.encode("hello w12<|im_end|>", add_special_tokens=False)
-    # "1 2" is a merge, but SmolLM's split takes digits one by one.
+    # "1 2" is a merge, but the split of SmolLM separates digits.
     assert [tokenizer.token_text(token_id) for token_id in token_ids] == ["hello", "Ġw", "1", "2", "<|im_end|>"]
     assert tokenizer.decode(token_ids) == "hello w12"
 
@@ -80,7 +80,7 @@ def test_digits_stay_together_in_gpt2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pre", "pieces"),
     [
-        # The vocabulary merges any two digits that the split leaves together.
+        # The vocabulary merges any two digits that the split does not separate.
         ("llama-bpe", ["11", "1", "1", "'", "T", "\u0120", "x"]),
         ("qwen2", ["1", "1", "1", "1", "'", "T", "\u0120", "x"]),
     ],
@@ -155,7 +155,7 @@ def test_unsupported_vocabularies_are_refused_by_name(tmp_path: Path, changed: d
 
 
 def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
-    """A text of megabytes is refused for its length, but only once it is tokenised; streams go on meanwhile."""
+    """A text is refused for its length only after it is tokenised, and streams must go on meanwhile."""
     text, longest, is_done = "the tide " * 100_000, 0.0, threading.Event()
 
     def watch() -> None:
