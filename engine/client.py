@@ -14,16 +14,18 @@ from engine.border.types import EngineError, EngineStats, FinishReason, Progress
 from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
+from engine.models import open_model
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.token_stream import TokenStream
+from engine.watchdog import Watchdog
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
 __all__ = ["EngineClient", "TokenStream"]  # the server knows streams by way of the client
 
-_STALLED_SECONDS = 30.0  # a loop without a turn for so long counts as dead; no step takes nearly as long
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS = 5.0  # the wait for the engine thread to end; a hung thread must not keep the process
+_GRACE_SECONDS = 0.5  # the time after a deadline in which the engine may still keep it itself
 
 
 class EngineClient:
@@ -43,6 +45,7 @@ class EngineClient:
         self._is_closed = False
         self._checked_params: SamplingParams | None = None  # the parameters that were checked last
         self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
+        self._watchdog = Watchdog(self._engine_loop, engine.config.stall_timeout, self._fail)
         self.lifecycle = Lifecycle(engine, self._engine_loop)
 
     @classmethod
@@ -50,16 +53,26 @@ class EngineClient:
         """Reads the weights and compiles every shape. Blocking: call it in a worker thread.
 
         Raises:
-            WeightsError: the file cannot be served.
+            ModelError: the model cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
         return cls(Engine.load(model_path, config, progress))
+
+    @staticmethod
+    def refuse_unserved(model_path: Path) -> None:
+        """Looks at a model's architecture alone.
+
+        Raises:
+            ModelError: it is not served, or the file cannot be read.
+        """
+        open_model.refuse_unserved(model_path)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread, whose events are delivered in `loop`."""
         self._loop = loop
         self._failure = loop.create_future()
         self._engine_loop.start()
+        self._watchdog.start(loop)
 
     def submit(
         self,
@@ -110,6 +123,7 @@ class EngineClient:
         self._num_submitted += 1
         self._num_submitted_tokens += len(prompt_token_ids)
         self._engine_loop.post(request)
+        self._watch_deadlines(stream, request)
         return stream
 
     def abort(self, request_id: str) -> bool:
@@ -164,8 +178,8 @@ class EngineClient:
     def is_alive(self) -> bool:
         """Whether the engine thread turns, or runs a call of an operator, however long that takes."""
         # The call is tested first, because the heartbeat is renewed before `is_in_call` is reset.
-        is_turning = self._engine_loop.is_in_call or time.monotonic() - self._engine_loop.heartbeat < _STALLED_SECONDS
-        return not self._is_closed and self._engine_loop.is_running and is_turning
+        age = 0.0 if self._engine_loop.is_in_call else time.monotonic() - self._engine_loop.heartbeat
+        return not self._is_closed and self._engine_loop.is_running and age < self._config.stall_timeout
 
     @property
     def failure(self) -> asyncio.Future[None]:
@@ -178,11 +192,18 @@ class EngineClient:
             raise EngineError("the engine was not started")
         return self._failure
 
+    def end_streams(self) -> None:
+        """Ends every stream with an ABORT event at once, also where the engine no longer turns."""
+        for stream in self._streams.values():
+            stream.abort()
+            stream.end(FinishReason.ABORT, None)
+
     def shutdown(self) -> None:
         """Ends every request with an ABORT event, stops the thread and joins it. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._watchdog.stop()
         self._engine_loop.post(Shutdown())
         self._engine_loop.join(_JOIN_SECONDS)
         self._engine.close()
@@ -202,6 +223,19 @@ class EngineClient:
             request.deadline = now + min(timeouts)
         if config.queue_timeout is not None:
             request.queue_deadline = now + config.queue_timeout
+
+    def _watch_deadlines(self, stream: TokenStream, request: Request) -> None:
+        """The engine keeps its deadlines between steps; where a step does not end, this thread keeps them."""
+        deadlines = [(request.deadline, False), (request.queue_deadline, True)]
+        for deadline, only_queued in deadlines:
+            if deadline is not None and self._loop is not None:
+                seconds = deadline - time.monotonic() + _GRACE_SECONDS
+                stream.timers.append(self._loop.call_later(seconds, self._expire, stream, request, only_queued))
+
+    def _expire(self, stream: TokenStream, request: Request, only_queued: bool) -> None:
+        if not (only_queued and request.was_admitted):
+            stream.abort()
+            stream.end(FinishReason.TIMEOUT, None)
 
     def _check_queue(self, num_tokens: int) -> None:
         """Refuses a prompt that the queue has no room for. Requests that are still in the inbox count as queued.
@@ -249,7 +283,10 @@ class EngineClient:
                 self._streams.pop(event.request.request_id, None)
 
     def _fail(self, error: BaseException) -> None:
+        if self._is_closed:
+            return
         self._is_closed = True
+        self._watchdog.stop()
         self._engine.close()
         self.lifecycle.close("the engine has failed")
         self._end_streams(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")

@@ -122,8 +122,9 @@ class EngineLoop:
                 self._run_overlapped()
             else:
                 self._run_synchronously()
-        except Exception as error:  # noqa: BLE001
-            # This is the boundary of the thread: every failure must reach the streams before the process ends.
+        except BaseException as error:  # noqa: BLE001
+            # This is the boundary of the thread: every failure must reach the streams before the process ends. The
+            # panic of a Rust library is not an Exception.
             try:
                 self._tell()  # the events from before the failure
             finally:

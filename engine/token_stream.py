@@ -30,6 +30,7 @@ class TokenStream:
         "_token_ids",
         "_waiter",
         "request_id",
+        "timers",
     )
 
     def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
@@ -44,6 +45,7 @@ class TokenStream:
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._is_done = False  # the last event has been read
         self._waiter: asyncio.Future[None] | None = None
+        self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
 
     def __aiter__(self) -> TokenStream:
         return self
@@ -101,5 +103,8 @@ class TokenStream:
 
     def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
         self._finish_reason, self._error = finish_reason, error
+        if finish_reason is not None:
+            for timer in self.timers:
+                timer.cancel()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

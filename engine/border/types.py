@@ -51,6 +51,10 @@ class EngineError(RuntimeError):
     """The engine has failed or was shut down; it answers no request any more."""
 
 
+class EngineStalled(EngineError):
+    """A step stands still for longer than it may; the engine is given up."""
+
+
 class DeadEnd(EngineError):
     """One request cannot go on because of its own parameters; the engine goes on."""
 

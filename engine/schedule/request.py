@@ -44,6 +44,7 @@ class Request:
     arrival: int = 0  # order of submission
     mailbox: Any = None  # the reader that gets its events; opaque to the engine
     cache_salt: str | None = None
+    tenant: str = ""  # the owner of the request; tenants get fair shares of the engine
     deadline: float | None = None  # seconds on the monotonic clock; when it has passed, the request ends with TIMEOUT
     queue_deadline: float | None = None  # the same, but only while the request was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.border.config import TILE_SIZE
+from engine.kernels.interface.token_layout import NUM_ROW_INTS
 from engine.step.shapes import StepShape
-
-START, NUM_TOKENS, SLOT, TOKEN, NUM_ROW_INTS = range(5)  # columns of StepBatch.rows
 
 FROM_DEVICE = -1  # in the TOKEN column: the input token is slots.last_token[slot]
 

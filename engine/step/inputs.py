@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.border.config import TILE_SIZE
+from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
-from engine.step.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, StepBatch
+from engine.step.batch import FROM_DEVICE, StepBatch
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.rows import POSITION, USES, Level, SamplingRows
 from sampling.host.usage import BITS, GRAMMAR

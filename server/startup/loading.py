@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.border.config import EngineConfig
+from engine.border.errors import ModelError
 from engine.border.types import Progress
 from server.grammar.vocabulary import GrammarVocabulary
 from server.startup.model_store import ensure_model
@@ -48,7 +49,14 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
         configure: makes the configuration of the engine from the end tokens of the model.
     """
     path = ensure_model(model, progress)
-    text_model = TextModel.load(path)
+    try:
+        text_model = TextModel.load(path)
+    except ModelError:
+        from engine.client import EngineClient
+
+        # If the architecture is not served, other files and fields may be missing too, so it is checked first.
+        EngineClient.refuse_unserved(path)
+        raise
     # It is imported here, because it imports JAX, and the server must listen before that is loaded.
     from engine.client import EngineClient
 

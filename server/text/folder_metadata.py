@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.weights.formats.model_folder import JsonFile, ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"  # only in older folders
@@ -39,7 +40,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     """Reads the metadata of a model folder.
 
     Raises:
-        ModelFolderError: a file is damaged, or a needed field is missing or wrong.
+        ModelError: a file is damaged, or a needed field is missing or wrong.
     """
     config = folder.config
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
@@ -111,5 +112,5 @@ def _chat_template(file: JsonFile) -> str | None:
                 if name == DEFAULT_TEMPLATE:
                     return template
             case _:
-                raise ModelFolderError(f"{file.path}: an entry of chat_template lacks its name or its template")
+                raise ModelError(f"{file.path}: an entry of chat_template lacks its name or its template")
     return None

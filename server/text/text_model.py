@@ -32,7 +32,7 @@ class TextModel:
             name: by default the name of the folder, or of the file without its suffix.
 
         Raises:
-            GgufError, ModelFolderError: the model is damaged or incomplete, or its tokenizer is not supported.
+            ModelError: the model is damaged or incomplete, or its tokenizer is not supported.
             ChatTemplateError: the chat template is broken.
         """
         return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)

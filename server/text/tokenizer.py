@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from engine.border.errors import ModelError
 from server.text.byte_level_bpe import ByteLevelBpe
-from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
+from server.text.gguf_metadata import GgufMetadata, TokenType
 from server.text.sentencepiece_bpe import SentencePieceBpe
 
 # A control token with one of these names ends an output, even if the model's files do not say so.
@@ -89,7 +90,7 @@ class Tokenizer:
         """Makes the tokenizer of a GGUF file.
 
         Raises:
-            GgufError: the kind of vocabulary or its pre-tokenizer is not supported.
+            ModelError: the kind of vocabulary or its pre-tokenizer is not supported.
         """
         bos_token_id = metadata.bos_token_id
         vocabulary, adds_bos_token = _gguf_vocabulary(metadata)
@@ -173,7 +174,7 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool]:
             return vocabulary, vocabulary.add_bos_token
         case "llama":
             return SentencePieceBpe.from_gguf(metadata), metadata.add_bos_token is not False
-    raise GgufError(
+    raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is not supported; "
         "supported are gpt2 (byte-level BPE) and llama (SentencePiece)"
     )

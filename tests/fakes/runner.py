@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
-from engine.step.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN
+from engine.step.batch import FROM_DEVICE
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
