@@ -28,9 +28,9 @@ class Peer:
     """A server that can be started."""
 
     name: str
-    command: Callable[[int], list[str]]  # for a port
-    readiness: str  # the path that answers 200 from when the server takes requests
-    folder: Path = ROOT  # that the command is run in
+    command: Callable[[int], list[str]]  # makes the command line for a port
+    readiness: str  # the path that answers 200 once the server takes requests
+    folder: Path = ROOT  # where the command runs
 
 
 def eagre(model: Path, arguments: Sequence[str]) -> Peer:
@@ -68,8 +68,8 @@ class PeerServer:
     model: str  # its name for clients
     pid: int
     ready_after: float  # seconds from the start of the process to its readiness
-    cold_start: float  # and to its first token
-    others_at_start: float | None  # share of the processor that other processes had in that time, 0 to 1
+    cold_start: float  # seconds from the start of the process to its first token
+    others_at_start: float | None  # share of the processors that other processes used in that time, 0 to 1
     memory_at_start: ResidentMemory | None
 
     @property
@@ -83,7 +83,7 @@ class PeerServer:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Outside such blocks the kernel gives the process no time: not for a poll, not for a thread that spins."""
+        """Lets the server run within the block. Outside such blocks the kernel gives its threads no time."""
         os.kill(self.pid, signal.SIGCONT)
         try:
             yield

@@ -59,7 +59,7 @@ def _words(path: Path) -> list[str]:
 def time_of(pid: int | str) -> float | None:
     """Processor seconds of all threads of a process; None where nobody tells, or it has ended."""
     try:
-        # Behind the name, which may hold blanks and brackets, the user and system ticks are fields 12 and 13.
+        # The name may contain spaces and brackets. Behind it, fields 12 and 13 are the user and system ticks.
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -75,10 +75,11 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """Runs `command` in `folder` until the block ends; enters the block when the server at `url` says it is ready.
 
-    `readiness` is the path of its answer.
+    Args:
+        readiness: the path that answers 200 once the server is ready.
 
     Raises:
-        ServerFailed: it exited first, or took longer than READY_TIMEOUT.
+        ServerFailed: the server ended before it was ready, or took longer than READY_TIMEOUT.
     """
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sys.stderr)
