@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from benchmarks.bare.scorer import Scorer
 from benchmarks.bare.text_windows import NOVEL, read_text, text_windows
 from benchmarks.serving.command import run, write_figures
 from engine.border.config import EngineConfig
+from engine.border.setting import settings_of
 from engine.border.types import Progress
 from engine.models.open_model import OpenModel, open_model
 from server.startup.model_store import ModelStoreError, ensure_model
@@ -42,9 +43,6 @@ LEGEND = (
     "seconds: for all windows, without loading and compiling"
 )
 
-# From a setting's declared type to what reads it from the command line.
-READERS: dict[Any, type[str] | type[int]] = {str: str, str | None: str, int: int, int | None: int}
-
 
 class Way(NamedTuple):
     """A way of computing the model, and how the user wrote it."""
@@ -60,16 +58,16 @@ class Way(NamedTuple):
             argparse.ArgumentTypeError: a setting or a value that there is not.
         """
         dtype, *others = name.split(",")
-        readers = {setting: READERS[hint] for setting, hint in get_type_hints(EngineConfig).items() if hint in READERS}
+        settings = {name: setting for name, setting in settings_of(EngineConfig).items() if not setting.is_switch}
         values: dict[str, Any] = {"dtype": dtype}
         for other in others:
             setting, _, value = other.partition("=")
-            if setting not in readers:
-                raise argparse.ArgumentTypeError(f"{name}: no setting {setting!r}; there are {', '.join(readers)}")
+            if setting not in settings:
+                raise argparse.ArgumentTypeError(f"{name}: no setting {setting!r}; there are {', '.join(settings)}")
             try:
-                values[setting] = readers[setting](value)
+                values[setting] = settings[setting].parse(value)
             except ValueError as error:
-                raise argparse.ArgumentTypeError(f"{name}: {setting} is {value!r}; it must be a number") from error
+                raise argparse.ArgumentTypeError(f"{name}: {setting} is {value!r}; {error}") from error
         try:
             return cls(name, EngineConfig(**values))
         except ValueError as error:

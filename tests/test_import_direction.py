@@ -23,12 +23,12 @@ MAY_IMPORT = {
     "sampling": set(),
     "static": set(),
 }
-OURS = {*MAY_IMPORT, "benchmarks", "tests"}
+OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.command", "server.http", "server.offline", "server.routes", "server.startup", "server.answering",
-    "server.grammar", "server.text", "server.wire", "server",
+    "server.grammar", "server.text", "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.models", "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
     "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",
@@ -193,8 +193,16 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(arrows).prepare()  # raises CycleError, which names the circle
 
 
+def test_the_public_face_knows_the_server_and_the_borders_below() -> None:
+    source = (ROOT / "eagre.py").read_text(encoding="utf-8")
+    ours = [name for _, name in imported_modules(ast.parse(source), "eagre.py") if name.split(".")[0] in OURS]
+    assert ours
+    assert [name for name in ours if not name.startswith(("server.", "engine.border.", "sampling.host."))] == []
+
+
 def test_every_package_is_packed() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pyproject["tool"]["setuptools"]["py-modules"] == ["eagre"]
     folders = {path.rsplit("/", 1)[0].replace("/", ".") for path in source_files()} | set(MAY_IMPORT)
     assert set(pyproject["tool"]["setuptools"]["packages"]) == folders
 
@@ -216,6 +224,7 @@ def test_every_package_is_packed() -> None:
         ("engine/models/llama.py", "from ...server import app", "engine may import of ours only"),
         ("engine/loop.py", "from tests.fakes.engine import Fake", "engine may import of ours only"),
         ("server/http/app.py", "import benchmarks.serving.load", "server may import of ours only"),
+        ("server/offline/llm.py", "from eagre import SamplingParams", "server may import of ours only"),
         (
             "server/http/app.py",
             "from engine.schedule.scheduler import Scheduler",

@@ -14,13 +14,15 @@ import jax
 import numpy as np
 import pytest
 
-from engine.kernels.native import kernels, library
+from engine.kernels.native import library
+from engine.kernels.native.kinds import Activation, NormKind
 from engine.kernels.native.library import NativeUnavailable
+from engine.kernels.native.products import norm_product
 from engine.kernels.native.sources import digest
 from engine.weights.packing import Format
+from tests.engine.kernels.native.attention_cases import Shape, angles, fill, make_pages, make_table, run
 from tests.engine.kernels.native.matrices import make_matrix
 from tests.engine.kernels.native.steps import make_step
-from tests.engine.kernels.native.test_attention import Shape, angles, fill, make_pages, make_table, run
 
 ROOT = Path(__file__).parents[4]
 
@@ -128,10 +130,11 @@ def results_digest() -> str:
     random = np.random.default_rng(0)
     matrix = make_matrix(random, Format.INT8, 1, 400, 256)
     x = random.standard_normal((40, 256)).astype(np.float32)
-    norm = np.ones((1, 256), np.float32)
-    product = kernels.norm_product(
-        x, make_step([0] * 40).rows, np.int32(0), norm, matrix.packed, epsilon=1e-5, num_tiles=0
-    )
+    norm, nothing = np.ones((1, 256), np.float32), np.zeros(0, np.float32)
+    product = norm_product(
+        x, make_step([0] * 40).rows, np.int32(0), norm, nothing, matrix.packed, nothing,
+        norm_kind=NormKind.RMS, epsilon=1e-5, activation=Activation.NONE, is_gated=False, num_tiles=0,
+    )  # fmt: skip
     shape = Shape("bfloat16")
     step = make_step([1400, 30], [(700, 24)], 24)
     table, num_pages = make_table(random, step, shape.page_size)
@@ -153,3 +156,24 @@ def test_the_number_of_threads_changes_nothing(variant):
         timeout=120,
     )
     assert with_five.stdout.strip() == results_digest()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
+def test_a_library_that_is_cut_short_is_refused(tmp_path, monkeypatch, share):
+    """Loaded, it would end the process with a bus error."""
+    (name, whole), *_ = library.built_variants().items()
+    content = whole.read_bytes()
+    monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(library.VARIANT_VARIABLE, name)
+    monkeypatch.setattr(library, "runs_here", lambda variant: True)
+    (tmp_path / whole.name).write_bytes(content[: int(len(content) * share)])
+    library.load.cache_clear()
+    try:
+        with pytest.raises(NativeUnavailable, match=r"cut short; build them again|could not be loaded"):
+            library.load()
+    finally:
+        library.load.cache_clear()
+
+
+def test_a_whole_library_is_not_cut_short():
+    assert [path.name for path in library.built_variants().values() if library.is_cut_short(path)] == []

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionLost, ServerError } from "../../static/js/errors.js";
-import { StreamSocket } from "../../static/js/stream_socket.js";
+import { ConnectionLost, ServerError } from "../../../../static/js/transport/errors.js";
+import { StreamSocket } from "../../../../static/js/transport/stream_socket.js";
 import { FakeWebSocket, fakeSockets } from "./fake_web_socket.mjs";
 
 function setUp() {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionLost, ServerError } from "../../static/js/errors.js";
-import { SseParser, postEvents } from "../../static/js/sse.js";
+import { ConnectionLost, ServerError } from "../../../../static/js/transport/errors.js";
+import { SseParser, postEvents } from "../../../../static/js/transport/sse.js";
 
 const STREAM = [
   "\ufeff: ping\n\n",

@@ -1,9 +1,9 @@
 /** The chat: questions, streamed answers, the system prompt. */
 
 import { Conversation } from "./conversation.js";
-import { Follower, announce, byId, make, onEnter, showFigures, swapButtons } from "./dom.js";
-import { Generation } from "./generation.js";
-import { MessageText } from "./message_text.js";
+import { Follower, announce, byId, make, onEnter, showFigures, swapButtons } from "../page/dom.js";
+import { Generation } from "../answer/generation.js";
+import { MessageText } from "../answer/message_text.js";
 
 export class Chat {
   #conversation = new Conversation();

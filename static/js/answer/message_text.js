@@ -1,6 +1,6 @@
 /** Streams text into an element: prose as it is, fenced code as code. Only text nodes are ever added. */
 
-import { make } from "./dom.js";
+import { make } from "../page/dom.js";
 import { FenceSplitter } from "./fences.js";
 
 export class MessageText {

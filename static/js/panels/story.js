@@ -1,7 +1,7 @@
 /** The story: one text, continued in place. */
 
-import { Follower, announce, byId, onEnter, showFigures, swapButtons } from "./dom.js";
-import { Generation } from "./generation.js";
+import { Follower, announce, byId, onEnter, showFigures, swapButtons } from "../page/dom.js";
+import { Generation } from "../answer/generation.js";
 
 export class Story {
   #text = byId("story-text");

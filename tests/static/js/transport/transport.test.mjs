@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionLost, ServerError } from "../../static/js/errors.js";
-import { StreamSocket } from "../../static/js/stream_socket.js";
-import { SocketTransport, SseTransport } from "../../static/js/transport.js";
+import { ConnectionLost, ServerError } from "../../../../static/js/transport/errors.js";
+import { StreamSocket } from "../../../../static/js/transport/stream_socket.js";
+import { SocketTransport, SseTransport } from "../../../../static/js/transport/transport.js";
 import { fakeSockets } from "./fake_web_socket.mjs";
 
 const TASK = { prompt: "p", max_tokens: 2, temperature: 0, top_p: 1 };

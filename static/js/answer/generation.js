@@ -20,7 +20,7 @@ export class Generation {
    * Never rejects: an error is part of the outcome, beside the text that came before it.
    *
    * @param {{stream: Function}} transport
-   * @param {import("./transport.js").Task} task
+   * @param {import("../transport/transport.js").Task} task
    * @param {{onText: (text: string) => void, onFigures: (figures: string[]) => void}} handlers
    * @returns {Promise<Outcome>}
    */
