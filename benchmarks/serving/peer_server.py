@@ -14,9 +14,9 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.serving.processor import Disturbance
+from benchmarks.serving.processor import Disturbance, time_of
 from benchmarks.serving.resident_memory import ResidentMemory
-from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server, served_model
+from benchmarks.serving.server_process import ROOT, ServerFailed, eagre_command, free_port, running_server, served_model
 
 FIRST_PROMPT = list(range(1000, 1008))  # token ids
 FIRST_TOKEN_TIMEOUT = 600.0  # seconds
@@ -30,6 +30,7 @@ class Peer:
     name: str
     command: Callable[[int], list[str]]  # for a port
     readiness: str  # the path that answers 200 from when the server takes requests
+    folder: Path = ROOT  # that the command is run in
 
 
 def eagre(model: Path, arguments: Sequence[str]) -> Peer:
@@ -66,13 +67,19 @@ class PeerServer:
     url: str
     model: str  # its name for clients
     pid: int
-    cold_start: float  # seconds from the start of the process to its first token
+    ready_after: float  # seconds from the start of the process to its readiness
+    cold_start: float  # and to its first token
     others_at_start: float | None  # share of the processor that other processes had in that time, 0 to 1
     memory_at_start: ResidentMemory | None
 
     @property
     def memory(self) -> ResidentMemory | None:
         return ResidentMemory.of(self.pid)
+
+    @property
+    def processor_time(self) -> float | None:
+        """Processor seconds since its start, of all its threads; None where nobody tells."""
+        return time_of(self.pid)
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
@@ -93,7 +100,8 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
     """
     port = free_port()
     disturbance = Disturbance()
-    with running_server(peer.command(port), f"http://127.0.0.1:{port}", peer.readiness) as running:
+    with running_server(peer.command(port), f"http://127.0.0.1:{port}", peer.readiness, peer.folder) as running:
+        ready_after = time.perf_counter() - running.started
         model = served_model(running.url)
         compute_one_token(running.url, model)
         cold_start = time.perf_counter() - running.started
@@ -102,6 +110,7 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
             url=running.url,
             model=model,
             pid=running.pid,
+            ready_after=ready_after,
             cold_start=cold_start,
             others_at_start=disturbance.share(),
             memory_at_start=ResidentMemory.of(running.pid),

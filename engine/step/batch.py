@@ -16,8 +16,9 @@ from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.step.shapes import ShapeTable, StepShape
+from sampling.host.features import GRAMMAR
 from sampling.host.rows import POSITION, USES, Level, SamplingRows
-from sampling.host.usage import BITS, GRAMMAR
+from sampling.host.usage import BITS
 
 FROM_DEVICE = -1  # in the TOKEN column: the input token is slots.last_token[slot]
 

@@ -20,10 +20,11 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_result import StepResult
 from engine.step.batch import FROM_DEVICE, HostStep, build_step
 from engine.step.shapes import ShapeTable
+from sampling.host.features import GRAMMAR
 from sampling.host.packed import num_words_of
 from sampling.host.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
 from sampling.host.rows import SLOT as SAMPLING_SLOT
-from sampling.host.usage import BITS, GRAMMAR
+from sampling.host.usage import BITS
 
 VOCAB_SIZE = 40
 EOS = 0

@@ -15,7 +15,7 @@ from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from sampling.host.params import SamplingParams
-from sampling.host.rows import TOP_K
+from sampling.host.rows import INT_COLUMNS
 from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output, next_token
 from tests.fakes.script import World
 
@@ -275,7 +275,7 @@ def test_one_id_is_one_request():
 def test_a_top_k_above_every_vocabulary_keeps_it_whole():
     buffer = SequenceBuffer(1, 16, 4)
     buffer.add_request(Request("a", [1], SamplingParams(top_k=2**31), seed=0, max_length=2))
-    assert buffer.sampling.ints[0, TOP_K] == 2**31 - 1
+    assert buffer.sampling.ints[0, INT_COLUMNS["top_k"]] == 2**31 - 1
 
 
 def test_a_request_does_not_wait_for_what_another_computes_again_behind_its_prompt():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.border.types import FinishReason
 from sampling.host.grammar import GrammarError
 from sampling.host.packed import num_words_of, pack_words
-from sampling.host.rows import MIN_TOKENS
+from sampling.host.rows import INT_COLUMNS
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner, expected_output, next_allowed, next_token
 from tests.fakes.script import World
 
@@ -129,7 +129,7 @@ def test_min_tokens_gives_way_where_the_grammar_is_at_its_end():
     sample = world.runner.sample
 
     def watched(pending, masks):
-        seen.append(int(pending.step.sampling.ints[0, MIN_TOKENS]))
+        seen.append(int(pending.step.sampling.ints[0, INT_COLUMNS["min_tokens"]]))
         sample(pending, masks)
 
     world.runner.sample = watched
