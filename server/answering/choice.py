@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
-from server.wire.requests import GenerationRequest
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -93,21 +93,22 @@ class Choice:
         metrics: Metrics,
         matcher: TokenMatcher | None = None,
     ) -> Self:
-        """Queues one answer to one prompt of `request`.
+        """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
         Args:
-            matcher: what the answer has to match; no other answer's.
+            matcher: follows the answer through its grammar; no two answers share one.
 
         Raises:
-            InvalidParameter, QueueFull, EngineError: from the engine.
+            QueueFull, EngineError: from the engine.
         """
         stream = engine.submit(
             prompt_token_ids,
             params,
-            priority=request.priority or 0,
+            priority=request.priority,
             cache_salt=request.cache_salt,
             timeout=request.timeout,
             matcher=matcher,
+            is_checked=True,
         )
         return cls(
             index,
@@ -216,6 +217,4 @@ class Choice:
 
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
     """One choice's stop strings; None where there are none, which saves the look at each token."""
-    if not request.stop:
-        return None
-    return StopStrings(request.stop, include_stop=request.include_stop_str_in_output is True)
+    return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None

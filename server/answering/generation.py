@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from engine.border.types import DeadEnd, EngineError, FinishReason, TokenEvent, TokenLogprobs
 from server.answering.choice import Choice, Delta
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import PreparedPrompt
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.text.text_model import TextModel
-from server.wire.requests import GenerationRequest
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -31,18 +31,11 @@ _SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, Finis
 
 
 class Usage(NamedTuple):
+    """How many tokens a generation has taken in and made."""
+
     num_prompt_tokens: int
     num_completion_tokens: int
-    num_cached_tokens: int
-
-    def to_dict(self) -> dict[str, object]:
-        """OpenAI's `usage` object."""
-        return {
-            "prompt_tokens": self.num_prompt_tokens,
-            "completion_tokens": self.num_completion_tokens,
-            "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
-        }
+    num_cached_tokens: int  # of the prompt tokens, those that came from the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,7 @@ class Generation:
             grammar: what each answer has to match.
 
         Raises:
-            InvalidParameter, QueueFull, EngineError: from the engine.
+            QueueFull, EngineError: from the engine.
         """
         choices: list[Choice] = []
         try:

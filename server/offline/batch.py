@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from server.answering.choice import Delta
 from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
 from server.answering.prompts import PreparedPrompt
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.offline.output import Output
-from server.wire.requests import GenerationRequest
 
 
 class Job(NamedTuple):

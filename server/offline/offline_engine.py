@@ -11,6 +11,7 @@ from engine.border.types import EngineError, EngineStats, QueueFull
 from sampling.host.params import SamplingParams
 from server.answering.choice import Choice
 from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare_here
 from server.grammar.compiler import GrammarCompiler
@@ -19,7 +20,6 @@ from server.offline.loop_thread import LoopStopped, LoopThread
 from server.offline.output import Output
 from server.offline.text_stream import TextStream
 from server.startup.loading import LoadedModel
-from server.wire.requests import GenerationRequest
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -68,10 +68,11 @@ class OfflineEngine:
             ApiError, InvalidParameter, ValueError: it is refused.
         """
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
-        grammar = request.grammar
-        if grammar is None:
+        wish = request.grammar
+        grammar = None if wish is None else wish.to_grammar()
+        if wish is None or grammar is None:
             return Job(request, prompt)
-        return Job(request, prompt, self._grammars.compile_here(grammar, request.grammar_parameter))
+        return Job(request, prompt, self._grammars.compile_here(grammar, wish.parameter))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order.

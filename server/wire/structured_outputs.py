@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
+from sampling.host.params import InvalidParameter
 from server.wire.errors import shorten
 from server.wire.strict_model import StrictModel
 
@@ -105,6 +106,24 @@ class StructuredOutputs(StrictModel):
         if self.grammar is not None:
             return Grammar(GrammarKind.LARK, self.grammar)
         return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
+
+
+class GrammarWish(NamedTuple):
+    """A grammar as one parameter of a request asks for it. It becomes text only where it is compiled."""
+
+    parameter: str  # wire name of the parameter
+    value: ResponseFormat | StructuredOutputs
+
+    def to_grammar(self) -> Grammar | None:
+        """None where any text will do.
+
+        Raises:
+            InvalidParameter: the parameter's JSON cannot be written, because it is nested too deeply, say.
+        """
+        try:
+            return self.value.to_grammar()
+        except ValueError as error:
+            raise InvalidParameter(self.parameter, f"{self.parameter}: {error}") from error
 
 
 def _check_choice(choice: list[str]) -> None:

@@ -47,12 +47,14 @@ CHAT: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def strip_neutral(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """`body` without the parameters of `neutral`.
+def strip_neutral(body: Any, neutral: Mapping[str, tuple[Any, ...]]) -> Any:
+    """`body` without the parameters of `neutral`; what is no JSON object comes back as it is.
 
     Raises:
         ApiError: one of them asks for something; the message names it.
     """
+    if not isinstance(body, dict):
+        return body
     kept = {}
     for name, value in body.items():
         if name not in neutral:

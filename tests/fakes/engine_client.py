@@ -177,16 +177,21 @@ class FakeEngineClient:
         if not self.is_manual:
             self._task = loop.create_task(self._run())
 
-    def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+    def check_prompt(
+        self, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str = "max_tokens"
+    ) -> None:
         limit, vocab_size = self.model_info.max_model_len, self.model_info.vocab_size
         num_tokens = len(prompt_token_ids)
+        context = f"the model's context is {limit} tokens, prompt and output together"
+        if num_tokens >= limit:
+            raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; {context}")
+        if num_tokens + max_tokens > limit:
+            raise InvalidParameter(
+                max_tokens_parameter,
+                f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; {context}",
+            )
         if num_tokens == 0:
             raise InvalidParameter("prompt", "the prompt is empty")
-        if num_tokens >= limit:
-            raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; the context is {limit} tokens")
-        if num_tokens + params.max_tokens > limit:
-            raise InvalidParameter("max_tokens", f"max_tokens is {params.max_tokens}; {limit - num_tokens} would fit")
-        params.check_token_ids(vocab_size)
         for token_id in prompt_token_ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidParameter("prompt", f"the prompt has token id {token_id}; the last is {vocab_size - 1}")
@@ -201,10 +206,11 @@ class FakeEngineClient:
         cache_salt: str | None = None,
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
+        is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:
             raise EngineError("the engine is not running")
-        self.check_prompt(prompt_token_ids, params)
+        assert is_checked  # the server and the offline engine check a whole request before they submit any of it
         if len(self.running) >= self.max_num_queued:
             raise QueueFull(f"{len(self.running)} requests wait; the limit is {self.max_num_queued}")
         request_id = request_id or f"request-{next(self._ids)}"

@@ -11,7 +11,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from server.http.websocket import MAX_GENERATIONS
+from server.http.socket_calls import MAX_GENERATIONS
+from server.http.websocket import OPEN_SOCKETS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -229,7 +230,7 @@ async def test_closing_the_socket_aborts_all(start_server: StartServer) -> None:
         socket.transport.abort()
         await server.assert_all_streams_ended()
     assert len(engine.aborted) == 10
-    assert server.service.sockets == set()
+    assert server.app[OPEN_SOCKETS] == set()
 
 
 async def test_deltas_merge_while_the_reader_is_slow(start_server: StartServer) -> None:

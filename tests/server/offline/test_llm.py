@@ -25,7 +25,8 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.batch import BatchProgress
 from server.offline.llm import LLM
 from server.startup.loading import LoadedModel
-from server.wire.requests import ChatCompletionRequest, CompletionRequest
+from server.wire.chat_request import ChatCompletionRequest
+from server.wire.completion_request import CompletionRequest
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
 from tests.fakes.text_model import EOS, FakeTextModel, render
 
