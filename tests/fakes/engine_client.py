@@ -49,6 +49,7 @@ class FakeTokenStream:
         self.num_generated = 0
         self.num_events_read = 0
         self.is_finished = False
+        self.is_awaited = False  # a reader waits for the next event
         self._output = output
         self._engine = engine
         self._token_ids: list[int] = []
@@ -65,7 +66,9 @@ class FakeTokenStream:
     async def __anext__(self) -> TokenEvent:
         if self._is_read_to_end:
             raise StopAsyncIteration
+        self.is_awaited = True
         await self._changed.wait()
+        self.is_awaited = False
         self._changed.clear()
         token_ids, self._token_ids = self._token_ids, []
         self._is_read_to_end = self._finish_reason is not None
@@ -163,6 +166,7 @@ class FakeEngineClient:
         self.is_shut_down = False
         self.num_steps = 0
         self._ids = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -173,6 +177,7 @@ class FakeEngineClient:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_alive = True
+        self._loop = loop
         self._failure = loop.create_future()
         if not self.is_manual:
             self._task = loop.create_task(self._run())
@@ -253,6 +258,11 @@ class FakeEngineClient:
             stream.finish(FinishReason.ERROR, message)
         self.failure.set_exception(EngineError(message))
         self.failure.exception()  # retrieved, or asyncio complains where nobody looks
+
+    def fail_soon(self, message: str) -> None:
+        """`fail`, from any thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.fail, message)
 
     async def _run(self) -> None:
         while True:
