@@ -23,6 +23,7 @@ from engine.border.types import (
 from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
+from engine.models import open_model
 from engine.schedule.request import Request
 from engine.schedule.step_event import StepEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs
@@ -147,10 +148,19 @@ class EngineClient:
         """Reads the weights and compiles every shape. Blocking: call it in a worker thread.
 
         Raises:
-            WeightsError: the file cannot be served.
+            ModelError: the model cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
         return cls(Engine.load(model_path, config, progress))
+
+    @staticmethod
+    def refuse_unserved(model_path: Path) -> None:
+        """Looks at a model's architecture alone.
+
+        Raises:
+            ModelError: it is not served, or the file cannot be read.
+        """
+        open_model.refuse_unserved(model_path)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread; events arrive in `loop`."""

@@ -91,7 +91,8 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
 
 def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
     """One line: what computes, and where that is slower than it could be, what was lost and how to get it."""
-    pairs = ((info.matmul_backend, settings.matmul_backend), (info.attention_backend, settings.attention_backend))
+    wanted = settings.engine
+    pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
     fell_back = info.device == "cpu" and ("xla", "auto") in pairs
     backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
     (log.warning if fell_back else log.info)("backends", **backends)

@@ -79,8 +79,9 @@ class OpenModel:
 
         Raises:
             ModelStoreError: the model cannot be had.
-            RuntimeError: requests are running.
-            ValueError: the model is of another shape.
+            ModelError: it cannot be served in the place of the first.
+            EngineBusy: requests have begun and may not or (as the engine is paused) cannot end first, or the
+                engine is asleep.
         """
         path = ensure_model(str(model), silent)
         self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 
+from engine.kernels.interface.body import BodyUnavailable
 from engine.kernels.native.sources import SOURCES, digest
 
 # In order of preference; the flags are those that Linux names in /proc/cpuinfo.
@@ -29,7 +30,7 @@ VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
 FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
 
 
-class NativeUnavailable(RuntimeError):
+class NativeUnavailable(BodyUnavailable):
     """The kernels cannot be used here; the message says why, and how to get them."""
 
 
