@@ -46,7 +46,7 @@ def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], 
     from server.offline.offline_engine import OfflineEngine
     from server.routes.chat import ChatCall
     from server.routes.completions import CompletionCall
-    from server.startup.loading import load_model
+    from server.startup.loaded_model import load_model
     from server.startup.logs import set_up_logs
     from server.startup.progress import ProgressReporter
     from server.startup.settings import ServerSettings

@@ -16,7 +16,7 @@ from engine.border.types import Progress
 from server.command.collector import calm_collector
 from server.http.app import make_runner
 from server.http.served_model import ServedModel
-from server.startup.loading import LoadedModel, load_model, run_in_daemon_thread
+from server.startup.loaded_model import LoadedModel, load_model, run_in_daemon_thread
 from server.startup.logs import log, set_up_logs
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings

@@ -35,7 +35,7 @@ from server.offline.task import (
 )
 from server.offline.text_stream import TextStream
 from server.routes.chat import ChatCall
-from server.startup.loading import LoadedModel, load_with
+from server.startup.loaded_model import LoadedModel, load_with
 from server.startup.model_store import cache_folder
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL

@@ -19,7 +19,7 @@ from server.offline.batch import Batch, BatchProgress, Job
 from server.offline.loop_thread import LoopStopped, LoopThread
 from server.offline.output import Output
 from server.offline.text_stream import TextStream
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient

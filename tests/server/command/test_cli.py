@@ -13,7 +13,7 @@ from engine.border.types import Progress
 from server.command import cli, complete
 from server.command.complete import CompleteError, NoServer, write_remote
 from server.startup import loading
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render

@@ -16,7 +16,7 @@ from engine.border.config import EngineConfig
 from engine.border.types import EngineError
 from server.offline.batch import BatchProgress
 from server.offline.llm import LLM
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.server.offline.conftest import ENDLESS, MakeLLM, endless_engine, wait_until
@@ -99,7 +99,7 @@ def test_a_script_may_end_without_closing() -> None:
         "import threading\n"
         "from engine.border.config import EngineConfig\n"
         "from server.offline.llm import LLM\n"
-        "from server.startup.loading import LoadedModel\n"
+        "from server.startup.loaded_model import LoadedModel\n"
         "from tests.fakes.text_model import FakeTextModel\n"
         "from tests.server.offline.conftest import ENDLESS, endless_engine\n"
         "llm = LLM.from_loaded(LoadedModel(endless_engine().client, FakeTextModel().model), model='fake',"

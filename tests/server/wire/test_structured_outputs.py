@@ -18,7 +18,7 @@ from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
 from server.http import served_model
 from server.offline.llm import LLM
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.wire.structured_outputs import MAX_CHOICE_TEXTS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
