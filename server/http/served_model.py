@@ -54,10 +54,10 @@ class ServedModel:
         self._idle.set()
 
     def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
-        """Ends the loading phase; the engine must have been started.
+        """Ends the loading phase. The engine must have been started.
 
         Args:
-            vocabulary: of `text_model`; None: made when a grammar is compiled.
+            vocabulary: that of `text_model`; None: it is made when a grammar is compiled.
         """
         self._engine = engine
         self._text_model = text_model
@@ -137,7 +137,7 @@ class ServedModel:
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Generation]:
-        """Submits `request`; whatever still runs on leaving the context is aborted.
+        """Submits `request`. Whatever still runs when the context is left is aborted.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
@@ -148,7 +148,7 @@ class ServedModel:
             raise self._refusal(Phase.LOADING)
         prompts = await prepare(request, self._text_model, self._engine)
         grammar = await self._compile_grammar(request)
-        self.check_accepting()  # once more: a long prompt takes a while to tokenise, a grammar to compile
+        self.check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
         generation = Generation.submit(
             request,
             prompts,

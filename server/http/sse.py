@@ -41,7 +41,7 @@ async def respond(
         write_timeout=settings.write_timeout,
     )
     async with watch:
-        # The headers leave with it, before the first token: a proxy sees a living stream.
+        # The headers leave with this ping, before the first token, so that a proxy sees a living stream.
         await watch.write(framing.ping + writer.begin())
         try:
             async for deltas in generation:

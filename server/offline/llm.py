@@ -50,9 +50,10 @@ class LLM(OpenModel):
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
     (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
     defaults, stop strings, finish reasons and counts are those of the HTTP API. Where keywords have
-    text, as bad_words, `SamplingParams` have token ids; logprobs come back by token ids too.
+    text (bad_words), `SamplingParams` have token ids. Logprobs come back by token ids too.
 
-    Every method but `close` raises EngineError once the model is closed or the engine has failed.
+    Every method but `close` raises EngineError once the model is closed or the engine has failed. A
+    request whose own grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
     """
 
     def __init__(self, model: str | Path = DEFAULT_MODEL, *, progress: bool | Progress = True, **engine: Any) -> None:
@@ -122,7 +123,7 @@ class LLM(OpenModel):
         Args:
             prompts: a text or a list of token ids, which gives an Output; or a list of such, which
                 gives the list of their Outputs in the same order.
-            progress: of several prompts, a bar on standard error; False is silent; a callable gets
+            progress: several prompts show a bar on standard error; False is silent; a callable gets
                 a BatchProgress about ten times a second, and once at the end.
 
         Raises:

@@ -31,11 +31,11 @@ class Prepare(Protocol):
 
 
 class Task(NamedTuple):
-    """One of the two things a model is asked to do."""
+    """One of the two things that a model is asked to do: to go on with a prompt, or with a conversation."""
 
     parse: Callable[[Any], BodyCall]  # of the route that does the same over HTTP
-    field: str  # wire name of what it starts from
-    plural: str  # what the calls that take several call their list
+    field: str  # wire name of the parameter with the prompt or the messages
+    plural: str  # the name of a list of them, for messages of errors
     to_wire: Callable[[Any], Any]
 
     def prepare_one(
@@ -47,10 +47,12 @@ class Task(NamedTuple):
         *,
         is_streamed: bool = False,
     ) -> Job:
-        """
+        """The checked request for one answer.
+
         Args:
             start: a prompt or messages.
             params: what holds where `options` say nothing.
+
         Raises:
             InvalidParameter: a parameter is unknown or outside its limits, or the prompt is refused.
         """
@@ -64,7 +66,8 @@ class Task(NamedTuple):
     def prepare_many(
         self, starts: Iterable[object], params: Params | None, options: Options, prepare: Prepare
     ) -> list[Job]:
-        """
+        """The checked requests for several answers.
+
         Raises:
             InvalidParameter: one of them is refused; the message names it by its index.
         """

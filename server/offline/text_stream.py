@@ -36,14 +36,14 @@ class TextStream:
 
     def __init__(self, generation: Generation, engine: RunsGenerations, owner: object) -> None:
         """Args:
-        owner: whatever closes the engine when it is dropped; it is not, while the stream is held.
+        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
         """
         self._generation = generation
         self._engine = engine
         self._owner = owner
         self._ready: deque[Delta] = deque()
         self._is_closed = False
-        # A loop left by `break` drops the iterator without a word.
+        # A loop that is left by `break` drops the iterator without closing it.
         self._finalizer = weakref.finalize(self, engine.spawn_close, generation)
         self._finalizer.atexit = False  # the engine's own end comes first
 
@@ -70,7 +70,7 @@ class TextStream:
 
     @property
     def usage(self) -> Usage:
-        """Counts up to now."""
+        """The counts up to the last delta read."""
         return self._generation.usage
 
     @property

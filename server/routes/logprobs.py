@@ -1,8 +1,7 @@
 """Log probabilities as the routes write them: the engine's token ids become texts and JSON.
 
-A token's text is what it stands for, with U+FFFD where its bytes are no UTF-8 by themselves. A
-token that stands for no text, a control token, has its name in the vocabulary instead, and its
-`bytes` are null.
+A token's text is what it stands for, with U+FFFD where its bytes alone are no UTF-8. A control
+token, which stands for no text, has its name in the vocabulary instead, and its `bytes` are null.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from server.answering.choice import Delta
 from server.answering.generation import Answer
 from server.text.detokenizer import HasTokenBytes
 
-LOWEST = -9999.0  # as OpenAI and vLLM write what is less
+LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
 
 
 class HasTokenTexts(HasTokenBytes, Protocol):
@@ -30,16 +29,16 @@ class HasTokenTexts(HasTokenBytes, Protocol):
 
 @dataclass(slots=True)
 class WireLogprobs(ABC):
-    """The logprobs of one request's answers, in the shape of its route.
+    """Writes the logprobs of one request's answers in the shape of its route.
 
-    The answers are read once, by whole answers or by all deltas in their order.
+    It is given every answer once, whole or as all its deltas in their order.
     """
 
     tokenizer: HasTokenTexts
     prompts: Sequence[Sequence[int]]  # the token ids of each
-    num_choices: int  # answers per prompt
+    num_choices: int  # answers to each prompt
     listed_ids: Sequence[int]  # the `logprob_token_ids` of the request
-    of_answers: bool  # whether those of generated tokens are wanted, and not of the prompts' alone
+    of_answers: bool  # whether logprobs of generated tokens are wanted, and not only those of the prompts
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
     def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:
@@ -99,5 +98,5 @@ class WireLogprobs(ABC):
 
 
 def clamp(logprob: float) -> float:
-    """JSON has no infinity."""
+    """`logprob`, no lower than LOWEST: JSON has no infinity."""
     return max(logprob, LOWEST)

@@ -110,9 +110,7 @@ class MessageRoute:
 
     path: str
     read: Callable[[str, int], Generate | Cancel | Refusal]  # from a message and the most bytes that it may have
-    parse: Callable[
-        [Generate], Call[StreamWriter]
-    ]  # raises what parse of BodyRoute raises
+    parse: Callable[[Generate], Call[StreamWriter]]  # raises what parse of BodyRoute raises
     encode_error: Callable[[str | None, ApiError], bytes]  # as a message about this id
     shape_error: ErrorShape  # before the socket is open
 

@@ -1,4 +1,4 @@
-"""What a client asks of an answer's form, and the grammar that it stands for."""
+"""What a client asks of an answer's form, and the grammar that this stands for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 class GrammarKind(StrEnum):
-    """What a grammar is written in; the value is how a sentence calls it."""
+    """What a grammar is written in. The value is its name in a sentence."""
 
     JSON_SCHEMA = "the JSON schema"
     REGEX = "the regular expression"
@@ -28,7 +28,7 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(NamedTuple):
-    """What an answer must match. Equal ones are compiled once."""
+    """What an answer must match. Equal grammars are compiled once."""
 
     kind: GrammarKind
     source: str  # of a choice, its strings as JSON
@@ -64,10 +64,10 @@ class ResponseFormat(StrictModel):
         return self
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text will do.
+        """The grammar; None where any text will do.
 
         Raises:
-            ValueError: the schema is no JSON; what a body brings is.
+            ValueError: the schema cannot be written as JSON.
         """
         if self.json_schema is not None:
             return Grammar(GrammarKind.JSON_SCHEMA, _to_json(self.json_schema.schema_))
@@ -95,9 +95,10 @@ class StructuredOutputs(StrictModel):
         return self
 
     def to_grammar(self) -> Grammar:
-        """
+        """The grammar of the one wish.
+
         Raises:
-            ValueError: the schema or a choice is no JSON; what a body brings is.
+            ValueError: the schema or a choice cannot be written as JSON.
         """
         if self.regex is not None:
             return Grammar(GrammarKind.REGEX, self.regex)

@@ -1,4 +1,4 @@
-"""Parameters that clients send and this server does not have yet.
+"""Parameters that clients send and that this server does not have yet.
 
 Each is accepted at the value that asks for nothing, and refused by name at any other: a
 parameter that is quietly ignored gives answers that look right and are not.
@@ -69,5 +69,5 @@ def strip_neutral(body: Any, neutral: Mapping[str, tuple[Any, ...]]) -> Any:
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
-    """Equality in which true is not 1, as in JSON."""
+    """Whether both are equal, where true is not 1, as in JSON."""
     return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)

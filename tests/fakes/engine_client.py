@@ -108,6 +108,11 @@ class FakeTokenStream:
         self._engine.running.pop(self.request_id, None)
         self._changed.set()
 
+    def meet_dead_end(self, message: str) -> None:
+        """The request cannot go on, because of what it asks for itself."""
+        self._is_dead_end = True
+        self.finish(FinishReason.ERROR, message)
+
     def step(self) -> None:
         """One more token."""
         position = self.num_generated
@@ -121,8 +126,7 @@ class FakeTokenStream:
             try:
                 self.matcher.accept(token_id)
             except GrammarError as error:
-                self._is_dead_end = True
-                self.finish(FinishReason.ERROR, str(error))
+                self.meet_dead_end(str(error))
                 return
         self.num_generated += 1
         self._token_ids.append(token_id)
@@ -263,6 +267,12 @@ class FakeEngineClient:
         """`fail`, from any thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.fail, message)
+
+    def dead_end_soon(self, message: str) -> None:
+        """Every running request ends with an error of its own; from any thread."""
+        assert self._loop is not None
+        for stream in list(self.running.values()):
+            self._loop.call_soon_threadsafe(stream.meet_dead_end, message)
 
     async def _run(self) -> None:
         while True:

@@ -6,12 +6,16 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from engine.border.types import FinishReason
+from engine.border.errors import ModelError
+from engine.border.types import DeadEnd, FinishReason
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.llm import LLM
+from server.startup.model_store import ModelStoreError
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
 from tests.fakes.text_model import EOS, render
 from tests.server.offline.conftest import MakeLLM
@@ -164,3 +168,37 @@ async def test_it_works_where_a_loop_runs_already(llm: LLM) -> None:
     assert llm.generate("abc").text == "abc"
     assert "".join(delta.text for delta in llm.stream("abc")) == "abc"
     assert (await asyncio.to_thread(llm.generate, "abc")).text == "abc"
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "error"),
+    [
+        (None, {}, ModelStoreError),
+        (b"no model", {}, ModelStoreError),
+        (b"GGUF and then nothing of use", {}, ModelError),
+        (b"GGUF", {"dtype": "int3"}, ValueError),
+        (b"GGUF", {"max_num_slots": 3}, TypeError),
+    ],
+)
+def test_what_cannot_be_loaded(
+    tmp_path: Path, content: bytes | None, settings: dict[str, Any], error: type[Exception]
+) -> None:
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error):
+        LLM(path, progress=False, **settings)
+
+
+def test_a_text_that_is_no_unicode_is_not_counted(llm: LLM) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        llm.count_tokens("\ud800")
+    assert refused.value.param == "prompt"
+
+
+def test_a_dead_end_is_told_of(make_llm: MakeLLM) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    stream = make_llm(engine).stream("abc")
+    engine.dead_end_soon("nothing is left to choose")
+    with pytest.raises(DeadEnd, match="nothing is left to choose"):
+        next(stream)
