@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import jax
@@ -16,11 +17,12 @@ from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.token_layout import pages_per_block
 from engine.loop import EngineLoop
-from engine.models.open_model import open_model
+from engine.models.open_model import OpenModel, open_model
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_event import StepEvent
-from engine.step.compiled import CompileCounter, use_persistent_cache
+from engine.step.compiled import CompileCounter
+from engine.step.program_store import ProgramStore, processor
 from engine.step.runner import DeviceRunner
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
@@ -77,14 +79,21 @@ class Engine:
             ModelError: the model cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
-        if config.compilation_cache is not None:
-            use_persistent_cache(Path(config.compilation_cache))
         opened = open_model(path)
         sizes = opened.config
         bodies = choose_bodies(config, sizes)
-        weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, bodies, max_model_len)
+        with _kept_programs(config, repr((sizes, layout, bodies.detail))):
+            return cls._load(opened, config, bodies, layout, max_model_len, progress)
+
+    @classmethod
+    def _load(
+        cls, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout, max_model_len: int,
+        progress: Progress,
+    ) -> Engine:  # fmt: skip
+        sizes = opened.config
+        weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             vocab_size=sizes.vocab_size,
@@ -160,6 +169,13 @@ class Engine:
     def close(self) -> None:
         """Lets go of what outlives the thread."""
         self._compile_counter.stop()
+
+
+def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:
+    """A context in which JAX finds the programs of earlier starts and keeps what it compiles."""
+    if config.compilation_cache is None:
+        return nullcontext()
+    return ProgramStore(Path(config.compilation_cache)).opened(f"{fingerprint} {jax.__version__} {processor()}")
 
 
 def _kv_layout(model: ModelConfig, config: EngineConfig, bodies: Bodies, max_model_len: int) -> KVLayout:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from engine.border.setting import Limit, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
+MAX_STALL_TIMEOUT = 86400.0  # seconds
 TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
 
 _BACKENDS = one_of("auto", "native", "xla")
@@ -91,6 +92,15 @@ class EngineConfig:
     )
     queue_timeout: float | None = setting(
         None, "time a request may wait before it runs", limit=_SECONDS, metavar="SECONDS"
+    )
+    stall_timeout: float = setting(
+        120.0,
+        "time that one step may take before the engine is taken for dead and the process ends",
+        limit=Limit(
+            lambda seconds: 0 < seconds <= MAX_STALL_TIMEOUT,
+            f"it must be above 0 and at most {MAX_STALL_TIMEOUT:g} seconds",
+        ),
+        metavar="SECONDS",
     )
     # Not settings, because the model and the user's cache folder decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept

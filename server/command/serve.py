@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 
 from engine.border.config import ModelInfo
-from engine.border.types import Progress
+from engine.border.types import EngineStalled, Progress
 from server.command.collector import calm_collector
 from server.http.app import make_runner
 from server.http.served_model import ServedModel
@@ -26,7 +27,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 SAME_SIGNAL_S = 1.0  # a signal for the whole process group comes twice where make, say, forwards its own
-LAST_WORDS_S = 5.0  # for aborted or failed streams to write their terminal event
+LAST_WORDS_S = 3.0  # for aborted or failed streams to write their terminal event
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
@@ -106,7 +107,10 @@ async def _serve_until_stopped(served: ServedModel, loaded: LoadedModel, stopped
         await drain(served, served.settings.shutdown_timeout)
     if not failure.done():
         return EXIT_OK
-    log.error("engine_failed", exc_info=failure.exception())
+    error = failure.exception()
+    log.error("engine_failed", exc_info=error)
+    if isinstance(error, EngineStalled):
+        faulthandler.dump_traceback(all_threads=True)  # on standard error: where every thread stands
     await served.wait_idle(LAST_WORDS_S)
     return EXIT_FAILURE
 
@@ -118,7 +122,9 @@ async def drain(served: ServedModel, seconds: float) -> None:
         return
     log.warning("drain_timeout", num_streams=served.num_generations)
     served.abort_all()
-    await served.wait_idle(LAST_WORDS_S)
+    if not await served.wait_idle(LAST_WORDS_S):
+        served.engine.end_streams()  # the engine is in a step that does not end
+        await served.wait_idle(1.0)
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
