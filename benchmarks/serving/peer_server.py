@@ -14,9 +14,9 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.serving.processor import Disturbance
+from benchmarks.serving.processor import Disturbance, time_of
 from benchmarks.serving.resident_memory import ResidentMemory
-from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server, served_model
+from benchmarks.serving.server_process import ROOT, ServerFailed, eagre_command, free_port, running_server, served_model
 
 FIRST_PROMPT = list(range(1000, 1008))  # token ids
 FIRST_TOKEN_TIMEOUT = 600.0  # seconds
@@ -28,8 +28,9 @@ class Peer:
     """A server that can be started."""
 
     name: str
-    command: Callable[[int], list[str]]  # for a port
-    readiness: str  # the path that answers 200 from when the server takes requests
+    command: Callable[[int], list[str]]  # makes the command line for a port
+    readiness: str  # the path that answers 200 once the server takes requests
+    folder: Path = ROOT  # where the command runs
 
 
 def eagre(model: Path, arguments: Sequence[str]) -> Peer:
@@ -66,17 +67,23 @@ class PeerServer:
     url: str
     model: str  # its name for clients
     pid: int
+    ready_after: float  # seconds from the start of the process to its readiness
     cold_start: float  # seconds from the start of the process to its first token
-    others_at_start: float | None  # share of the processor that other processes had in that time, 0 to 1
+    others_at_start: float | None  # share of the processors that other processes used in that time, 0 to 1
     memory_at_start: ResidentMemory | None
 
     @property
     def memory(self) -> ResidentMemory | None:
         return ResidentMemory.of(self.pid)
 
+    @property
+    def processor_time(self) -> float | None:
+        """Processor seconds since its start, of all its threads; None where nobody tells."""
+        return time_of(self.pid)
+
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Outside such blocks the kernel gives the process no time: not for a poll, not for a thread that spins."""
+        """Lets the server run within the block. Outside such blocks the kernel gives its threads no time."""
         os.kill(self.pid, signal.SIGCONT)
         try:
             yield
@@ -93,7 +100,8 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
     """
     port = free_port()
     disturbance = Disturbance()
-    with running_server(peer.command(port), f"http://127.0.0.1:{port}", peer.readiness) as running:
+    with running_server(peer.command(port), f"http://127.0.0.1:{port}", peer.readiness, peer.folder) as running:
+        ready_after = time.perf_counter() - running.started
         model = served_model(running.url)
         compute_one_token(running.url, model)
         cold_start = time.perf_counter() - running.started
@@ -102,6 +110,7 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
             url=running.url,
             model=model,
             pid=running.pid,
+            ready_after=ready_after,
             cold_start=cold_start,
             others_at_start=disturbance.share(),
             memory_at_start=ResidentMemory.of(running.pid),

@@ -45,7 +45,8 @@ def our_time() -> float:
     """Processor seconds of this process and its children; Linux only."""
     times = os.times()
     ended = times.user + times.system + times.children_user + times.children_system
-    return ended + sum(_time_of(pid) for path in Path("/proc/self/task").glob("*/children") for pid in _words(path))
+    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in _words(path)]
+    return ended + sum(time_of(pid) or 0.0 for pid in children)  # nothing: it has ended just now
 
 
 def _words(path: Path) -> list[str]:
@@ -55,10 +56,11 @@ def _words(path: Path) -> list[str]:
         return []  # the thread has ended just now
 
 
-def _time_of(pid: str) -> float:
+def time_of(pid: int | str) -> float | None:
+    """Processor seconds of all threads of a process; None where nobody tells, or it has ended."""
     try:
-        # Behind the name, which may hold blanks and brackets, the user and system ticks are fields 12 and 13.
-        fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+        # The name may contain spaces and brackets. Behind it, fields 12 and 13 are the user and system ticks.
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # it has ended just now
+        return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -70,16 +70,19 @@ def started_server(arguments: Sequence[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_server(command: Sequence[str], url: str, readiness: str = "/readiness") -> Iterator[RunningServer]:
-    """Runs `command` until the block ends; enters the block when the server at `url` says that it is ready.
+def running_server(
+    command: Sequence[str], url: str, readiness: str = "/readiness", folder: Path = ROOT
+) -> Iterator[RunningServer]:
+    """Runs `command` in `folder` until the block ends; enters the block when the server at `url` says it is ready.
 
-    `readiness` is the path of its answer.
+    Args:
+        readiness: the path that answers 200 once the server is ready.
 
     Raises:
-        ServerFailed: it exited first, or took longer than READY_TIMEOUT.
+        ServerFailed: the server ended before it was ready, or took longer than READY_TIMEOUT.
     """
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
         deadline = time.monotonic() + READY_TIMEOUT
         while not is_ready(url + readiness):

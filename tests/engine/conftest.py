@@ -1,4 +1,4 @@
-"""What tests of the engine share."""
+"""Fixtures that the tests of the engine share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from engine.kernels.native import library
 
 @pytest.fixture
 def native() -> str:
-    """The variant of the native kernels; without them a test that asks for it is skipped."""
+    """The variant of the native kernels; a test that uses it is skipped if there are none."""
     try:
         return library.load()
     except library.NativeUnavailable as error:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=BODIES, ids=lambda body: body.name)
+@pytest.fixture(scope="module", params=BODIES, ids=lambda body: body.name)
 def body(request: pytest.FixtureRequest) -> Body:
     """Runs a test with each body that can be had here."""
     try:

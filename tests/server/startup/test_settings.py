@@ -14,7 +14,7 @@ def parse(*arguments: str, **environment: str) -> ServerSettings:
     return ServerSettings.from_sources(vars(parser.parse_args(arguments)), environment)
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_without_flags_and_variables_the_defaults_apply() -> None:
     settings = parse()
     assert settings == ServerSettings()
     assert (settings.host, settings.port, settings.max_body_bytes) == ("127.0.0.1", 8000, 4 * 1024 * 1024)
@@ -57,6 +57,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "max_num_queued_tokens": "7",
         "request_timeout": "60",
         "queue_timeout": "5.5",
+        "stall_timeout": "90",
         "max_body_bytes": "2048",
         "max_grammar_bytes": "4096",
         "grammar_timeout": "2.5",
@@ -130,7 +131,7 @@ def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str,
 
 @pytest.mark.parametrize("name", ["ping-interval", "write-timeout", "shutdown-timeout"])
 @pytest.mark.parametrize("seconds", ["inf", "nan", "86401"])
-def test_times_are_bounded(name: str, seconds: str) -> None:
+def test_times_have_limits(name: str, seconds: str) -> None:
     with pytest.raises(SettingsError, match=f"{name.replace('-', '_')} is .*86400"):
         parse(f"--{name}", seconds)
 
