@@ -10,7 +10,7 @@ from server.grammar.compiled_grammar import CompiledGrammar, to_lark
 from server.grammar.limits import InvalidGrammar
 from server.grammar.vocabulary import GrammarVocabulary
 from server.text.text_model import TextModel
-from server.wire.requests import CompletionRequest
+from server.wire.completion_request import CompletionRequest
 from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
 from tests.server.structured_cases import STRUCTURED_CASES, StructuredCase
@@ -29,7 +29,8 @@ def real_vocabulary(text_model: TextModel) -> GrammarVocabulary:
 
 
 def grammar_of(case: StructuredCase) -> Grammar:
-    grammar = CompletionRequest.parse({"prompt": "a", **case.parameters}).grammar
+    wish = CompletionRequest.parse({"prompt": "a", **case.parameters}).grammar_wish
+    grammar = None if wish is None else wish.to_grammar()
     assert grammar is not None
     return grammar
 
