@@ -227,7 +227,7 @@ def progress(stage, done, total):
             sys.stdin.readline()
 
 seen = []
-model = model_store.BuiltinModel("tiny-gguf==1.0", ".gguf", sys.argv[1], int(sys.argv[2]), "")
+model = model_store.BuiltinModel("tiny-gguf==1.0", ".gguf", sys.argv[1], int(sys.argv[2]))
 model_store.BUILTIN_MODELS = {"tiny": model}
 print(model_store.pull(sys.argv[3], progress), flush=True)
 """
