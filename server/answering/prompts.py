@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.answering.bad_words import bad_word_ids
-from server.text.chat_template import ChatTemplateError
+from server.text.chat_template import ChatTemplate, ChatTemplateError
+from server.text.failures import TooManyTokens
 from server.text.text_model import TextModel
 from server.wire.errors import ApiError
 from server.wire.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest, Prompt
@@ -21,6 +23,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 # Text above this many characters is tokenised in a worker thread: 16 KiB take about
 # as long as one step of a small model, and the other streams must not wait for it.
 MAX_INLINE_CHARS = 16 << 10
+MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message, or a bad word, costs beside its text
 
 
@@ -88,13 +91,7 @@ def tokenize(request: GenerationRequest, text_model: TextModel, max_model_len: i
             param="messages",
             code="no_chat_template",
         )
-    try:
-        text = text_model.chat_template.render([message.to_template() for message in request.messages])
-    except ChatTemplateError as error:
-        raise ApiError(str(error), param="messages", code="invalid_messages") from error
-    _refuse_hopeless(text, text_model, max_model_len)
-    # The template writes the control tokens itself, the first one included.
-    return [text_model.tokenizer.encode(text, add_special_tokens=False)]
+    return [_encode_messages(request, text_model, text_model.chat_template, max_model_len)]
 
 
 def _with_tokens_of_texts(
@@ -138,17 +135,57 @@ def _num_chars(request: GenerationRequest) -> int:
 def _encode_prompt(prompt: Prompt, text_model: TextModel, max_model_len: int | None) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
-    _refuse_hopeless(prompt, text_model, max_model_len)
-    return text_model.tokenizer.encode(prompt, add_special_tokens=True)
+    _refuse_hopeless(len(prompt), text_model, max_model_len)
+    with _refusing_too_many(max_model_len):
+        return text_model.tokenizer.encode(prompt, add_special_tokens=True, max_tokens=_num_listed(max_model_len))
 
 
-def _refuse_hopeless(text: str, text_model: TextModel, max_model_len: int | None) -> None:
+def _encode_messages(
+    request: ChatCompletionRequest, text_model: TextModel, template: ChatTemplate, max_model_len: int | None
+) -> list[int]:
+    """The template writes the control tokens itself, the first one included."""
+    _refuse_hopeless(sum(len(message.content) for message in request.messages), text_model, max_model_len)
+    tokenizer = text_model.tokenizer
+    messages = [message.to_template() for message in request.messages]
+    try:
+        if request.parse_special:
+            text, shielded = template.render(messages), None
+        else:
+            shielded = template.render_shielded(messages, tokenizer.control)
+            text = shielded.plain
+    except ChatTemplateError as error:
+        raise ApiError(str(error), param="messages", code="invalid_messages") from error
+    _refuse_hopeless(len(text), text_model, max_model_len)
+    with _refusing_too_many(max_model_len):
+        if shielded is None:
+            return tokenizer.encode(text, add_special_tokens=False, max_tokens=_num_listed(max_model_len))
+        return tokenizer.encode_shielded(shielded, max_tokens=_num_listed(max_model_len))
+
+
+def _num_listed(max_model_len: int | None) -> int | None:
+    """The most tokens of a prompt that are listed; some more than allowed, so that usual messages have the number."""
+    return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
+
+
+@contextmanager
+def _refusing_too_many(max_model_len: int | None) -> Iterator[None]:
+    try:
+        yield
+    except TooManyTokens as error:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has at least {error.num_tokens} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        ) from error
+
+
+def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:
     """Refuses a text whose characters alone make it too long, however well they are tokenised."""
-    fewest = len(text) // text_model.tokenizer.max_token_bytes
+    fewest = num_chars // text_model.tokenizer.max_token_bytes
     if max_model_len is not None and fewest >= max_model_len:
         raise InvalidParameter(
             "prompt",
-            f"the prompt has {len(text)} characters and so at least {fewest} tokens; "
+            f"the prompt has {num_chars} characters and so at least {fewest} tokens; "
             f"the model's context is {max_model_len} tokens, prompt and output together",
         )
 

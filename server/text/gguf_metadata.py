@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.weights.formats.gguf_file import GGUFFile, GGUFFileError
+from server.text.control_tokens import is_control_name
 
 T = TypeVar("T")
 
@@ -47,6 +48,16 @@ class GgufMetadata:
     add_bos_token: bool | None  # None: the file leaves it to the tokenizer's kind
     add_space_prefix: bool | None  # None: likewise
     chat_template: str | None
+
+    @property
+    def control_ids(self) -> list[int]:
+        """Tokens that no message may write: control tokens, and those that only their names show as such."""
+        return [
+            token_id
+            for token_id, (token, token_type) in enumerate(zip(self.tokens, self.token_types, strict=True))
+            if (token_type == TokenType.CONTROL and token)
+            or (token_type == TokenType.USER_DEFINED and is_control_name(token))
+        ]
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:

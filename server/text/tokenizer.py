@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Protocol
 
 from server.text.byte_level_bpe import ByteLevelBpe
+from server.text.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText
 from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
 from server.text.sentencepiece_bpe import SentencePieceBpe
-
-# Control tokens that end an output in the models that have them, whether or not the file says so.
-END_TOKENS = frozenset(
-    {
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<|return|>",
-        "<end_of_turn>",
-        "<end_of_utterance>",
-    }
-)
-
 
 _REMEMBERED_SEARCHES = 64
 
@@ -43,7 +29,30 @@ class Vocabulary(Protocol):
         """What each token stands for in a text, by token id."""
         ...
 
-    def encode(self, text: str) -> list[int]: ...
+    @property
+    def control(self) -> ControlTokens:
+        """The control tokens that `encode` finds in a text."""
+        ...
+
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens.
+
+        Raises:
+            TooManyTokens: there are more than `max_tokens`.
+            NativeFailure: a native library fails.
+        """
+        ...
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of texts and control tokens in a row; no text of them becomes a control token.
+
+        Args:
+            mark: one of `control_tokens.MARKS` that is in none of the texts.
+
+        Raises:
+            TooManyTokens, NativeFailure: as `encode`.
+        """
+        ...
 
 
 class Tokenizer:
@@ -105,22 +114,43 @@ class Tokenizer:
         """Whether texts begin with the begin-of-sequence token."""
         return self.bos_token_id is not None and self._prefix_ids[:1] == [self.bos_token_id]
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    @property
+    def control(self) -> ControlTokens:
+        """The control tokens that `encode` finds in a text."""
+        return self._vocabulary.control
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`.
 
         Names of control tokens in the text become those tokens. `add_special_tokens` puts what the
         model wants around a text there, the begin-of-sequence token above all; a rendered chat
         template has its own.
 
+        Args:
+            max_tokens: the most tokens that are of use. Without it, a text of millions of tokens
+                keeps other threads from running for a tenth of a second, while its list is made.
+
         Raises:
+            TooManyTokens: the text itself has more than `max_tokens`.
             ValueError: the text is not Unicode (it holds half of a surrogate pair).
+            NativeFailure: a native library fails on the text.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the text holds a lone surrogate at position {error.start}") from error
-        token_ids = self._vocabulary.encode(text)
+        _check_unicode(text)
+        token_ids = self._vocabulary.encode(text, max_tokens)
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
+
+    def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
+        """Token ids of a rendered chat template, in which only what the template wrote becomes a control token.
+
+        Raises what `encode` raises.
+        """
+        text, mark, plain = shielded.text, shielded.mark, shielded.plain
+        _check_unicode(plain)
+        if self.control.is_exact and (
+            len(plain) == len(text) or _are_equal(self.control.split(plain), _unmarked(self.control.split(text), mark))
+        ):
+            return self._vocabulary.encode(plain, max_tokens)  # the messages have written no control token
+        return self._vocabulary.encode_parts(_unmarked(self.control.split(text), mark), mark, max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, control tokens left out; U+FFFD where the bytes are no UTF-8.
@@ -155,6 +185,24 @@ class Tokenizer:
             for token_id, (data, name) in enumerate(zip(self.token_bytes, self._tokens, strict=True))
             if has_one(data or name.encode("utf-8"))
         )
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text holds a lone surrogate at position {error.start}") from error
+
+
+def _unmarked(parts: Iterable[Part], mark: str) -> Iterator[Part]:
+    for part in parts:
+        unmarked = part if isinstance(part, int) else part.replace(mark, "")
+        if unmarked != "":
+            yield unmarked
+
+
+def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
+    return all(one == other for one, other in zip_longest(left, right))
 
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:
