@@ -86,8 +86,8 @@ class ChatTemplate:
                 "the server needs one of them for itself"
             )
 
-        def shield(text: str) -> str:
-            return control.shield(text, mark, self._source)
+        def shield(text: str, is_key: bool) -> str:
+            return control.shield(text, mark, self._source, is_key=is_key)
 
         shielded = [
             {key: value if key == "role" else _map_texts(value, shield) for key, value in message.items()}
@@ -165,13 +165,16 @@ def _texts_in(value: object) -> Iterator[str]:
                 yield from _texts_in(part)
 
 
-def _map_texts(value: object, change: Callable[[str], str]) -> object:
-    """`value` with each text in it changed, keys of mappings included."""
+def _map_texts(value: object, change: Callable[[str, bool], str]) -> object:
+    """`value` with each text in it changed; keys of mappings, which are told apart, included."""
     match value:
         case str():
-            return change(value)
+            return change(value, False)
         case Mapping():
-            return {_map_texts(key, change): _map_texts(part, change) for key, part in value.items()}
+            return {
+                change(key, True) if isinstance(key, str) else key: _map_texts(part, change)
+                for key, part in value.items()
+            }
         case list() | tuple():
             return [_map_texts(part, change) for part in value]
     return value

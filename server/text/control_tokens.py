@@ -106,7 +106,7 @@ class ControlTokens:
         if begin < len(text):
             yield text[begin:]
 
-    def shield(self, text: str, mark: str, literals: str) -> str:
+    def shield(self, text: str, mark: str, literals: str, *, is_key: bool = False) -> str:
         """`text` with a `mark` wherever it could become, or become part of, a control token's name.
 
         A name is broken behind its first character, and so is the beginning of a name that the text
@@ -118,8 +118,9 @@ class ControlTokens:
         Args:
             mark: a character that occurs neither in `text` nor in a control token's name.
             literals: the template's source.
+            is_key: whether the template looks values up by it; then there is no mark in front of it.
         """
-        pieces = [mark] if self._may_end_a_name(text) else []
+        pieces = [mark] if not is_key and self._may_end_a_name(text) else []
         begin = 0
         for start in self._starts(text):
             if self._is_broken_at(text, start, literals):

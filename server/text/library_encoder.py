@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer
@@ -59,9 +59,9 @@ class LibraryEncoder:
         pipeline = self._without_names[mark]
         text = "".join([_stand_in(mark, part) if isinstance(part, int) else part for part in parts])
         token_ids = _encode(pipeline.tokenizer, text, max_tokens)
-        if not self._control_ids.isdisjoint(token_ids):
+        if not pipeline.wrong_ids.isdisjoint(token_ids):
             # The vocabulary itself joins characters to such a name; they are looked up one by one.
-            token_ids = [each for token_id in token_ids for each in self._spelled(token_id)]
+            token_ids = [each for token_id in token_ids for each in self._spelled(token_id, pipeline)]
         ids = pipeline.ids
         return [ids.get(token_id, token_id) for token_id in token_ids]
 
@@ -82,17 +82,17 @@ class LibraryEncoder:
             tokens.append(token)
         tokenizer.add_tokens(tokens)
         ids = {_id_of(tokenizer, content): token_id for content, token_id in contents.items()}
-        return _WithoutNames(tokenizer, {own: token_id for own, token_id in ids.items() if own != token_id})
+        return _WithoutNames(tokenizer, ids, self._control_ids - ids.keys())
 
-    def _spelled(self, token_id: int) -> list[int]:
-        if token_id not in self._control_ids:
+    def _spelled(self, token_id: int, pipeline: _WithoutNames) -> list[int]:
+        if token_id not in pipeline.wrong_ids:
             return [token_id]
         model = self._tokenizer.model
         return [
             token.id
             for character in self._added[token_id].content
             for token in model.tokenize(character)
-            if token.id not in self._control_ids
+            if token.id not in pipeline.wrong_ids
         ]
 
 
@@ -101,7 +101,8 @@ class _WithoutNames:
     """A pipeline in which control tokens have other names."""
 
     tokenizer: Tokenizer
-    ids: Mapping[int, int]  # from its ids to the vocabulary's, where they differ
+    ids: Mapping[int, int]  # of the added tokens, from its own to the vocabulary's
+    wrong_ids: Set[int]  # control tokens that only the vocabulary itself can have made of a text
 
 
 def _stand_in(mark: str, token_id: int) -> str:
