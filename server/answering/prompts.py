@@ -146,6 +146,9 @@ def _encode_messages(
     """The template writes the control tokens itself, the first one included."""
     _refuse_hopeless(sum(len(message.content) for message in request.messages), text_model, max_model_len)
     tokenizer = text_model.tokenizer
+    with _refusing_too_many(max_model_len):  # before the work of rendering
+        whole = "".join([message.content for message in request.messages])
+        tokenizer.refuse_far_too_long(whole, _num_listed(max_model_len))
     messages = [message.to_template() for message in request.messages]
     try:
         if request.parse_special:

@@ -12,15 +12,15 @@ from typing import TypeAlias
 
 from sampling.host.params import InvalidParameter
 from server.grammar.compiled_grammar import CompiledGrammar
-from server.grammar.deep_stack_threads import DeepStackThreads
+from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, InvalidGrammar
+from server.grammar.trial import TrialCompiler, start_in_background
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
 MAX_KEPT = 128
 MAX_KEPT_BYTES = 1 << 20  # of sources; a compiled grammar has been seen to take 70 times its source
 NUM_THREADS = 2
-STACK_BYTES = 256 << 20  # four times what the longest chain of rules in LARGEST_MAX_BYTES takes
 
 Compile: TypeAlias = Callable[[Grammar, GrammarVocabulary], CompiledGrammar]
 Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a refusal is kept too: it may have been as much work
@@ -43,14 +43,15 @@ class GrammarCompiler:
         timeout: float = DEFAULT_TIMEOUT,
         max_bytes: int = DEFAULT_MAX_BYTES,
         vocabulary: GrammarVocabulary | None = None,
-        compile_grammar: Compile = CompiledGrammar.compile,
+        compile_grammar: Compile | None = None,
     ) -> None:
         """
         Args:
             timeout: seconds a request waits for its grammar at most.
             max_bytes: of a grammar's source, in UTF-8.
-            vocabulary: of this tokenizer; None: made with the first grammar, for which all threads stand still.
-            compile_grammar: how it is done; a test has its own way.
+            vocabulary: of this tokenizer, for a process that is made ready at once; None: both wait for the
+                first grammar, and all threads stand still while the vocabulary is made.
+            compile_grammar: how it is done; None: after a trial in another process.
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -58,12 +59,15 @@ class GrammarCompiler:
         self._max_bytes = max_bytes
         self._vocabulary = vocabulary
         self._vocabulary_lock = threading.Lock()
-        self._compile_grammar = compile_grammar
+        trials = TrialCompiler(tokenizer, vocab_size, timeout)
+        self._compile_grammar: Compile = compile_grammar or trials
         self._threads: DeepStackThreads[Outcome] = DeepStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
         self._lock = threading.Lock()  # of what follows
         self._jobs: dict[Grammar, _Job] = {}
         self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # the least recently used first
         self._num_kept_bytes = 0
+        if compile_grammar is None and vocabulary is not None:
+            start_in_background(trials)
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
         """The compiled form of `grammar`; other requests go on meanwhile.

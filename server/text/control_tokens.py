@@ -51,8 +51,8 @@ class ShieldedText(NamedTuple):
 
     @property
     def plain(self) -> str:
-        """The prompt itself."""
-        return self.text.replace(self.mark, "")
+        """The prompt itself; made anew each time."""
+        return without_mark(self.text, self.mark)
 
 
 class ControlTokens:
@@ -121,12 +121,16 @@ class ControlTokens:
             is_key: whether the template looks values up by it; then there is no mark in front of it.
         """
         pieces = [mark] if not is_key and self._may_end_a_name(text) else []
+        joined: list[str] = []
         begin = 0
         for start in self._starts(text):
             if self._is_broken_at(text, start, literals):
                 pieces += (text[begin : start + 1], mark)
                 begin = start + 1
-        return "".join([*pieces, text[begin:]])
+            if len(pieces) > WINDOW:
+                joined.append("".join(pieces))
+                pieces = []
+        return "".join([*joined, *pieces, text[begin:]])
 
     def _name_at(self, text: str, start: int, head: str) -> str | None:
         for length in self._lengths[head]:
@@ -166,6 +170,13 @@ def choose_mark(texts: Iterable[str]) -> str | None:
         if not text.isascii():
             left = [mark for mark in left if mark not in text]
     return left[0] if left else None
+
+
+def without_mark(text: str, mark: str) -> str:
+    """`text` less each `mark` in it."""
+    if len(text) <= WINDOW:
+        return text.replace(mark, "")
+    return "".join([text[start : start + WINDOW].replace(mark, "") for start in range(0, len(text), WINDOW)])
 
 
 def _either(words: Iterable[str]) -> str:

@@ -10,6 +10,8 @@ from typing import TypeVar
 from engine.weights.formats.gguf_file import GGUFFile, GGUFFileError
 from server.text.control_tokens import is_control_name
 
+EMBEDDING = "token_embd.weight"
+
 T = TypeVar("T")
 
 
@@ -109,11 +111,22 @@ class _Fields:
             raise GgufError(f"{self.path}: the field {key} has {len(values)} entries for {length} tokens")
         return values
 
+    def check_embedding(self, num_tokens: int) -> None:
+        """Raises GgufError where the model's embedding, if the file has it, is not of so many tokens."""
+        for tensor in self._file.tensors:
+            num_rows = int(tensor.shape[-1])  # the file has the row's length first
+            if tensor.name == EMBEDDING and num_rows != num_tokens:
+                raise GgufError(
+                    f"{self.path}: the tensor {EMBEDDING} has {num_rows} rows, and the field tokenizer.ggml.tokens "
+                    f"has {num_tokens} tokens; they must be as many"
+                )
+
 
 def _metadata_of(fields: _Fields) -> GgufMetadata:
     architecture = fields.required("general.architecture", str)
     tokenizer_model = fields.required("tokenizer.ggml.model", str)
     tokens = fields.required_tuple("tokenizer.ggml.tokens", str)
+    fields.check_embedding(len(tokens))
     is_bpe = tokenizer_model == "gpt2"
 
     def token_id(role: str) -> int | None:

@@ -9,11 +9,12 @@ from itertools import zip_longest
 from typing import Protocol
 
 from server.text.byte_level_bpe import ByteLevelBpe
-from server.text.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText
+from server.text.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
 from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
 from server.text.sentencepiece_bpe import SentencePieceBpe
 
 _REMEMBERED_SEARCHES = 64
+_USUAL_CHARS = 4  # of a token
 
 
 class Vocabulary(Protocol):
@@ -136,6 +137,7 @@ class Tokenizer:
             NativeFailure: a native library fails on the text.
         """
         _check_unicode(text)
+        self.refuse_far_too_long(text, max_tokens)
         token_ids = self._vocabulary.encode(text, max_tokens)
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
 
@@ -146,11 +148,21 @@ class Tokenizer:
         """
         text, mark, plain = shielded.text, shielded.mark, shielded.plain
         _check_unicode(plain)
+        self.refuse_far_too_long(plain, max_tokens)
         if self.control.is_exact and (
             len(plain) == len(text) or _are_equal(self.control.split(plain), _unmarked(self.control.split(text), mark))
         ):
             return self._vocabulary.encode(plain, max_tokens)  # the messages have written no control token
         return self._vocabulary.encode_parts(_unmarked(self.control.split(text), mark), mark, max_tokens)
+
+    def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
+        """Refuses a text of whose beginning alone twice too much is left; the rest of it costs nothing then.
+
+        Raises:
+            TooManyTokens: so it is.
+        """
+        if max_tokens is not None and len(text) > _USUAL_CHARS * max_tokens:
+            self._vocabulary.encode(text[: _USUAL_CHARS * max_tokens], 2 * max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, control tokens left out; U+FFFD where the bytes are no UTF-8.
@@ -196,7 +208,7 @@ def _check_unicode(text: str) -> None:
 
 def _unmarked(parts: Iterable[Part], mark: str) -> Iterator[Part]:
     for part in parts:
-        unmarked = part if isinstance(part, int) else part.replace(mark, "")
+        unmarked = part if isinstance(part, int) else without_mark(part, mark)
         if unmarked != "":
             yield unmarked
 

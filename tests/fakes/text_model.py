@@ -28,6 +28,9 @@ class FakeTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
 
+    def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
+        pass
+
     def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
         return list(shielded.plain.encode())
 
