@@ -24,7 +24,7 @@ INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 
 # The native kernels: one library for each instruction set, compiled anew when their sources have changed. The stamp
-# is there also where nothing could be built, so that it is said once.
+# is written even where nothing could be built, so that the warning appears only once.
 BUILD_NATIVE  := $(BIN)/python setup.py --quiet build_native
 NATIVE_STAMP  := $(VENV)/native
 NATIVE_INPUTS := setup.py $(wildcard engine/kernels/native/src/*/*)
@@ -32,7 +32,7 @@ ifeq ($(origin CXX),default)
   CXX := c++
 endif
 
-.PHONY: help serve test check pull bench native sanitize lock clean venv
+.PHONY: help serve test check pull bench native sanitize wheel lock clean venv
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -77,6 +77,9 @@ sanitize: venv ## run the native kernels' and the sampler's tests with the addre
 	EAGRE_NATIVE_FOLDER=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	$(BIN)/python -m pytest tests/engine/kernels/native tests/sampling $(ARGS)
+
+wheel: venv ## build the source distribution and from it the wheel, and try it in an empty environment (some minutes)
+	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
 
 lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
 	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \

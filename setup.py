@@ -22,6 +22,7 @@ from pathlib import Path
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
+from setuptools.command.build_py import build_py
 
 PACKAGE = Path("engine", "kernels", "native")
 SOURCES = PACKAGE / "src"
@@ -47,7 +48,7 @@ SANITIZE = "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-san
 
 
 class CannotBuild(Exception):
-    """Why there will be no native kernels."""
+    """The native kernels cannot be built; the message says why."""
 
 
 class BuildNative(Command):
@@ -121,7 +122,8 @@ class BuildNative(Command):
             return
         self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
         common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
-        common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')  # what is loaded must be of the sources beside it
+        # A library is loaded only beside the sources that it was built from.
+        common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
         with ThreadPoolExecutor(_num_cores()) as pool:
             objects = {
                 name: [
@@ -136,7 +138,7 @@ class BuildNative(Command):
                 try:
                     self._link(common, [future.result() for future in futures], library)
                 except CannotBuild as reason:
-                    library.unlink(missing_ok=True)  # what is there does not belong to these sources
+                    library.unlink(missing_ok=True)  # an older library does not belong to these sources
                     failures[name] = str(reason)
         if len(failures) == len(self._variants()):
             raise CannotBuild(next(iter(failures.values())))
@@ -145,7 +147,7 @@ class BuildNative(Command):
 
     def _compile(self, command: list[str], source: Path, variant: str) -> Path:
         assert self.build_temp is not None
-        to = Path(self.folder or self.build_temp, "native", variant, f"{source.stem}.o")
+        to = Path(self.folder or self.build_temp, "native", variant, source.relative_to(SOURCES).with_suffix(".o"))
         _run([*command, "-c", str(source), "-o", str(to)], to)
         return to
 
@@ -156,15 +158,30 @@ class BuildNative(Command):
         to.replace(library)
 
 
+class BuildPython(build_py):
+    """Adds the types of the module `eagre`.
+
+    The marker file py.typed is for packages only; type checkers read the types of a single module from a
+    stub package (PEP 561). The module itself is its stub: it names its types in plain imports.
+    """
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            stubs = Path(self.build_lib, "eagre-stubs")
+            stubs.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile("eagre.py", stubs / "__init__.pyi")
+
+
 class PlatformWheel(bdist_wheel):
-    """Tagged for a platform and, since the libraries know nothing of Python, for every Python 3."""
+    """A wheel for one platform and for every Python 3, because the libraries do not depend on Python's version."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 
 class PlatformDistribution(Distribution):
-    """One whose files belong to a platform, although it has no extension modules."""
+    """A distribution whose files belong to one platform, although it has no extension modules."""
 
     def has_ext_modules(self) -> bool:
         return True
@@ -191,7 +208,7 @@ def _headers() -> Path:
 
 
 def _digest_of_sources() -> str:
-    """As engine/kernels/native/sources.py says; loaded alone, for its package needs JAX."""
+    """The digest that engine/kernels/native/sources.py computes; that file is loaded alone: its package needs JAX."""
     spec = importlib.util.spec_from_file_location("sources", PACKAGE / "sources.py")
     assert spec is not None
     assert spec.loader is not None
@@ -224,6 +241,6 @@ def _run(command: list[str], output: Path) -> None:
 build.sub_commands = [*build.sub_commands, ("build_native", None)]
 
 setup(
-    cmdclass={"build_native": BuildNative, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_native": BuildNative, "build_py": BuildPython, "bdist_wheel": PlatformWheel},
     distclass=PlatformDistribution,
 )

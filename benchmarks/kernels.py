@@ -30,14 +30,18 @@ from jax import lax
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.border.config import TILE_SIZE, EngineConfig
-from engine.kernels.bodies import Backends
-from engine.kernels.native import kernels
-from engine.models.llama import LlamaConfig, LlamaParams
-from engine.models.model_file import open_model
-from engine.step.batch import NUM_TOKENS, SLOT, START, StepBatch
+from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.kernels.interface.operands import Activation, NormKind
+from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START
+from engine.kernels.native.attention import attention
+from engine.kernels.native.products import add_product, head_product, norm_product
+from engine.kernels.native.sampler import argmax
+from engine.models.llama import Llama
+from engine.models.open_model import open_model
+from engine.step.batch import StepBatch
 from engine.step.programs import forward
 from engine.step.shapes import StepShape
-from engine.weights.loader import WeightsFormat
+from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
 from server.startup.model_store import ensure_model
@@ -79,19 +83,22 @@ class Bench:
 
     def __init__(self, path: Path, repeats: int, progress: Callable[[str, int, int], None]) -> None:
         config = EngineConfig(matmul_backend="native", attention_backend="native")
-        model = open_model(path)
-        self.config: LlamaConfig = model.config
-        self.backends = Backends.choose(config, model.config)
-        self.params: LlamaParams = model.load(WeightsFormat.of_engine(config, self.backends), progress)
-        self.kv_dtype = self.backends.kv_dtype(config)
+        opened = open_model(path)
+        if not isinstance(opened.model, Llama):
+            raise ValueError(f"{path} is of the architecture {opened.architecture.name!r}, whose parts are not timed")
+        self.model = opened.model
+        self.config = opened.model.config
+        self.bodies = choose_bodies(config, self.config)
+        self.params = opened.load(self.bodies.weights, Precision.of_engine(config), progress).params
+        self.kv_dtype = kv_dtype(config, self.bodies)
         self._repeats = repeats
 
     def timings(self, case: Case) -> Iterator[Timing]:
         """Each kernel, then the whole step."""
-        config, layers, tokens = self.config, self.params.layers, case.num_tokens
+        config, params, tokens = self.config, self.params, case.num_tokens
         batch = self._batch(case)
         rows, num_tiles = jnp.asarray(batch.rows), case.num_tiles
-        random = np.random.default_rng(0)
+        random, nothing = np.random.default_rng(0), jnp.zeros(0, jnp.float32)
 
         def activations(width: int) -> jax.Array:
             return jnp.asarray(random.standard_normal((tokens, width)).astype(np.float32))
@@ -100,35 +107,41 @@ class Bench:
         queries = activations(config.q_size)
 
         def norm(norms: jax.Array, weights: PackedMatrix, layer: jax.Array, *, is_gated: bool) -> jax.Array:
-            return kernels.norm_product(
-                hidden, rows, layer, norms, weights,
-                epsilon=config.rms_norm_eps, num_tiles=num_tiles, is_gated=is_gated,
+            return norm_product(
+                hidden, rows, layer, norms, nothing, weights, nothing,
+                norm_kind=NormKind.RMS, epsilon=config.rms_norm_eps, num_tiles=num_tiles,
+                activation=Activation.SILU if is_gated else Activation.NONE, is_gated=is_gated,
             )  # fmt: skip
 
         def add(x: jax.Array, weights: PackedMatrix, layer: jax.Array) -> jax.Array:
-            return kernels.add_product(hidden, x, rows, layer, weights, num_tiles=num_tiles)
+            return add_product(hidden, x, rows, layer, weights, nothing, num_tiles=num_tiles)
 
         for name, matrix, body in (
-            ("qkv", layers.qkv, partial(norm, layers.attention_norm, is_gated=False)),
-            ("attention output", layers.attention_output, partial(add, queries)),
-            ("gate and up", layers.gate_up, partial(norm, layers.mlp_norm, is_gated=True)),
-            ("down", layers.down, partial(add, wide)),
+            ("qkv", params["qkv"], partial(norm, params["attention_norm"], is_gated=False)),
+            ("attention output", params["attention_output"], partial(add, queries)),
+            ("gate and up", params["gate_up"], partial(norm, params["mlp_norm"], is_gated=True)),
+            ("down", params["down"], partial(add, wide)),
         ):
             assert isinstance(matrix, PackedMatrix)
             seconds = self._time(self._over_layers(body), matrix)
             yield Timing(name, seconds, matrix.blocks.nbytes, 2 * matrix.num_weights * tokens)
 
         yield self._attention(case, batch, self._pages(case), activations(config.q_size + 2 * config.kv_size))
-        head = self.params.embedding if self.params.output is None else self.params.output
+        head = params["output" if config.has_output else "embedding"]
         assert isinstance(head, PackedMatrix)
         sampled = jnp.asarray(batch.sampled)
-        project = jax.jit(
-            lambda m: kernels.head_product(hidden, sampled, self.params.output_norm, m, epsilon=config.rms_norm_eps)
-        )
+
+        def logits_of(matrix: PackedMatrix) -> jax.Array:
+            return head_product(
+                hidden, sampled, params["output_norm"][0], nothing, matrix,
+                norm_kind=NormKind.RMS, epsilon=config.rms_norm_eps, bias=nothing,
+            )  # fmt: skip
+
+        project = jax.jit(logits_of)
         num_sampled = int((batch.sampled >= 0).sum())
         yield Timing("head", self._time(project, head), head.blocks.nbytes, 2 * head.num_weights * num_sampled)
         logits, slots = project(head), jnp.arange(len(sampled), dtype=jnp.int32)
-        choose = jax.jit(lambda x: kernels.argmax(x, slots, len(sampled)))
+        choose = jax.jit(lambda x: argmax(x, slots, len(sampled)))
         yield Timing("argmax", self._time(choose, logits), 4 * num_sampled * config.vocab_size, 0)
 
         yield Timing("step of padding", self._step(case, self._padding(case), self._pages(case)), 0, 0)
@@ -144,14 +157,15 @@ class Bench:
 
     def _attention(self, case: Case, batch: StepBatch, kv: KVPages, qkv: jax.Array) -> Timing:
         config = self.config
-        rotations = jnp.ones((case.num_tokens, config.head_dim), jnp.float32)
+        rotations = jnp.ones((1, case.num_tokens, config.head_dim), jnp.float32)
+        of_layers, nothing = jnp.zeros(config.num_layers, jnp.int32), jnp.zeros(0, jnp.float32)
         rows, table = jnp.asarray(batch.rows), jnp.asarray(batch.page_table)
 
         def all_layers(kv: KVPages) -> tuple[jax.Array, KVPages]:
             def layer(index: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
-                return kernels.attention(
-                    qkv, rotations, rows, table, index, carry[1],
-                    num_heads=config.num_heads, num_tiles=case.num_tiles,
+                return attention(
+                    qkv, rotations, of_layers, of_layers, nothing, nothing, rows, table, index, carry[1],
+                    num_heads=config.num_heads, num_tiles=case.num_tiles, scale=config.head_dim**-0.5, epsilon=0.0,
                 )  # fmt: skip
 
             start = jnp.zeros((case.num_tokens, config.q_size), jnp.float32)
@@ -172,7 +186,7 @@ class Bench:
         return Timing("attention", median(times[1:]), num_bytes * config.num_layers, operations)
 
     def _step(self, case: Case, batch: StepBatch, kv: KVPages) -> float:
-        program = jax.jit(partial(forward, config=self.config, backends=self.backends), donate_argnums=1)
+        program = jax.jit(partial(forward, model=self.model, bodies=self.bodies), donate_argnums=1)
         slots, times = Slots.zeros(max(1, case.num_rows)), []
         for _ in range(self._repeats + 1):
             begin = time.perf_counter()
@@ -257,7 +271,7 @@ def main(arguments: Sequence[str]) -> int:
     bytes_per_second = read_rate()
     products = [t for timings in measured.values() for t in timings if t.num_operations and t.name != "attention"]
     operations_per_second = max(timing.num_operations / timing.seconds for timing in products)
-    print(f"{bench.backends.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
+    print(f"{bench.bodies.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
     for case, timings in measured.items():
         report(case, timings, bytes_per_second, operations_per_second)
     if options.json is not None:

@@ -214,7 +214,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     flags = {"num_pages": options.num_pages, "model": options.model}
     settings = ServerSettings.from_sources(flags, os.environ)
-    server_arguments = ["--num-pages", str(settings.num_pages), "--model", settings.model]
+    server_arguments = ["--num-pages", str(settings.engine.num_pages), "--model", settings.model]
     with started_server(server_arguments) as url:
         # Only now: the server is idle, so the two do not compile side by side.
         engine = load_engine(settings)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,9 @@ from benchmarks.bare.scorer import Scorer
 from benchmarks.bare.text_windows import NOVEL, read_text, text_windows
 from benchmarks.serving.command import run, write_figures
 from engine.border.config import EngineConfig
+from engine.border.setting import settings_of
 from engine.border.types import Progress
-from engine.models.model_file import ModelFile, open_model
-from engine.weights.loader import WeightsError
+from engine.models.open_model import OpenModel, open_model
 from server.startup.model_store import ModelStoreError, ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
@@ -42,9 +42,6 @@ LEGEND = (
     "difference: of the perplexity from the first way's; interval: 95 %, windows resampled in pairs;\n"
     "seconds: for all windows, without loading and compiling"
 )
-
-# From a setting's declared type to what reads it from the command line.
-READERS: dict[Any, type[str] | type[int]] = {str: str, str | None: str, int: int, int | None: int}
 
 
 class Way(NamedTuple):
@@ -61,16 +58,16 @@ class Way(NamedTuple):
             argparse.ArgumentTypeError: a setting or a value that there is not.
         """
         dtype, *others = name.split(",")
-        readers = {setting: READERS[hint] for setting, hint in get_type_hints(EngineConfig).items() if hint in READERS}
+        settings = {name: setting for name, setting in settings_of(EngineConfig).items() if not setting.is_switch}
         values: dict[str, Any] = {"dtype": dtype}
         for other in others:
             setting, _, value = other.partition("=")
-            if setting not in readers:
-                raise argparse.ArgumentTypeError(f"{name}: no setting {setting!r}; there are {', '.join(readers)}")
+            if setting not in settings:
+                raise argparse.ArgumentTypeError(f"{name}: no setting {setting!r}; there are {', '.join(settings)}")
             try:
-                values[setting] = readers[setting](value)
+                values[setting] = settings[setting].parse(value)
             except ValueError as error:
-                raise argparse.ArgumentTypeError(f"{name}: {setting} is {value!r}; it must be a number") from error
+                raise argparse.ArgumentTypeError(f"{name}: {setting} is {value!r}; {error}") from error
         try:
             return cls(name, EngineConfig(**values))
         except ValueError as error:
@@ -116,7 +113,7 @@ class Score:
         }
 
 
-def score(way: Way, model: ModelFile, windows: np.ndarray, progress: Progress) -> Score:
+def score(way: Way, model: OpenModel, windows: np.ndarray, progress: Progress) -> Score:
     """Loads the model in this way and scores every window.
 
     Args:
@@ -147,11 +144,11 @@ def print_row(cells: Sequence[str], ways: Sequence[Way]) -> None:
     print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
 
 
-def prepare(options: argparse.Namespace) -> tuple[ModelFile, np.ndarray]:
+def prepare(options: argparse.Namespace) -> tuple[OpenModel, np.ndarray]:
     """The opened model and the windows, int32[num_windows, window_size].
 
     Raises:
-        ModelStoreError, WeightsError, ValueError, OSError: the model or the text cannot be had or used.
+        ModelStoreError, ModelError, ValueError, OSError: the model or the text cannot be had or used.
     """
     with ProgressReporter() as progress:
         path = ensure_model(options.model, progress)
@@ -166,7 +163,7 @@ def prepare(options: argparse.Namespace) -> tuple[ModelFile, np.ndarray]:
     return open_model(path), windows
 
 
-def compare(model: ModelFile, windows: np.ndarray, ways: Sequence[Way]) -> list[Score]:
+def compare(model: OpenModel, windows: np.ndarray, ways: Sequence[Way]) -> list[Score]:
     """Every way in turn, printing the table as it grows."""
     print_row(COLUMNS, ways)
     scores: list[Score] = []
@@ -209,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
         model, windows = prepare(options)
-    except (ModelStoreError, WeightsError, ValueError, OSError) as error:
+    except (ModelStoreError, ValueError, OSError) as error:
         sys.exit(f"{PROGRAM}: {error}")
     scores = compare(model, windows, options.ways)
     if options.json:

@@ -23,14 +23,16 @@ from engine.border.types import (
 from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
+from engine.models import open_model
 from engine.schedule.request import Request
 from engine.schedule.step_event import StepEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs
+from engine.watchdog import Watchdog
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
-_STALLED_SECONDS = 30.0  # a loop that has not turned for so long is dead; a long step is far shorter
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS = 5.0  # for the engine thread to end; a hung one must not keep the process
+_GRACE_SECONDS = 0.5  # after a deadline, for the engine itself to keep it
 
 
 class TokenStream:
@@ -52,6 +54,7 @@ class TokenStream:
         "_token_ids",
         "_waiter",
         "request_id",
+        "timers",
     )
 
     def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
@@ -66,6 +69,7 @@ class TokenStream:
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._is_done = False  # the last event has been read
         self._waiter: asyncio.Future[None] | None = None
+        self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
 
     def __aiter__(self) -> TokenStream:
         return self
@@ -120,6 +124,9 @@ class TokenStream:
 
     def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
         self._finish_reason, self._error = finish_reason, error
+        if finish_reason is not None:
+            for timer in self.timers:
+                timer.cancel()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -141,6 +148,7 @@ class EngineClient:
         self._is_closed = False
         self._checked_params: SamplingParams | None = None  # those checked last
         self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
+        self._watchdog = Watchdog(self._engine_loop, engine.config.stall_timeout, self._fail)
         self.lifecycle = Lifecycle(engine, self._engine_loop)
 
     @classmethod
@@ -148,16 +156,26 @@ class EngineClient:
         """Reads the weights and compiles every shape. Blocking: call it in a worker thread.
 
         Raises:
-            WeightsError: the file cannot be served.
+            ModelError: the model cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
         return cls(Engine.load(model_path, config, progress))
+
+    @staticmethod
+    def refuse_unserved(model_path: Path) -> None:
+        """Looks at a model's architecture alone.
+
+        Raises:
+            ModelError: it is not served, or the file cannot be read.
+        """
+        open_model.refuse_unserved(model_path)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread; events arrive in `loop`."""
         self._loop = loop
         self._failure = loop.create_future()
         self._engine_loop.start()
+        self._watchdog.start(loop)
 
     def submit(
         self,
@@ -206,6 +224,7 @@ class EngineClient:
         self._num_submitted += 1
         self._num_submitted_tokens += len(prompt_token_ids)
         self._engine_loop.post(request)
+        self._watch_deadlines(stream, request)
         return stream
 
     def abort(self, request_id: str) -> bool:
@@ -260,8 +279,8 @@ class EngineClient:
     def is_alive(self) -> bool:
         """Whether the engine thread turns, or does what an operator has asked for, however long that takes."""
         # In this order: the heartbeat is renewed before the call is over.
-        is_turning = self._engine_loop.is_in_call or time.monotonic() - self._engine_loop.heartbeat < _STALLED_SECONDS
-        return not self._is_closed and self._engine_loop.is_running and is_turning
+        age = 0.0 if self._engine_loop.is_in_call else time.monotonic() - self._engine_loop.heartbeat
+        return not self._is_closed and self._engine_loop.is_running and age < self._config.stall_timeout
 
     @property
     def failure(self) -> asyncio.Future[None]:
@@ -274,11 +293,18 @@ class EngineClient:
             raise EngineError("the engine was not started")
         return self._failure
 
+    def end_streams(self) -> None:
+        """Ends every stream with an ABORT event at once, also where the engine no longer turns."""
+        for stream in self._streams.values():
+            stream.abort()
+            stream.end(FinishReason.ABORT, None)
+
     def shutdown(self) -> None:
         """Ends every request with an ABORT event, stops the thread and joins it. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._watchdog.stop()
         self._engine_loop.post(Shutdown())
         self._engine_loop.join(_JOIN_SECONDS)
         self._engine.close()
@@ -298,6 +324,19 @@ class EngineClient:
             request.deadline = now + min(timeouts)
         if config.queue_timeout is not None:
             request.queue_deadline = now + config.queue_timeout
+
+    def _watch_deadlines(self, stream: TokenStream, request: Request) -> None:
+        """The engine keeps its deadlines between steps; where a step does not end, this thread keeps them."""
+        deadlines = [(request.deadline, False), (request.queue_deadline, True)]
+        for deadline, only_queued in deadlines:
+            if deadline is not None and self._loop is not None:
+                seconds = deadline - time.monotonic() + _GRACE_SECONDS
+                stream.timers.append(self._loop.call_later(seconds, self._expire, stream, request, only_queued))
+
+    def _expire(self, stream: TokenStream, request: Request, only_queued: bool) -> None:
+        if not (only_queued and request.was_admitted):
+            stream.abort()
+            stream.end(FinishReason.TIMEOUT, None)
 
     def _check_queue(self, num_tokens: int) -> None:
         """Counts what was submitted and has not left the queue, the messages on their way included."""
@@ -341,7 +380,10 @@ class EngineClient:
                 self._streams.pop(event.request.request_id, None)
 
     def _fail(self, error: BaseException) -> None:
+        if self._is_closed:
+            return
         self._is_closed = True
+        self._watchdog.stop()
         self._engine.close()
         self.lifecycle.close("the engine has failed")
         self._end_streams(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")

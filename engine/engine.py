@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import jax
@@ -11,19 +12,21 @@ from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.types import EngineStats, Progress
-from engine.kernels.bodies import Backends
-from engine.kernels.xla.attention import pages_per_block
+from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.kernels.interface.body import Bodies
+from engine.kernels.interface.model_config import ModelConfig
+from engine.kernels.interface.token_layout import pages_per_block
 from engine.loop import EngineLoop
-from engine.models.llama import LlamaConfig, LlamaParams
-from engine.models.model_file import open_model
+from engine.models.open_model import OpenModel, open_model
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_event import StepEvent
-from engine.step.compiled import CompileCounter, use_persistent_cache
+from engine.step.compiled import CompileCounter
+from engine.step.program_store import ProgramStore, processor
 from engine.step.runner import DeviceRunner
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
-from engine.weights.loader import WeightsFormat, dtype_name, num_parameters
+from engine.weights.layout import Params, Precision
 
 
 class Engine:
@@ -73,31 +76,39 @@ class Engine:
         """Reads the weights of a model file and makes an engine for it.
 
         Raises:
-            WeightsError: the file cannot be served.
+            ModelError: the model cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
-        if config.compilation_cache is not None:
-            use_persistent_cache(Path(config.compilation_cache))
-        model = open_model(path)
-        backends = Backends.choose(config, model.config)
-        params = model.load(WeightsFormat.of_engine(config, backends), progress)
-        max_model_len = min(config.max_model_len or model.config.context_length, model.config.context_length)
-        layout = _kv_layout(model.config, config, backends, max_model_len)
+        opened = open_model(path)
+        sizes = opened.config
+        bodies = choose_bodies(config, sizes)
+        max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
+        layout = _kv_layout(sizes, config, bodies, max_model_len)
+        with _kept_programs(config, repr((sizes, layout, bodies.detail))):
+            return cls._load(opened, config, bodies, layout, max_model_len, progress)
+
+    @classmethod
+    def _load(
+        cls, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout, max_model_len: int,
+        progress: Progress,
+    ) -> Engine:  # fmt: skip
+        sizes = opened.config
+        weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
         model_info = ModelInfo(
-            architecture=model.architecture,
-            vocab_size=model.config.vocab_size,
+            architecture=opened.architecture.name,
+            vocab_size=sizes.vocab_size,
             # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
             max_model_len=min(max_model_len, (layout.num_pages - 1) * layout.page_size),
-            dtype=dtype_name(params),
-            num_parameters=num_parameters(params),
+            dtype=weights.dtype,
+            num_parameters=weights.num_parameters,
             device=jax.default_backend(),
-            matmul_backend=backends.matmul,
-            attention_backend=backends.attention,
-            backend_detail=backends.detail,
+            matmul_backend=bodies.for_products.name,
+            attention_backend=bodies.for_attention.name,
+            backend_detail=bodies.detail,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            return DeviceRunner(params, model.config, backends, layout, buffer, table, config.decode_chunk)
+            return DeviceRunner(weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk)
 
         return cls(config, layout, model_info, make_runner, progress)
 
@@ -123,7 +134,7 @@ class Engine:
         self.runner.wake()
         self._is_asleep = False
 
-    def replace_params(self, params: LlamaParams) -> None:
+    def replace_params(self, params: Params) -> None:
         """Takes other weights; what was computed with the old ones is forgotten. No request may hold a page.
 
         Raises:
@@ -160,11 +171,18 @@ class Engine:
         self._compile_counter.stop()
 
 
-def _kv_layout(model: LlamaConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:
+def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:
+    """A context in which JAX finds the programs of earlier starts and keeps what it compiles."""
+    if config.compilation_cache is None:
+        return nullcontext()
+    return ProgramStore(Path(config.compilation_cache)).opened(f"{fingerprint} {jax.__version__} {processor()}")
+
+
+def _kv_layout(model: ModelConfig, config: EngineConfig, bodies: Bodies, max_model_len: int) -> KVLayout:
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
 
     def layout(num_pages: int) -> KVLayout:
-        return model.kv_layout(num_pages, page_size, backends.kv_dtype(config))
+        return model.kv_layout(num_pages, page_size, kv_dtype(config, bodies))
 
     if config.num_pages is not None:
         return layout(config.num_pages)

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from engine.border.errors import ModelError
 from engine.border.types import EngineError
 from engine.engine import Engine
 from engine.loop import Call, EngineLoop
-from engine.models.llama import LlamaParams
-from engine.models.model_file import open_model
-from engine.weights.loader import WeightsError, WeightsFormat
+from engine.models.open_model import open_model
+from engine.weights.layout import Params, Precision
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Lifecycle:
 
         Raises:
             EngineBusy: requests have begun and `drain` is not set, or the engine sleeps.
-            WeightsError: the file cannot be served in the place of the first.
+            ModelError: the file cannot be served in the place of the first.
         """
         async with self._lock:
             if self.state is EngineState.ASLEEP:
@@ -138,16 +138,14 @@ class Lifecycle:
         if num_begun:
             raise EngineBusy(f"{num_begun} requests have begun; wait for them, or let the update drain them")
 
-    def _read_weights(self, path: Path) -> LlamaParams:
-        model = open_model(path)
-        if model.config != self._engine.runner.config:
-            raise WeightsError(
-                f"{path} is of another shape: {model.config} in the place of {self._engine.runner.config}"
-            )
-        wanted = WeightsFormat.of_engine(self._engine.config, self._engine.runner.backends)
-        params = model.load(wanted, lambda stage, done, total: None)
-        if not self._engine.runner.accepts(params):
-            raise WeightsError(f"{path} holds its weights in other formats than the model that is loaded")
+    def _read_weights(self, path: Path) -> Params:
+        opened, runner = open_model(path), self._engine.runner
+        if opened.model != runner.model:
+            raise ModelError(f"{path} is of another shape: {opened.config} in the place of {runner.model.config}")
+        precision = Precision.of_engine(self._engine.config)
+        params = opened.load(runner.bodies.weights, precision, lambda stage, done, total: None).params
+        if not runner.accepts(params):
+            raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
         return params
 
     # ---------------------------------------------------------------- called in the engine thread
@@ -169,7 +167,7 @@ class Lifecycle:
             self.state = EngineState.ASLEEP  # even if it fails half-way: `wake` undoes whatever was done
             self._engine.sleep(drop_weights=drop_weights)
 
-    def _replace(self, params: LlamaParams, *, may_refuse: bool) -> bool:
+    def _replace(self, params: Params, *, may_refuse: bool) -> bool:
         """Whether the weights were replaced; where requests have begun they are not."""
         if may_refuse:
             self._refuse_while_busy()

@@ -113,8 +113,9 @@ class EngineLoop:
                 self._run_overlapped()
             else:
                 self._run_synchronously()
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             # The boundary of the thread: whatever happened must reach the streams, then the process ends.
+            # A panic of a Rust library is no Exception either.
             try:
                 self._tell()  # what was true before
             finally:

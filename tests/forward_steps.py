@@ -11,14 +11,15 @@ import numpy as np
 
 from cache.storage import KVLayout
 from engine.border.config import TILE_SIZE, EngineConfig
-from engine.kernels.bodies import Backends
-from engine.kernels.xla.attention import pages_per_block
-from engine.models.llama import LlamaConfig, LlamaParams
-from engine.models.model_file import open_model
-from engine.step.batch import NUM_TOKENS, START, TOKEN, StepBatch
+from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.kernels.interface.body import Bodies
+from engine.kernels.interface.token_layout import NUM_TOKENS, START, TOKEN, pages_per_block
+from engine.models.model import Model
+from engine.models.open_model import open_model
+from engine.step.batch import StepBatch
 from engine.step.programs import forward
 from engine.step.shapes import ShapeTable
-from engine.weights.loader import WeightsFormat
+from engine.weights.layout import Params, Precision
 from sampling.state import Slots
 
 PAGE_SIZE = 32
@@ -27,19 +28,19 @@ PAGE_SIZE = 32
 class ForwardSteps:
     """A model whose steps a test composes by hand."""
 
-    def __init__(self, params: LlamaParams, config: LlamaConfig, backends: Backends, kv_dtype: str) -> None:
+    def __init__(self, params: Params, model: Model, bodies: Bodies, kv_dtype: str) -> None:
         self.params = params
-        self.config = config
+        self.model = model
         self._kv_dtype = kv_dtype
-        self._forward = jax.jit(partial(forward, config=config, backends=backends), donate_argnums=1)
+        self._forward = jax.jit(partial(forward, model=model, bodies=bodies), donate_argnums=1)
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig) -> ForwardSteps:
         """As an engine of this configuration would compute."""
-        model = open_model(path)
-        backends = Backends.choose(config, model.config)
-        params = model.load(WeightsFormat.of_engine(config, backends), lambda *step: None)
-        return cls(params, model.config, backends, backends.kv_dtype(config))
+        opened = open_model(path)
+        bodies = choose_bodies(config, opened.config)
+        params = opened.load(bodies.weights, Precision.of_engine(config), lambda *step: None).params
+        return cls(params, opened.model, bodies, kv_dtype(config, bodies))
 
     def logits(self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20) -> np.ndarray:
         """Of the last tokens, float32[num_sequences, num_decoded + 1, vocab].
@@ -66,10 +67,7 @@ class ForwardSteps:
 
     def _layout(self, sequences: Sequence[list[int]]) -> KVLayout:
         num_pages = 1 + sum(-(-len(sequence) // PAGE_SIZE) for sequence in sequences)
-        config = self.config
-        return KVLayout(
-            config.num_layers, num_pages, PAGE_SIZE, config.num_kv_heads, config.head_dim, dtype=self._kv_dtype
-        )
+        return self.model.config.kv_layout(num_pages, PAGE_SIZE, self._kv_dtype)
 
     def _tables(self, sequences: Sequence[list[int]], num_pages: int) -> np.ndarray:
         """int32[num_sequences, max_pages]; pages in a random order."""

@@ -23,18 +23,21 @@ MAY_IMPORT = {
     "sampling": set(),
     "static": set(),
 }
-OURS = {*MAY_IMPORT, "benchmarks", "tests"}
+OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.command", "server.http", "server.offline", "server.routes", "server.startup", "server.answering",
-    "server.grammar", "server.text", "server.wire", "server",
+    "server.grammar", "server.text", "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.models", "engine.kernels", "engine.kernels.native",
-    "engine.kernels.xla", "engine.weights.formats", "engine.weights", "engine.border",
+    "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
     "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",
 )  # fmt: skip
 # The package `server` itself holds nothing but the way to the command line.
 UPWARDS = {("server/__main__.py", "server.command.cli.main")}
+
+# Rooms side by side, each a body of kernels.
+BODIES = {"engine.kernels.native", "engine.kernels.xla"}
 
 MAX_FILES = 15  # in a room, its __init__.py aside
 
@@ -118,6 +121,8 @@ def broken_rule(path: str, module: str) -> str | None:
     room, other = path.rsplit("/", 1)[0].replace("/", "."), room_of(module)
     if other is not None and (path, module) not in UPWARDS and ROOMS.index(room) > ROOMS.index(other):
         return f"{room} stands below {other}"
+    if room in BODIES and other in BODIES - {room}:
+        return f"{room} and {other} are bodies, which know nothing of each other"
     if path.startswith(HOST_LOGIC) and library in NOT_ON_HOST:
         return "host logic imports neither JAX nor asyncio"
     if library in ONLY_IN and not path.startswith(ONLY_IN[library]):
@@ -188,8 +193,16 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(arrows).prepare()  # raises CycleError, which names the circle
 
 
+def test_the_public_face_knows_the_server_and_the_borders_below() -> None:
+    source = (ROOT / "eagre.py").read_text(encoding="utf-8")
+    ours = [name for _, name in imported_modules(ast.parse(source), "eagre.py") if name.split(".")[0] in OURS]
+    assert ours
+    assert [name for name in ours if not name.startswith(("server.", "engine.border.", "sampling.host."))] == []
+
+
 def test_every_package_is_packed() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pyproject["tool"]["setuptools"]["py-modules"] == ["eagre"]
     folders = {path.rsplit("/", 1)[0].replace("/", ".") for path in source_files()} | set(MAY_IMPORT)
     assert set(pyproject["tool"]["setuptools"]["packages"]) == folders
 
@@ -211,6 +224,7 @@ def test_every_package_is_packed() -> None:
         ("engine/models/llama.py", "from ...server import app", "engine may import of ours only"),
         ("engine/loop.py", "from tests.fakes.engine import Fake", "engine may import of ours only"),
         ("server/http/app.py", "import benchmarks.serving.load", "server may import of ours only"),
+        ("server/offline/llm.py", "from eagre import SamplingParams", "server may import of ours only"),
         (
             "server/http/app.py",
             "from engine.schedule.scheduler import Scheduler",
@@ -219,6 +233,12 @@ def test_every_package_is_packed() -> None:
         ("server/http/app.py", "from engine import loop", "of engine, server knows only engine.client"),
         ("server/http/app.py", "import engine", "of engine, server knows only engine.client"),
         ("server/http/app.py", "from engine import client, runner", "of engine, server knows only engine.client"),
+        (
+            "engine/kernels/native/body.py",
+            "from engine.kernels.xla.products import normed",
+            "are bodies, which know nothing of each other",
+        ),
+        ("engine/kernels/xla/body.py", "from engine.kernels.native import library", "engine.kernels.xla stands below"),
         ("engine/client.py", "import aiohttp.web", "aiohttp belongs in server/"),
         ("engine/weights/loader.py", "from tokenizers import Tokenizer", "tokenizers belongs in server/"),
         ("engine/weights/loader.py", "import sentencepiece", "sentencepiece belongs in server/"),

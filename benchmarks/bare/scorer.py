@@ -11,14 +11,15 @@ import numpy as np
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.types import Progress
-from engine.kernels.bodies import Backends
-from engine.kernels.xla.attention import pages_per_block
-from engine.models.llama import LlamaConfig, LlamaParams
-from engine.models.model_file import ModelFile
-from engine.step.batch import NUM_TOKENS, START, StepBatch
+from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.kernels.interface.body import Bodies
+from engine.kernels.interface.token_layout import NUM_TOKENS, START, pages_per_block
+from engine.models.model import Model
+from engine.models.open_model import OpenModel
+from engine.step.batch import StepBatch
 from engine.step.programs import forward
 from engine.step.shapes import StepShape
-from engine.weights.loader import WeightsFormat
+from engine.weights.layout import Params, Precision
 from sampling.state import Slots
 
 
@@ -29,27 +30,27 @@ class Scorer:
     a step, so that a window longer than that is computed in chunks, as a long prompt is.
     """
 
-    def __init__(self, model: ModelFile, config: EngineConfig, window_size: int, progress: Progress) -> None:
+    def __init__(self, model: OpenModel, config: EngineConfig, window_size: int, progress: Progress) -> None:
         """Reads the weights and compiles the program; takes seconds.
 
         Args:
             window_size: tokens of every window that will be scored, no more than the model was trained for.
 
         Raises:
-            WeightsError: the file cannot be served.
+            ModelError: the model cannot be served.
         """
-        backends = Backends.choose(config, model.config)
+        bodies = choose_bodies(config, model.config)
         page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
         block = pages_per_block(page_size)
         num_pages = -(-window_size // (page_size * block)) * block
-        layout = model.config.kv_layout(1 + num_pages, page_size, backends.kv_dtype(config))
+        layout = model.config.kv_layout(1 + num_pages, page_size, kv_dtype(config, bodies))
         self._window_size = window_size
         self._page_table = np.arange(1, 1 + num_pages, dtype=np.int32)
         self._num_tiles = min(-(-window_size // TILE_SIZE), config.max_num_batched_tokens // TILE_SIZE)
-        self._params = model.load(WeightsFormat.of_engine(config, backends), progress)
+        self._params = model.load(bodies.weights, Precision.of_engine(config), progress).params
         self._kv = layout.allocate()
         self._slots = Slots.zeros(1)
-        program = jax.jit(partial(_score, config=model.config, backends=backends), donate_argnums=1)
+        program = jax.jit(partial(_score, model=model.model, bodies=bodies), donate_argnums=1)
         nothing = np.zeros(window_size, np.int32)
         self._program = program.lower(self._params, self._kv, self._slots, *self._step(nothing, 0)).compile()
 
@@ -89,14 +90,14 @@ class Scorer:
 
 
 def _score(
-    params: LlamaParams,
+    params: Params,
     kv: KVPages,
     slots: Slots,
     batch: StepBatch,
     targets: jax.Array,
     *,
-    config: LlamaConfig,
-    backends: Backends,
+    model: Model,
+    bodies: Bodies,
 ) -> tuple[jax.Array, KVPages]:
     """One step, and of all its logits only what the targets need.
 
@@ -107,6 +108,6 @@ def _score(
     Returns:
         float32[num_sampled_rows], and kv.
     """
-    logits, kv = forward(params, kv, slots, batch, config=config, backends=backends)
+    logits, kv = forward(params, kv, slots, batch, model=model, bodies=bodies)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
     return chosen - jax.nn.logsumexp(logits, axis=1), kv

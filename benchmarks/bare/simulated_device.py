@@ -19,8 +19,9 @@ import jax.numpy as jnp
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.engine import Engine
-from engine.kernels.bodies import Backends
-from engine.models.llama import LlamaConfig, LlamaLayers, LlamaParams
+from engine.kernels.interface.body import Bodies
+from engine.kernels.xla.body import BODY as XLA
+from engine.models.llama import Llama, LlamaConfig
 from engine.schedule.plan import StepPlan
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
@@ -29,6 +30,7 @@ from engine.step.batch import HostStep, StepBatch
 from engine.step.pending_step import PendingStep
 from engine.step.runner import DeviceRunner
 from engine.step.shapes import ShapeTable, StepShape
+from engine.weights.layout import Params
 from sampling.host.rows import POSITION, SEED_LOW, Level, SamplingRows
 from sampling.logprobs import NUM_COLUMNS, TOKEN
 from sampling.state import FeatureStates, Slots
@@ -71,10 +73,11 @@ class SimulatedRunner(DeviceRunner):
     def __init__(self, buffer: SequenceBuffer, table: ShapeTable, step_seconds: float) -> None:
         config = LlamaConfig(
             vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1, num_kv_heads=1,
-            head_dim=1, context_length=MAX_MODEL_LEN, rope_theta=1.0, rms_norm_eps=1.0,
+            head_dim=1, context_length=MAX_MODEL_LEN, rope_theta=1.0, rms_norm_eps=1.0, has_output=False,
         )  # fmt: skip
+        model = Llama(config)
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
-        super().__init__(_params(), config, Backends("xla", "xla", "simulated"), layout, buffer, table)
+        super().__init__(_params(model), model, Bodies(XLA, XLA, "simulated"), layout, buffer, table)
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
 
@@ -98,7 +101,7 @@ class SimulatedRunner(DeviceRunner):
         num_sampled = self._table.num_sampled_rows(shape)
 
         def forward(
-            params: LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch
+            params: Params, kv: KVPages, slots: Slots, batch: StepBatch
         ) -> tuple[jax.Array, KVPages, jax.Array]:
             return jnp.zeros((num_sampled, 1)), kv, jnp.zeros(1)  # the last for `score`
 
@@ -125,7 +128,7 @@ class SimulatedRunner(DeviceRunner):
         return program.lower(logits, self._slots, self._states, rows, self._masks_of(num_rows))
 
     def _lower_score(self) -> jax.stages.Lowered:
-        def score(params: LlamaParams, hidden: jax.Array, tokens: jax.Array, following: jax.Array) -> jax.Array:
+        def score(params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array) -> jax.Array:
             return jnp.zeros((TILE_SIZE, NUM_COLUMNS), jnp.int32)
 
         tokens = jnp.zeros(TILE_SIZE, jnp.int32)
@@ -184,7 +187,6 @@ class SimulatedEngine(Engine):
         return self.simulated.clock
 
 
-def _params() -> LlamaParams:
+def _params(model: Llama) -> Params:
     """As many leaves as a real model's, and no weight in them."""
-    layers = LlamaLayers(*(jnp.zeros(1) for _ in LlamaLayers._fields))
-    return LlamaParams(embedding=jnp.zeros(1), layers=layers, output_norm=jnp.zeros(1), output=None)
+    return {leaf.name: jnp.zeros(1) for leaf in model.leaves()}

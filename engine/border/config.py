@@ -2,91 +2,138 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
+from engine.border.setting import Limit, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
+MAX_STALL_TIMEOUT = 86400.0  # seconds
 TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
+
+_BACKENDS = one_of("auto", "native", "xla")
+_SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the user decides about the engine. Sensible for a laptop as it stands.
+    """What the user decides about the engine; the defaults suit a laptop.
+
+    Every field that is a `setting` is also a flag of `eagre serve`, an environment variable and a
+    keyword of `LLM`. None stands for a value that the engine chooses or for no limit, as the help says.
 
     Raises:
-        ValueError: a value is outside its limits or contradicts another.
+        ValueError: a value is of the wrong type, outside its limits, or contradicts another.
     """
 
-    # Of weights and arithmetic: auto (weights as the file has them, floats as bfloat16, where native
-    # kernels are; else float32), float32 (exact) or bfloat16.
-    dtype: str = "auto"
-    quantize: str | None = None  # int8 or int4: weights that the file holds as floats are rounded at load
-    matmul_backend: str = "auto"  # native, xla, or auto: native where it can be had
-    attention_backend: str = "auto"
-    max_model_len: int | None = None  # prompt and output together; None: what the model was trained for
-    max_num_seqs: int = 64  # requests that run at once; the number of slots
-    max_num_batched_tokens: int = 256  # token budget of one step
-    page_size: int | None = None  # tokens; None: what suits the backend
-    num_pages: int | None = None  # the null page included; None: from kv_cache_bytes or memory_utilization
-    kv_cache_bytes: int | None = None  # None: from memory_utilization
-    memory_utilization: float = 0.1  # share of the machine's memory that the KV pages take
-    kv_cache_dtype: str = "auto"  # auto (as dtype; if that is auto, what suits attention), float32, bfloat16 or int8
-    enable_prefix_caching: bool = True
-    max_num_queued_requests: int = 1024
-    max_num_queued_tokens: int = 1 << 20
-    request_timeout: float | None = None  # seconds from submit to the last token; None: unlimited
-    queue_timeout: float | None = None  # seconds from submit until it first runs; None: unlimited
-    decode_chunk: int = 1  # steps that one program does while all rows decode: throughput for coarser streams
-    overlap: bool = True  # False: the synchronous loop, the oracle of the overlapped one
-    seed: int | None = None  # seeds the seeds of requests that bring none; None: different at every start
+    dtype: str = setting(
+        "auto",
+        "auto (quantised weights as the file has them), float32 (exact) or bfloat16",
+        limit=one_of("auto", "float32", "bfloat16"),
+    )
+    quantize: str | None = setting(
+        None,
+        "int8 or int4: rounds weights that the model holds as floats",
+        limit=one_of("int8", "int4"),
+        metavar="BITS",
+    )
+    matmul_backend: str = setting("auto", "what computes matrix products: auto, native or xla", limit=_BACKENDS)
+    attention_backend: str = setting("auto", "what computes attention: auto, native or xla", limit=_BACKENDS)
+    max_model_len: int | None = setting(
+        None,
+        "tokens, prompt and output together; the model's own limit if not given",
+        limit=at_least(2),
+        metavar="TOKENS",
+    )
+    max_num_seqs: int = setting(64, "requests that run at once", limit=at_least(1), metavar="N")
+    max_num_batched_tokens: int = setting(
+        256, "tokens that one step computes at most", limit=at_least(1), metavar="TOKENS"
+    )
+    page_size: int | None = setting(
+        None, "tokens of a cache page; what suits the device if not given", limit=at_least(1), metavar="TOKENS"
+    )
+    num_pages: int | None = setting(
+        None,
+        "cache pages; from --memory-utilization if not given",
+        limit=at_least(2, "page 0 is the null page"),
+        metavar="N",
+    )
+    memory_utilization: float = setting(
+        0.1,
+        "share of the machine's memory for the cache",
+        limit=Limit(lambda share: 0.0 < share <= 0.95, "it must be above 0 and at most 0.95"),
+        metavar="SHARE",
+    )
+    kv_cache_bytes: int | None = setting(
+        None, "bytes for the cache, instead of a share", limit=at_least(1), metavar="BYTES"
+    )
+    kv_cache_dtype: str = setting(
+        "auto",
+        "auto (as --dtype; beside auto what suits attention), float32, bfloat16 or int8",
+        limit=one_of("auto", "float32", "bfloat16", "int8"),
+    )
+    enable_prefix_caching: bool = setting(True, "compute every prompt anew", key="no_prefix_caching")
+    # The synchronous loop is the oracle of the overlapped one.
+    overlap: bool = setting(True, "wait for each step before the next one is planned", key="synchronous")
+    decode_chunk: int = setting(
+        1,
+        "tokens that each request gets from one program while no prompt is computed; they arrive together",
+        limit=at_least(1),
+        metavar="TOKENS",
+    )
+    seed: int | None = setting(None, "seeds the requests that bring no seed of their own; else each start differs")
+    max_num_queued_requests: int = setting(1024, "requests that may wait before 429", limit=at_least(1), metavar="N")
+    max_num_queued_tokens: int = setting(
+        1 << 20, "prompt tokens that may wait before 429", limit=at_least(1), metavar="TOKENS"
+    )
+    request_timeout: float | None = setting(
+        None, "time a request has from its arrival to its end", limit=_SECONDS, metavar="SECONDS"
+    )
+    queue_timeout: float | None = setting(
+        None, "time a request may wait before it runs", limit=_SECONDS, metavar="SECONDS"
+    )
+    stall_timeout: float = setting(
+        120.0,
+        "time that one step may take before the engine is taken for dead and the process ends",
+        limit=Limit(
+            lambda seconds: 0 < seconds <= MAX_STALL_TIMEOUT,
+            f"it must be above 0 and at most {MAX_STALL_TIMEOUT:g} seconds",
+        ),
+        metavar="SECONDS",
+    )
+    # Not settings, because the model and the user's cache folder decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
     eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("auto", "float32", "bfloat16"):
-            raise ValueError(f"dtype is {self.dtype!r}; it must be auto, float32 or bfloat16")
-        if self.quantize not in (None, "int8", "int4"):
-            raise ValueError(f"quantize is {self.quantize!r}; it must be int8 or int4")
+        check(self)
         if self.quantize is not None and self.dtype != "auto":
             raise ValueError(f"quantize is {self.quantize} and dtype {self.dtype}; quantised weights need dtype auto")
-        for name in ("matmul_backend", "attention_backend"):
-            if getattr(self, name) not in ("auto", "native", "xla"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be auto, native or xla")
-        for name in (
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "page_size",
-            "max_num_queued_requests",
-            "max_num_queued_tokens",
-            "decode_chunk",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
         least = self.max_num_seqs + TILE_SIZE
         if self.max_num_batched_tokens < least:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least {least}, "
                 f"max_num_seqs ({self.max_num_seqs}) and {TILE_SIZE} tokens of a prompt, or prompts would starve"
             )
-        for name in ("request_timeout", "queue_timeout"):
-            seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                raise ValueError(f"{name} is {seconds}; it must be above 0 seconds")
-        if self.kv_cache_dtype not in ("auto", "float32", "bfloat16", "int8"):
-            raise ValueError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be auto, float32, bfloat16 or int8")
-        if self.kv_cache_bytes is not None and self.kv_cache_bytes < 1:
-            raise ValueError(f"kv_cache_bytes is {self.kv_cache_bytes}; it must be at least 1")
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
             )
-        if self.max_model_len is not None and self.max_model_len < 2:
-            raise ValueError(f"max_model_len is {self.max_model_len}; it must be at least 2")
-        if self.num_pages is not None and self.num_pages < 2:
-            raise ValueError(f"num_pages is {self.num_pages}; it must be at least 2 (page 0 is the null page)")
-        if not 0.0 < self.memory_utilization <= 0.95:
-            raise ValueError(f"memory_utilization is {self.memory_utilization}; it must be above 0 and at most 0.95")
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, Any]) -> Self:
+        """The configuration with these fields, the others at their defaults.
+
+        Raises:
+            TypeError: there is no such field; the message lists those that there are.
+            ValueError: as the constructor.
+        """
+        names = [item.name for item in fields(cls)]
+        for name in keywords:
+            if name not in names:
+                raise TypeError(f"the engine has no setting {name!r}; it has {', '.join(names)}")
+        return cls(**keywords)
 
 
 @dataclass(frozen=True)

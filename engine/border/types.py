@@ -51,6 +51,10 @@ class EngineError(RuntimeError):
     """The engine has failed or has been shut down; nothing will be answered any more."""
 
 
+class EngineStalled(EngineError):
+    """A step stands still for longer than it may; the engine is given up."""
+
+
 class DeadEnd(EngineError):
     """One request cannot go on, because of what it asks for itself; the engine can."""
 

@@ -44,6 +44,7 @@ class Request:
     arrival: int = 0  # order of submission
     mailbox: Any = None  # where its events go; the engine only carries it
     cache_salt: str | None = None
+    tenant: str = ""  # whose request it is: tenants have fair shares
     deadline: float | None = None  # on the monotonic clock; ends with TIMEOUT when it has passed
     queue_deadline: float | None = None  # likewise, but only while it was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; stands behind the last committed token

@@ -11,14 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.border.config import TILE_SIZE
+from engine.kernels.interface.token_layout import NUM_ROW_INTS, NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.rows import POSITION, USES, Level, SamplingRows
 from sampling.host.usage import BITS, GRAMMAR
-
-START, NUM_TOKENS, SLOT, TOKEN, NUM_ROW_INTS = range(5)  # columns of StepBatch.rows
 
 FROM_DEVICE = -1  # in the TOKEN column: the input token is slots.last_token[slot]
 

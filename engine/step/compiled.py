@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,17 +15,6 @@ from engine.border.types import Progress
 _BACKEND_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 Program = Callable[..., Any]
-
-
-def use_persistent_cache(folder: Path) -> None:
-    """Keeps compiled programs in a folder, so that the next start finds them.
-
-    Every program is kept, also those that compile fast: a start needs dozens of them.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 class CompiledPrograms:

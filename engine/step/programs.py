@@ -10,10 +10,11 @@ import numpy as np
 from jax import lax
 
 from cache.storage import KVPages
-from engine.kernels.bodies import Backends
-from engine.kernels.xla.attention import token_layout
-from engine.models import llama
-from engine.step.batch import FROM_DEVICE, SLOT, START, TOKEN, StepBatch
+from engine.kernels.interface.body import Bodies
+from engine.kernels.interface.token_layout import SLOT, START, TOKEN, token_layout
+from engine.models.model import Model
+from engine.step.batch import FROM_DEVICE, StepBatch
+from engine.weights.layout import Params
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS
 from sampling.host.rows import POSITION, SamplingRows
 from sampling.sampler import sample
@@ -23,8 +24,8 @@ _OPERATIONS = 2048
 
 
 def forward(
-    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    config: llama.LlamaConfig, backends: Backends,
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    model: Model, bodies: Bodies,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Computes logits of the rows that sample, and writes the keys and values of all tokens.
 
@@ -35,29 +36,29 @@ def forward(
     Returns:
         float32[num_sampled_rows, vocab_size], and kv.
     """
-    hidden, kv = _hidden(params, kv, slots, batch, config, backends)
-    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv
+    hidden, kv = _hidden(params, kv, slots, batch, model, bodies)
+    return model.logits(params, hidden, jnp.asarray(batch.sampled), bodies), kv
 
 
 def forward_prompt(
-    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    config: llama.LlamaConfig, backends: Backends, max_num_tiles: int,
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    model: Model, bodies: Bodies, max_num_tiles: int,
 ) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
     """As `forward`, for a step with tiles, of which a prompt's logprobs may be wanted.
 
     Returns:
         Also what `score_tile` needs of the tiles' tokens, as large for every step.
     """
-    hidden, kv = _hidden(params, kv, slots, batch, config, backends)
+    hidden, kv = _hidden(params, kv, slots, batch, model, bodies)
     num_tiles, tile_size = batch.tile_tokens.shape
     of_tiles = hidden[-num_tiles * tile_size :]
     padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
-    return llama.logits(params, config, hidden, jnp.asarray(batch.sampled)), kv, padded
+    return model.logits(params, hidden, jnp.asarray(batch.sampled), bodies), kv, padded
 
 
 def score_tile(
-    params: llama.LlamaParams, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
-    config: llama.LlamaConfig, backends: Backends,
+    params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
+    model: Model, bodies: Bodies,
 ) -> jax.Array:  # fmt: skip
     """Logprobs of the tokens that follow those of a tile.
 
@@ -69,22 +70,25 @@ def score_tile(
     Returns:
         int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
     """
-    logits = llama.logits(params, config, hidden, tokens)
+    logits = model.logits(params, hidden, tokens, bodies)
     nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
-    return backends.sampler.logprobs(logits, following, nothing_listed)
+    return bodies.sampler.logprobs(logits, following, nothing_listed)
 
 
 def _hidden(
-    params: llama.LlamaParams, kv: KVPages, slots: Slots, batch: StepBatch,
-    config: llama.LlamaConfig, backends: Backends,
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch,
+    model: Model, bodies: Bodies,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """What the last layer makes of each of the step's tokens, and kv."""
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
     tokens = _kept_asynchronous(jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)]))
-    layout = token_layout(batch, kv.page_size, is_native=backends.attention == "native")
-    return llama.forward(params, config, tokens, kv, layout)
+    num_tiles, tile_size = batch.tile_tokens.shape
+    layout = token_layout(
+        batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
+    )
+    return model.forward(params, tokens, kv, layout, bodies)
 
 
 def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
@@ -102,14 +106,14 @@ def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
 
 
 def decode_chunk(
-    params: llama.LlamaParams,
+    params: Params,
     kv: KVPages,
     slots: Slots,
     batch: StepBatch,
     sampling: SamplingRows,
     *,
-    config: llama.LlamaConfig,
-    backends: Backends,
+    model: Model,
+    bodies: Bodies,
     num_repeats: int,
     all_greedy: bool,
 ) -> tuple[KVPages, Slots, jax.Array]:
@@ -128,12 +132,10 @@ def decode_chunk(
         rows = jnp.asarray(batch.rows).at[:, START].add(index)
         rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
         # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(
-            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), config=config, backends=backends
-        )
+        logits, kv = forward(params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, bodies=bodies)
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
-        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=backends.sampler)
+        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=bodies.sampler)
         return (kv, slots), out
 
     (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_repeats, dtype=jnp.int32))

@@ -13,8 +13,8 @@ import numpy as np
 from cache.storage import KVLayout
 from engine.border.config import TILE_SIZE
 from engine.border.types import Progress
-from engine.kernels.bodies import Backends
-from engine.models import llama
+from engine.kernels.interface.body import Bodies
+from engine.models.model import Model
 from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
@@ -25,6 +25,7 @@ from engine.step.pending_step import PendingStep
 from engine.step.programs import decode_chunk, forward, forward_prompt, score_tile
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.host_memory import large_array
+from engine.weights.layout import Params
 from sampling.host.params import SamplingParams
 from sampling.host.rows import Level, SamplingRows
 from sampling.host.usage import used_features
@@ -64,20 +65,20 @@ class DeviceRunner:
     """The runner of a real model."""
 
     def __init__(
-        self, params: llama.LlamaParams, config: llama.LlamaConfig, backends: Backends, layout: KVLayout,
+        self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
         buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1,
     ) -> None:  # fmt: skip
         self._params = params
-        self.config = config
-        self.backends = backends
+        self.model = model
+        self.bodies = bodies
         self._buffer = buffer
         self._table = table
         self._decode_chunk = decode_chunk
         self._layout = layout
-        self._kv = layout.allocate(empty=backends.empty)
+        self._kv = layout.allocate(empty=bodies.empty)
         self._slots = Slots.zeros(buffer.num_slots)
-        self._state_shape = StateShape(buffer.num_slots, config.vocab_size, buffer.token_ids.shape[1])
-        self._states = FeatureStates.allocate(self._state_shape, backends.empty)
+        self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
+        self._states = FeatureStates.allocate(self._state_shape, bodies.empty)
         # Of steps of Level.FULL without grammars, by their rows: nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
@@ -102,20 +103,20 @@ class DeviceRunner:
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-        body = self._forward_prompt if shape.num_tiles else partial(forward, config=self.config, backends=self.backends)
+        body = self._forward_prompt if shape.num_tiles else partial(forward, model=self.model, bodies=self.bodies)
         program = jax.jit(body, donate_argnums=1)
         return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
 
     def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
-        logits = jax.ShapeDtypeStruct((num_rows, self.config.vocab_size), jnp.float32)
+        logits = jax.ShapeDtypeStruct((num_rows, self.model.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        body = partial(sample, all_greedy=level is Level.GREEDY, body=self.backends.sampler)
+        body = partial(sample, all_greedy=level is Level.GREEDY, body=self.bodies.sampler)
         return jax.jit(body, donate_argnums=1).lower(logits, _abstract(self._slots), _abstract(rows))
 
     def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
-        logits = jax.ShapeDtypeStruct((num_rows, self.config.vocab_size), jnp.float32)
+        logits = jax.ShapeDtypeStruct((num_rows, self.model.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        program = jax.jit(partial(sample_full, body=self.backends.sampler), donate_argnums=(1, 2))
+        program = jax.jit(partial(sample_full, body=self.bodies.sampler), donate_argnums=(1, 2))
         return program.lower(logits, *map(_abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
 
     def _lower_write(self, name: str) -> jax.stages.Lowered:
@@ -126,15 +127,13 @@ class DeviceRunner:
 
     @property
     def _forward_prompt(self) -> Callable[..., Any]:
-        return partial(
-            forward_prompt, config=self.config, backends=self.backends, max_num_tiles=self._table.max_num_tiles
-        )
+        return partial(forward_prompt, model=self.model, bodies=self.bodies, max_num_tiles=self._table.max_num_tiles)
 
     def _lower_score(self) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])
         _, _, hidden = jax.eval_shape(self._forward_prompt, self._params, self._kv, self._slots, batch)
         tokens = np.zeros(TILE_SIZE, np.int32)
-        program = jax.jit(partial(score_tile, config=self.config, backends=self.backends))
+        program = jax.jit(partial(score_tile, model=self.model, bodies=self.bodies))
         return program.lower(*map(_abstract, (self._params, hidden, tokens, tokens)))
 
     def _masks_of(self, num_rows: int) -> np.ndarray:
@@ -144,7 +143,7 @@ class DeviceRunner:
         batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         chunk = partial(
-            decode_chunk, config=self.config, backends=self.backends,
+            decode_chunk, model=self.model, bodies=self.bodies,
             num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY,
         )  # fmt: skip
         program = jax.jit(chunk, donate_argnums=(1, 2))
@@ -162,14 +161,14 @@ class DeviceRunner:
 
     def wake(self) -> None:
         """Undoes `sleep`; the pages are empty."""
-        self._kv = self._layout.allocate(empty=self.backends.empty)
+        self._kv = self._layout.allocate(empty=self.bodies.empty)
         self._params = jax.tree.map(jax.device_put, self._params)  # of a host array jnp.asarray compiles a program
 
-    def accepts(self, params: llama.LlamaParams) -> bool:
+    def accepts(self, params: Params) -> bool:
         """Whether the compiled programs take these weights: they have the same shapes and formats."""
         return bool(_abstract(params) == _abstract(self._params))
 
-    def replace_params(self, params: llama.LlamaParams) -> None:
+    def replace_params(self, params: Params) -> None:
         """Takes other weights of the same shapes."""
         self._params = params
 

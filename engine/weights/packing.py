@@ -1,6 +1,6 @@
 """Weight matrices as the native kernels read them: packed in blocks of 16 outputs and 32 inputs.
 
-The layout is described in native/src/format.h.
+The layout is described in engine/kernels/native/src/products/format.h.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from engine.border.errors import PackingError
+
 TILE = 16  # outputs of a block
 GROUP = 32  # inputs of a block
-
-
-class PackingError(ValueError):
-    """Weights that no packed matrix can hold."""
 
 
 class Format(IntEnum):

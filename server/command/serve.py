@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 
 from engine.border.config import ModelInfo
-from engine.border.types import Progress
+from engine.border.types import EngineStalled, Progress
 from server.command.collector import calm_collector
 from server.http import websocket
 from server.http.app import make_runner
@@ -27,7 +28,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 SAME_SIGNAL_S = 1.0  # a signal for the whole process group comes twice where make, say, forwards its own
-LAST_WORDS_S = 5.0  # for aborted or failed streams to write their terminal event
+LAST_WORDS_S = 3.0  # for aborted or failed streams to write their terminal event
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
@@ -93,7 +94,8 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
 
 def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
     """One line: what computes, and where that is slower than it could be, what was lost and how to get it."""
-    pairs = ((info.matmul_backend, settings.matmul_backend), (info.attention_backend, settings.attention_backend))
+    wanted = settings.engine
+    pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
     fell_back = info.device == "cpu" and ("xla", "auto") in pairs
     backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
     (log.warning if fell_back else log.info)("backends", **backends)
@@ -107,7 +109,10 @@ async def _serve_until_stopped(service: Service, loaded: LoadedModel, stopped: a
         await drain(service, service.settings.shutdown_timeout)
     if not failure.done():
         return EXIT_OK
-    log.error("engine_failed", exc_info=failure.exception())
+    error = failure.exception()
+    log.error("engine_failed", exc_info=error)
+    if isinstance(error, EngineStalled):
+        faulthandler.dump_traceback(all_threads=True)  # on standard error: where every thread stands
     await service.wait_idle(LAST_WORDS_S)
     return EXIT_FAILURE
 
@@ -119,7 +124,9 @@ async def drain(service: Service, seconds: float) -> None:
         return
     log.warning("drain_timeout", num_streams=service.num_generations)
     service.abort_all()
-    await service.wait_idle(LAST_WORDS_S)
+    if not await service.wait_idle(LAST_WORDS_S):
+        service.engine.end_streams()  # the engine is in a step that does not end
+        await service.wait_idle(1.0)
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:

@@ -2,7 +2,7 @@
 
 The shortest use:
 
-    from server.offline.llm import LLM
+    from eagre import LLM
 
     with LLM("smollm2-135m-instruct") as llm:
         print(llm.generate("Once upon a time", max_tokens=64).text)
@@ -67,11 +67,12 @@ class LLM:
 
         Raises:
             ModelStoreError, OSError: the model cannot be had.
-            ValueError: it cannot be served, or a setting is outside its limits.
-            TypeError: a setting is unknown.
+            ModelError: it cannot be served.
+            ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
+            TypeError: a setting is unknown; the message lists those that there are.
         """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
-        config = EngineConfig(**settings)  # before the hard work
+        config = EngineConfig.from_keywords(settings)  # before the hard work
         num_programs = 0
 
         def configure(eos_token_ids: tuple[int, ...]) -> EngineConfig:
@@ -256,7 +257,7 @@ class LLM:
         Raises:
             ModelStoreError: the model cannot be had.
             RuntimeError: requests are running.
-            ValueError: the model is of another shape.
+            ModelError: it cannot be served in the place of the first.
         """
         path = ensure_model(str(model), silent)
         self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))

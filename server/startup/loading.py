@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.border.config import EngineConfig
+from engine.border.errors import ModelError
 from engine.border.types import Progress
 from server.grammar.vocabulary import GrammarVocabulary
 from server.startup.model_store import ensure_model
@@ -48,7 +49,14 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
         configure: from the model's end tokens to the engine's configuration.
     """
     path = ensure_model(model, progress)
-    text_model = TextModel.load(path)
+    try:
+        text_model = TextModel.load(path)
+    except ModelError:
+        from engine.client import EngineClient
+
+        # Of an architecture that is not served, other files and fields may be missing too.
+        EngineClient.refuse_unserved(path)
+        raise
     # Here and not above: it brings JAX, and the server listens before that is loaded.
     from engine.client import EngineClient
 

@@ -16,8 +16,9 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 
+from engine.border.errors import ModelError
 from server.text.control_tokens import Part
-from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
+from server.text.gguf_metadata import GgufMetadata, TokenType
 from server.text.library_encoder import LibraryEncoder
 
 
@@ -79,13 +80,13 @@ class ByteLevelBpe:
     """A byte-level BPE vocabulary.
 
     Raises:
-        GgufError: the model's way of splitting texts is not known here.
+        ModelError: the model's way of splitting texts is not known here.
     """
 
     def __init__(self, metadata: GgufMetadata) -> None:
         scheme = SCHEMES.get(metadata.tokenizer_pre)
         if scheme is None:
-            raise GgufError(
+            raise ModelError(
                 f"the pre-tokenizer {metadata.tokenizer_pre!r} (tokenizer.ggml.pre) is not supported; "
                 f"supported are {', '.join(SCHEMES)}"
             )
@@ -94,7 +95,7 @@ class ByteLevelBpe:
         try:
             model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
         except Exception as error:  # the package has no narrower one
-            raise GgufError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
+            raise ModelError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
         tokenizer = Tokenizer(model)
         tokenizer.pre_tokenizer = scheme.split()
         if scheme.is_nfc:
@@ -124,7 +125,7 @@ class ByteLevelBpe:
 def _pair(merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not (left and space and right):
-        raise GgufError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
+        raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
     return left, right
 
 

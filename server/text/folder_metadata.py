@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.weights.formats.model_folder import JsonFile, ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"  # of older folders
@@ -38,7 +39,7 @@ class FolderMetadata:
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     """
     Raises:
-        ModelFolderError: a file is damaged, or a needed field is missing or wrong.
+        ModelError: a file is damaged, or a needed field is missing or wrong.
     """
     config = folder.config
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
@@ -110,5 +111,5 @@ def _chat_template(file: JsonFile) -> str | None:
                 if name == DEFAULT_TEMPLATE:
                     return template
             case _:
-                raise ModelFolderError(f"{file.path}: an entry of chat_template lacks its name or its template")
+                raise ModelError(f"{file.path}: an entry of chat_template lacks its name or its template")
     return None

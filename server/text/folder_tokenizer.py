@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.weights.formats.model_folder import ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import ModelFolder
 from server.text.folder_metadata import FolderMetadata
 from server.text.sentencepiece_bpe import SentencePieceBpe
 from server.text.tokenizer import Tokenizer, end_token_ids
@@ -17,7 +18,7 @@ SENTENCEPIECE_MODEL = "tokenizer.model"
 def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer:
     """
     Raises:
-        ModelFolderError: there is no tokenizer, it is damaged, or it is of a kind that is not supported.
+        ModelError: there is no tokenizer, it is damaged, or it is of a kind that is not supported.
     """
     vocabulary = _read_vocabulary(folder, metadata)
     tokens = vocabulary.tokens
@@ -55,13 +56,13 @@ def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer
         return TokenizerJson(folder.path / TOKENIZER_JSON, text, special_tokens)
     path = folder.file(SENTENCEPIECE_MODEL)
     if path is None:
-        raise ModelFolderError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
+        raise ModelError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
     return SentencePieceBpe.from_file(path)
 
 
 def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str]) -> int:
     if token not in tokens:
-        raise ModelFolderError(f"{folder.path}: the {role} {token!r} is not in the tokenizer's vocabulary")
+        raise ModelError(f"{folder.path}: the {role} {token!r} is not in the tokenizer's vocabulary")
     return tokens.index(token)
 
 
@@ -69,7 +70,7 @@ def _refuse_unknown_tokens(folder: ModelFolder, metadata: FolderMetadata, tokens
     """Tokens added beside the tokenizer's file would never be found in a text; `tokenizer.json` can hold them."""
     for token, token_id in metadata.added_tokens.items():
         if token_id < metadata.vocab_size and (token_id >= len(tokens) or tokens[token_id] != token):
-            raise ModelFolderError(
+            raise ModelError(
                 f"{folder.path}: the added token {token!r} ({token_id}) is not in the tokenizer's file; "
                 f"save the tokenizer with transformers, which writes a whole {TOKENIZER_JSON}"
             )

@@ -7,16 +7,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
-from engine.weights.formats.gguf_file import GGUFFile, GGUFFileError
+from engine.border.errors import ModelError
+from engine.weights.formats.gguf_file import GGUFFile
 from server.text.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
 
 T = TypeVar("T")
-
-
-class GgufError(ValueError):
-    """The file is no GGUF, is damaged, or lacks something that the server needs."""
 
 
 class TokenType(IntEnum):
@@ -66,13 +63,10 @@ def read_gguf_metadata(path: Path) -> GgufMetadata:
     """Reads the header of the GGUF file at `path`.
 
     Raises:
-        GgufError: not a GGUF file of a supported version, damaged, or a needed field is missing.
+        ModelError: not a GGUF file of a supported version, damaged, or a needed field is missing.
         OSError: the file cannot be read.
     """
-    try:
-        return _metadata_of(_Fields(path, GGUFFile(path)))
-    except GGUFFileError as error:
-        raise GgufError(str(error)) from error
+    return _metadata_of(_Fields(path, GGUFFile(path)))
 
 
 class _Fields:
@@ -86,13 +80,13 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, kind):
-            raise GgufError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
+            raise ModelError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
         return value
 
     def required(self, key: str, kind: type[T]) -> T:
         value = self.optional(key, kind)
         if value is None:
-            raise GgufError(f"{self.path} lacks the field {key}")
+            raise ModelError(f"{self.path} lacks the field {key}")
         return value
 
     def optional_tuple(self, key: str, kind: type[T]) -> tuple[T, ...]:
@@ -100,23 +94,23 @@ class _Fields:
         if values is None:
             return ()
         if not all(isinstance(value, kind) for value in values):
-            raise GgufError(f"{self.path}: the field {key} holds something that is not {kind.__name__}")
+            raise ModelError(f"{self.path}: the field {key} holds something that is not {kind.__name__}")
         return tuple(values)
 
     def required_tuple(self, key: str, kind: type[T], length: int | None = None) -> tuple[T, ...]:
         values = self.optional_tuple(key, kind)
         if not values:
-            raise GgufError(f"{self.path} lacks the field {key}")
+            raise ModelError(f"{self.path} lacks the field {key}")
         if length is not None and len(values) != length:
-            raise GgufError(f"{self.path}: the field {key} has {len(values)} entries for {length} tokens")
+            raise ModelError(f"{self.path}: the field {key} has {len(values)} entries for {length} tokens")
         return values
 
     def check_embedding(self, num_tokens: int) -> None:
-        """Raises GgufError where the model's embedding, if the file has it, is not of so many tokens."""
+        """Raises ModelError where the model's embedding, if the file has it, is not of so many tokens."""
         for tensor in self._file.tensors:
             num_rows = int(tensor.shape[-1])  # the file has the row's length first
             if tensor.name == EMBEDDING and num_rows != num_tokens:
-                raise GgufError(
+                raise ModelError(
                     f"{self.path}: the tensor {EMBEDDING} has {num_rows} rows, and the field tokenizer.ggml.tokens "
                     f"has {num_tokens} tokens; they must be as many"
                 )
@@ -133,7 +127,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         key = f"tokenizer.ggml.{role}_token_id"
         value = fields.optional(key, int)
         if value is not None and not 0 <= value < len(tokens):
-            raise GgufError(
+            raise ModelError(
                 f"{fields.path}: the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens"
             )
         return value

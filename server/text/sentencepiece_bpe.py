@@ -16,10 +16,10 @@ from pathlib import Path
 
 import sentencepiece
 
-from engine.weights.formats.model_folder import ModelFolderError
+from engine.border.errors import ModelError
 from server.text.control_tokens import ControlTokens, Part
 from server.text.failures import TooManyTokens
-from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
+from server.text.gguf_metadata import GgufMetadata, TokenType
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
 MODEL_TYPE_BPE = 2
@@ -65,21 +65,21 @@ class SentencePieceBpe:
     def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceBpe:
         """
         Raises:
-            GgufError: the vocabulary is not one that SentencePiece accepts.
+            ModelError: the vocabulary is not one that SentencePiece accepts.
         """
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
             prefix = "" if metadata.add_space_prefix is False else " "
             return cls(processor, metadata.tokens, metadata.token_types, metadata.control_ids, prefix=prefix)
         except (RuntimeError, ValueError) as error:
-            raise GgufError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
+            raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
     @classmethod
     def from_file(cls, path: Path) -> SentencePieceBpe:
         """The model in a file of SentencePiece's own, which puts the space before a text itself.
 
         Raises:
-            ModelFolderError: the file is damaged or cannot be read.
+            ModelError: the file is damaged or cannot be read.
         """
         try:
             data = path.read_bytes()
@@ -92,9 +92,9 @@ class SentencePieceBpe:
             control_ids = [token_id for token_id in token_ids if processor.is_control(token_id)]
             return cls(processor, tokens, token_types, control_ids, prefix="")
         except (RuntimeError, ValueError) as error:
-            raise ModelFolderError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
+            raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
         except OSError as error:
-            raise ModelFolderError(f"{path} cannot be read: {error.strerror}") from error
+            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""

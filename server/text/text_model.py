@@ -31,7 +31,7 @@ class TextModel:
         Where no name is given, it is the folder's, or the file's less its suffix.
 
         Raises:
-            GgufError, ModelFolderError: damaged, incomplete, or with an unsupported tokenizer.
+            ModelError: damaged, incomplete, or with an unsupported tokenizer.
             ChatTemplateError: its chat template is broken.
         """
         return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)

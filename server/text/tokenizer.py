@@ -8,9 +8,10 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Protocol
 
+from engine.border.errors import ModelError
 from server.text.byte_level_bpe import ByteLevelBpe
 from server.text.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
-from server.text.gguf_metadata import GgufError, GgufMetadata, TokenType
+from server.text.gguf_metadata import GgufMetadata, TokenType
 from server.text.sentencepiece_bpe import SentencePieceBpe
 
 _REMEMBERED_SEARCHES = 64
@@ -97,7 +98,7 @@ class Tokenizer:
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
         """
         Raises:
-            GgufError: a kind of vocabulary, or a way of splitting texts, that is not supported.
+            ModelError: a kind of vocabulary, or a way of splitting texts, that is not supported.
         """
         bos_token_id = metadata.bos_token_id
         vocabulary, adds_bos_token = _gguf_vocabulary(metadata)
@@ -231,7 +232,7 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool]:
             return vocabulary, vocabulary.add_bos_token
         case "llama":
             return SentencePieceBpe.from_gguf(metadata), metadata.add_bos_token is not False
-    raise GgufError(
+    raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is not supported; "
         "supported are gpt2 (byte-level BPE) and llama (SentencePiece)"
     )

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from tokenizers import Tokenizer
 
-from engine.weights.formats.model_folder import ModelFolderError
+from engine.border.errors import ModelError
 from server.text.byte_level_bpe import byte_of_character
 from server.text.control_tokens import Part, is_control_name
 from server.text.folder_metadata import MAX_VOCAB_SIZE
@@ -30,7 +30,7 @@ class TokenizerJson:
     """A vocabulary with its pipeline.
 
     Raises:
-        ModelFolderError: the file is damaged, or turns tokens into text in a way that is not known here.
+        ModelError: the file is damaged, or turns tokens into text in a way that is not known here.
     """
 
     def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
@@ -44,7 +44,7 @@ class TokenizerJson:
             decoder = orjson.loads(text).get("decoder")
             self._tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the package has no narrower one
-            raise ModelFolderError(f"{path} is damaged, or of a kind that is not known: {error}") from error
+            raise ModelError(f"{path} is damaged, or of a kind that is not known: {error}") from error
         # Stored by whoever used it last for training; a prompt is never cut or filled up.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -79,7 +79,7 @@ class TokenizerJson:
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         highest = max(vocabulary.values(), default=-1)
         if not 0 <= highest < MAX_VOCAB_SIZE:
-            raise ModelFolderError(
+            raise ModelError(
                 f"{self._path}: the highest token id is {highest}; it must be from 0 to {MAX_VOCAB_SIZE - 1}"
             )
         tokens = [""] * (highest + 1)
@@ -93,12 +93,12 @@ class TokenizerJson:
             alone = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
             around = self._tokenizer.encode(PROBE, add_special_tokens=True).ids
         except Exception as error:  # the package has no narrower one
-            raise ModelFolderError(f"{self._path} cannot tokenise every text: {error}") from error
+            raise ModelError(f"{self._path} cannot tokenise every text: {error}") from error
         for start in range(len(around) - len(alone) + 1):
             end = start + len(alone)
             if around[start:end] == alone:
                 return tuple(around[:start]), tuple(around[end:])
-        raise ModelFolderError(f"{self._path}: the post_processor does not leave a text's tokens as they are")
+        raise ModelError(f"{self._path}: the post_processor does not leave a text's tokens as they are")
 
     def _bytes_of(self, decoder: Any) -> BytesOf:
         """How the stored decoder turns a token of the vocabulary into bytes of text."""
@@ -123,8 +123,8 @@ class TokenizerJson:
                     raise self._unknown_decoder(kinds)
         return lambda token: _marked(token, replacements, has_bytes="ByteFallback" in kinds)
 
-    def _unknown_decoder(self, kinds: set[Any]) -> ModelFolderError:
-        return ModelFolderError(
+    def _unknown_decoder(self, kinds: set[Any]) -> ModelError:
+        return ModelError(
             f"{self._path}: the decoder {', '.join(sorted(map(str, kinds))) or 'null'} is not supported; supported are "
             "ByteLevel, Metaspace, and Replace with ByteFallback, Fuse and Strip"
         )

@@ -1,15 +1,22 @@
-/** The playground: puts the parts together. */
+/**
+ * The playground: puts the parts together. A room imports from itself and from those below it:
+ *
+ *   panels/     the story and the chat, each with the buttons that start and stop an answer
+ *   answer/     one answer: its text as it arrives, its code blocks, its figures
+ *   page/       the document: elements, tabs, and the reader's settings
+ *   transport/  the server: its state, and the two ways in which an answer comes from it
+ */
 
-import { Chat } from "./chat.js";
-import { Controls } from "./controls.js";
-import { announce, byId } from "./dom.js";
-import { ConnectionLost } from "./errors.js";
-import { ServerState } from "./server_state.js";
-import { loadSettings, samplingOf, saveSettings } from "./settings.js";
-import { Story } from "./story.js";
-import { StreamSocket } from "./stream_socket.js";
-import { Tabs } from "./tabs.js";
-import { SocketTransport, SseTransport } from "./transport.js";
+import { Controls } from "./page/controls.js";
+import { announce, byId } from "./page/dom.js";
+import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
+import { Tabs } from "./page/tabs.js";
+import { Chat } from "./panels/chat.js";
+import { Story } from "./panels/story.js";
+import { ConnectionLost } from "./transport/errors.js";
+import { ServerState } from "./transport/server_state.js";
+import { StreamSocket } from "./transport/stream_socket.js";
+import { SocketTransport, SseTransport } from "./transport/transport.js";
 
 const STATE_WORDS = {
   connecting: "connecting…",

@@ -76,7 +76,7 @@ def test_a_way_is_a_dtype_and_settings() -> None:
     [
         ("float16", "dtype is 'float16'; it must be .*float32"),
         ("float32,colour=red", "no setting 'colour'; there are dtype, .*kv_cache_dtype"),
-        ("float32,page_size=few", "page_size is 'few'; it must be a number"),
+        ("float32,page_size=few", "page_size is 'few'; it must be an integer"),
         ("float32,kv_cache_dtype", "kv_cache_dtype is ''"),
     ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.kernels.bodies import BODIES
+from engine.kernels.interface.body import Body, BodyUnavailable
 from engine.kernels.native import library
 
 
@@ -16,9 +18,12 @@ def native() -> str:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=["xla", "native"])
-def is_native(request: pytest.FixtureRequest) -> bool:
-    """Runs a test through XLA and through native kernels."""
-    if request.param == "native":
-        request.getfixturevalue("native")
-    return request.param == "native"
+@pytest.fixture(params=BODIES, ids=lambda body: body.name)
+def body(request: pytest.FixtureRequest) -> Body:
+    """Runs a test with each body that can be had here."""
+    try:
+        request.param.load()
+    except BodyUnavailable as error:
+        pytest.skip(str(error))
+    chosen: Body = request.param
+    return chosen

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import EngineError, EngineStats, FinishReason, QueueFull
+from engine.border.types import EngineError, EngineStalled, EngineStats, FinishReason, QueueFull
 from engine.client import EngineClient
 from engine.loop import EngineLoop
 from sampling.host.params import InvalidParameter, SamplingParams
@@ -255,3 +255,72 @@ async def test_unseeded_requests_differ_and_a_configured_seed_repeats_them(make_
     assert first == second
     assert first[0] != first[1]
     assert await answers() != first
+
+
+# ---------------------------------------------------------------- an engine that hangs
+
+
+class Panic(BaseException):
+    """No Exception, as the panics of libraries written in Rust are none."""
+
+
+async def test_a_panic_in_the_engine_thread_reaches_every_stream(make_client):
+    client, engine = make_client()
+    engine.error = Panic("index out of bounds")
+    streams = [client.submit([i + 1], greedy(5)) for i in range(3)]
+    for stream in streams:
+        events = [event async for event in stream]
+        assert events[-1].finish_reason is FinishReason.ERROR
+        assert "index out of bounds" in events[-1].error
+    assert not client.is_alive
+    assert isinstance(client.failure.exception(), Panic)
+
+
+async def test_a_step_that_hangs_ends_every_stream_with_one_error(make_client):
+    client, engine = make_client(stall_timeout=0.3)
+    engine.gate.clear()
+    streams = [client.submit([i + 1], greedy(5)) for i in range(4)]
+    for stream in streams:
+        events = [event async for event in stream]
+        assert [event.finish_reason for event in events] == [FinishReason.ERROR]
+        assert "0.3 s" in events[0].error
+    assert not client.is_alive
+    assert isinstance(client.failure.exception(), EngineStalled)
+    with pytest.raises(EngineError):
+        client.submit([1], greedy(1))
+    engine.error = RuntimeError("what a step that comes back does counts for nothing")
+
+
+async def test_a_deadline_holds_although_the_step_hangs(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    hurried, patient = client.submit([1], greedy(5), timeout=0.05), client.submit([2], greedy(5))
+    assert (await read(hurried))[1] is FinishReason.TIMEOUT
+    engine.gate.set()
+    token_ids, reason, _ = await read(patient)
+    assert (token_ids, reason) == (expected_output([2], 0, 6, ignore_eos=True), FinishReason.LENGTH)
+    assert client.is_alive
+
+
+async def test_a_queued_request_is_told_in_time_although_the_step_hangs(make_client):
+    client, engine = make_client(queue_timeout=0.05)
+    running = [client.submit([i + 1], greedy(5)) for i in range(2)]
+    while engine.scheduler.num_running < 2:
+        await asyncio.sleep(0.001)
+    engine.gate.clear()
+    queued = client.submit([9], greedy(5))
+    assert (await read(queued))[1] is FinishReason.TIMEOUT
+    engine.gate.set()
+    assert [(await read(stream))[1] for stream in running] == [FinishReason.LENGTH] * 2
+
+
+async def test_all_streams_can_be_ended_while_a_step_hangs(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    streams = [client.submit([i + 1], greedy(5)) for i in range(4)]
+    client.end_streams()
+    assert [(await read(stream))[1] for stream in streams] == [FinishReason.ABORT] * 4
+    engine.gate.set()
+    while engine.scheduler.has_work:
+        await asyncio.sleep(0.001)
+    assert (await read(client.submit([3], greedy(2))))[0] == expected_output([3], 0, 3, ignore_eos=True)

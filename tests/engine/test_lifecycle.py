@@ -11,11 +11,11 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from engine.border.config import TILE_SIZE, EngineConfig
+from engine.border.errors import ModelError
 from engine.border.types import EngineError, FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.lifecycle import EngineBusy, EngineState
-from engine.weights.loader import WeightsError
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.gguf_tensors import write_random_model
@@ -212,7 +212,7 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(WeightsError):
+    with pytest.raises(ModelError):
         await client.lifecycle.update_weights(broken)
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
@@ -220,7 +220,7 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
 async def test_new_weights_are_what_answers_afterwards(client, real_engine, model_path, expected):
     params = real_engine.runner._params
     # Every logit is 0: token 0 is the first of the best. (Made on the host, as the device would have to compile.)
-    silent = params._replace(output_norm=jax.device_put(np.zeros(params.output_norm.shape, np.float32)))
+    silent = params | {"output_norm": jax.device_put(np.zeros(params["output_norm"].shape, np.float32))}
     client.lifecycle._read_weights = lambda path: silent
     await client.lifecycle.update_weights(model_path)
     assert (await read(submit(client, FACT)))[0] == [0] * NUM_TOKENS
@@ -239,7 +239,7 @@ async def test_weights_of_other_formats_do_not_fit_the_programs(tmp_path):
     client.start(asyncio.get_running_loop())
     params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
     before = await read(client.submit([1, 2, 3], params))
-    with pytest.raises(WeightsError, match=r"other\.gguf holds its weights in other formats"):
+    with pytest.raises(ModelError, match=r"other\.gguf holds its weights in other formats"):
         await client.lifecycle.update_weights(other)
     assert await read(client.submit([1, 2, 3], params)) == before
     await client.lifecycle.update_weights(same)

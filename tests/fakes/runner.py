@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.plan import StepPlan
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_result import StepResult
-from engine.step.batch import FROM_DEVICE, NUM_TOKENS, SLOT, START, TOKEN, HostStep, build_step
+from engine.step.batch import FROM_DEVICE, HostStep, build_step
 from engine.step.shapes import ShapeTable
 from sampling.host.packed import num_words_of
 from sampling.host.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES

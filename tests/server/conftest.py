@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +77,9 @@ def quiet_logs() -> Iterator[None]:
     logging.root.handlers[:] = handlers
 
 
-@pytest.fixture
-async def start_server() -> AsyncIterator[StartServer]:
-    """`await start_server(engine, **settings)`; after the test, nothing may be left running in the engine."""
+@asynccontextmanager
+async def server_starter() -> AsyncIterator[StartServer]:
+    """What `start_server` gives; every server ends with the context, where nothing may be left running in an engine."""
     servers: list[tuple[RunningServer, web.AppRunner]] = []
 
     async def start(
@@ -107,6 +108,13 @@ async def start_server() -> AsyncIterator[StartServer]:
         await websocket.close_all(server.service)
         await runner.cleanup()
         server.engine.shutdown()
+
+
+@pytest.fixture
+async def start_server() -> AsyncIterator[StartServer]:
+    """`await start_server(engine, **settings)`; after the test, nothing may be left running in the engine."""
+    async with server_starter() as start:
+        yield start
 
 
 @pytest.fixture

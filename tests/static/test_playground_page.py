@@ -88,7 +88,7 @@ async def test_one_click_continues_the_example(page: Page, server: StubServer, t
     figures = await page.text("#story-figures")
     assert "first token" in figures
     assert figures.endswith(f"{len(STORY)} tokenscomplete")
-    request = server.wire.requests[0]
+    request = server.requests[0]
     assert request["prompt"] == "Once upon a time"
     assert request["model"] == MODEL
     assert ("type" in request) == (transport == "websocket")
@@ -175,7 +175,7 @@ async def test_a_conversation(page: Page, server: StubServer, transport: str) ->
     answer = "".join(STORY)
     assert await page.text(".message.assistant .content") == answer
     assert "first token" in await page.text(".message.assistant .figures")
-    assert server.wire.requests[1]["messages"] == [
+    assert server.requests[1]["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hello?"},
         {"role": "assistant", "content": answer},
@@ -203,9 +203,7 @@ async def test_a_refused_question_is_not_lost_nor_remembered(page: Page, server:
     await page.evaluate("document.querySelector('#chat-input').value = ''")
     await ask(page, "Hello?")
     await page.wait_for(f"{CHAT_FINISH} === 'stop'")
-    assert [message["content"] for message in server.wire.requests[1]["messages"] if message["role"] == "user"] == [
-        "Hello?"
-    ]
+    assert [message["content"] for message in server.requests[1]["messages"] if message["role"] == "user"] == ["Hello?"]
 
 
 async def test_shift_enter_starts_a_line(page: Page, server: StubServer) -> None:
@@ -216,7 +214,7 @@ async def test_shift_enter_starts_a_line(page: Page, server: StubServer) -> None
     assert server.requests == []
     await page.press("Enter")
     await page.wait_for(CHAT_FINISH)
-    assert server.wire.requests[0]["messages"][-1]["content"] == "one\ntwo"
+    assert server.requests[0]["messages"][-1]["content"] == "one\ntwo"
 
 
 async def test_clear_stops_and_forgets(page: Page, server: StubServer) -> None:
@@ -228,7 +226,7 @@ async def test_clear_stops_and_forgets(page: Page, server: StubServer) -> None:
     assert await page.evaluate("document.querySelectorAll('.message').length") == 0
     await ask(page, "Hello?")
     await page.wait_for(CHAT_FINISH)
-    assert [message["role"] for message in server.wire.requests[1]["messages"]] == ["system", "user"]
+    assert [message["role"] for message in server.requests[1]["messages"]] == ["system", "user"]
 
 
 async def test_settings_go_into_requests_and_survive_a_reload(page: Page, server: StubServer) -> None:
@@ -245,7 +243,7 @@ async def test_settings_go_into_requests_and_survive_a_reload(page: Page, server
     await page.click("#story-continue")
     assert await page.wait_for(STORY_FINISH) == "length"
     assert await story(page) == "Once upon a time" + "".join(STORY[:3])
-    request = server.wire.requests[0]
+    request = server.requests[0]
     assert request["type"] == "generate"
     assert (request["temperature"], request["top_p"], request["max_tokens"], request["seed"]) == (0.5, 0.7, 3, 42)
 

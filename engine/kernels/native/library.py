@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import struct
 from functools import cache
 from pathlib import Path
 
 import jax
 
+from engine.kernels.interface.body import BodyUnavailable
 from engine.kernels.native.sources import SOURCES, digest
 
 # In order of preference; the flags are those that Linux names in /proc/cpuinfo.
@@ -29,7 +31,7 @@ VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
 FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
 
 
-class NativeUnavailable(RuntimeError):
+class NativeUnavailable(BodyUnavailable):
     """The kernels cannot be used here; the message says why, and how to get them."""
 
 
@@ -62,6 +64,8 @@ def target(name: str) -> str:
 
 @cache
 def _register(variant: str, path: Path) -> None:
+    if is_cut_short(path):
+        raise NativeUnavailable(f"the native kernels are damaged: {path.name} is cut short; build them again")
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -91,6 +95,38 @@ def _check_version(library: ctypes.CDLL) -> None:
     tell.restype = ctypes.c_char_p
     if SOURCES.is_dir() and tell() != digest().encode():
         raise NativeUnavailable("the native kernels are of another version than their sources; build them again")
+
+
+def is_cut_short(path: Path) -> bool:
+    """Whether a library in ELF format (64 bits, little-endian) ends before the parts that its header announces.
+
+    The loader maps such a file without a complaint, and the process then dies of a bus error. Layout: System V
+    Application Binary Interface, "ELF header" and "Program header". Files of other formats count as whole.
+
+    Raises:
+        NativeUnavailable: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            header = file.read(64)
+            if header[:6] != b"\x7fELF\x02\x01":
+                return False
+            if len(header) < 64:
+                return True
+            programs, sections = struct.unpack_from("<QQ", header, 32)
+            program_size, num_programs, section_size, num_sections = struct.unpack_from("<HHHH", header, 54)
+            end = max(programs + program_size * num_programs, sections + section_size * num_sections)
+            if end > size or program_size < 56:
+                return True
+            file.seek(programs)
+            table = file.read(program_size * num_programs)
+    except OSError as error:
+        raise NativeUnavailable(f"the native kernels could not be read: {error}") from error
+    starts = range(0, len(table), program_size)
+    # In a program header, the offset in the file stands at byte 8 and the size in the file at byte 32.
+    return any(sum(struct.unpack_from("<Q", table, start + at)[0] for at in (8, 32)) > size for start in starts)
 
 
 def built_variants() -> dict[str, Path]:

@@ -1,17 +1,28 @@
-"""The sampler's body in C++: one pass of a thread over each row, which pays for what it asks for alone."""
+"""The sampler's body in C++: one thread passes over each row, and a row pays only for what it asks for."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from engine.kernels.native import kernels
 from engine.kernels.native.library import target
 from sampling.draw import uniforms
 from sampling.host.rows import SamplingRows
 from sampling.logprobs import LISTED, NUM_COLUMNS
 from sampling.sampler import SamplerBody
 from sampling.state import FeatureStates
+
+
+def argmax(logits: jax.Array, slots: jax.Array, num_slots: int) -> jax.Array:
+    """The first of the best tokens of each row, or the vocabulary's size where a logit is NaN; int32[num_rows].
+
+    Args:
+        logits: float32[num_rows, vocab].
+        slots: int32[num_rows]; a row whose slot is not below `num_slots` is padding and is not read.
+    """
+    out = jax.ShapeDtypeStruct((logits.shape[0],), jnp.int32)
+    tokens: jax.Array = jax.ffi.ffi_call(target("argmax"), out)(logits, slots, num_slots=num_slots)
+    return tokens
 
 
 def random(logits: jax.Array, rows: SamplingRows, num_slots: int) -> jax.Array:
@@ -53,4 +64,4 @@ def logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -> jax.Arr
     return columns
 
 
-NATIVE = SamplerBody(kernels.argmax, random, full, logprobs)
+NATIVE = SamplerBody(argmax, random, full, logprobs)

@@ -1,90 +1,85 @@
-"""Products of activations with weights: native kernels for packed matrices, XLA for arrays.
-
-A matrix of all layers is a PackedMatrix, or an array [num_layers, inputs, outputs] that products
-apply from the right; an embedding is [vocab, hidden] as an array.
-"""
+"""Products of activations with arrays of weights, in XLA."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from engine.kernels.native import kernels
-from engine.kernels.xla.attention import TokenLayout
-from engine.weights.packing import PackedMatrix
+from engine.kernels.interface.operands import Activation, Norm, NormKind
+from engine.kernels.interface.token_layout import TokenLayout
 
-Matrix: TypeAlias = jax.Array | PackedMatrix
-
-
-def embed(embedding: Matrix, tokens: jax.Array, layout: TokenLayout) -> jax.Array:
-    """[num_tokens, hidden] of int32[num_tokens]."""
-    if isinstance(embedding, PackedMatrix):
-        return kernels.embed(tokens, layout.rows, embedding, num_tiles=layout.num_tiles)
-    return embedding[tokens]
+_ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
+    Activation.SILU: jax.nn.silu,
+    Activation.GELU_TANH: partial(jax.nn.gelu, approximate=True),
+    Activation.GELU_ERF: partial(jax.nn.gelu, approximate=False),
+}
 
 
-def norm_product(
-    x: jax.Array, norms: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, epsilon: float
-) -> jax.Array:
-    """The RMS norm of x, times a layer's weights.
+class XlaProducts:
+    """`Products` of weights that `ArrayLayout` has made; padding tokens are computed like all others."""
 
-    Args:
-        x: [num_tokens, inputs].
-        norms: [num_layers, inputs].
-        layer: int32 scalar.
-    """
-    if isinstance(weights, PackedMatrix):
-        return kernels.norm_product(x, layout.rows, layer, norms, weights, epsilon=epsilon, num_tiles=layout.num_tiles)
-    return rms_norm(x, _of_layer(norms, layer), epsilon) @ _of_layer(weights, layer)
+    def embed(self, weights: jax.Array, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
+        """As `Products.embed`."""
+        return _scaled(weights[tokens], scale)
 
+    def norm_product(
+        self, x: jax.Array, norm: Norm | None, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.norm_product` (gated: Shazeer, "GLU variants improve transformer", 2020)."""
+        product = _biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer)
+        if not is_gated:
+            return _activated(product, activation)
+        gate, up = jnp.split(product, 2, axis=-1)
+        return _activated(gate, activation) * up
 
-def gated_norm_product(
-    x: jax.Array, norms: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, epsilon: float
-) -> jax.Array:
-    """silu(gate) * up of a norm product (Shazeer, "GLU variants improve transformer", 2020).
+    def add_product(
+        self, addend: jax.Array, x: jax.Array, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, scale: float = 1.0,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_product`."""
+        return addend + _scaled(_biased(x @ of_layer(weights, layer), bias, layer), scale)
 
-    Args:
-        weights: gate and up side by side; packed, their tiles alternate.
-    """
-    if isinstance(weights, PackedMatrix):
-        return kernels.norm_product(
-            x, layout.rows, layer, norms, weights, epsilon=epsilon, num_tiles=layout.num_tiles, is_gated=True
-        )
-    gate, up = jnp.split(norm_product(x, norms, weights, layer, layout, epsilon), 2, axis=-1)
-    return jax.nn.silu(gate) * up
-
-
-def add_product(addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-    """The addend plus x times a layer's weights."""
-    if isinstance(weights, PackedMatrix):
-        return kernels.add_product(addend, x, layout.rows, layer, weights, num_tiles=layout.num_tiles)
-    return addend + x @ _of_layer(weights, layer)
-
-
-def head_product(x: jax.Array, sampled: jax.Array, norm: jax.Array, weights: Matrix, epsilon: float) -> jax.Array:
-    """Logits, float32[num_sampled_rows, vocab]: the normed tokens `sampled` of x, times each output's weights.
-
-    Args:
-        sampled: int32[num_sampled_rows]; negative in padding rows, whose logits are anything.
-        norm: [inputs].
-    """
-    if isinstance(weights, PackedMatrix):
-        return kernels.head_product(x, sampled, norm, weights, epsilon=epsilon)
-    normed = rms_norm(x[sampled], norm, epsilon)
-    return jnp.einsum("re,ve->rv", normed, weights, preferred_element_type=jnp.float32)
+    def head_product(
+        self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
+        bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.head_product`."""
+        only = jnp.int32(0)
+        rows = normed(x[sampled], norm, only)
+        product = jnp.einsum("re,ve->rv", rows, weights, preferred_element_type=jnp.float32)
+        logits = _scaled(_biased(product, bias, only), scale)
+        return softcap * jnp.tanh(logits / softcap) if softcap else logits
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
-    """Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019; in float32 whatever x is."""
+def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
+    """A layer's norm over the last axis, computed in float32 whatever the type of x."""
+    if norm is None:
+        return x
     wide = x.astype(jnp.float32)
-    normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
-    return normed.astype(x.dtype) * weight
+    if norm.kind is NormKind.LAYER:
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    scaled = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + norm.epsilon)
+    return _biased(scaled.astype(x.dtype) * of_layer(norm.weight, layer), norm.bias, layer)
 
 
-def _of_layer(stack: jax.Array, layer: jax.Array) -> jax.Array:
+def of_layer(stack: jax.Array, layer: jax.Array) -> jax.Array:
     """One layer's weights; XLA reads them where they lie."""
     of_layer: jax.Array = lax.dynamic_index_in_dim(stack, layer, keepdims=False)
     return of_layer
+
+
+def _biased(x: jax.Array, bias: jax.Array | None, layer: jax.Array) -> jax.Array:
+    return x if bias is None else x + of_layer(bias, layer)
+
+
+def _scaled(x: jax.Array, scale: float) -> jax.Array:
+    return x if scale == 1.0 else x * scale
+
+
+def _activated(x: jax.Array, activation: Activation) -> jax.Array:
+    return x if activation is Activation.NONE else _ACTIVATIONS[activation](x)

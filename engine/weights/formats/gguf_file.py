@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, ReaderField
 
+from engine.border.errors import ModelError
+
 _UINT64 = struct.Struct("<Q")
 _ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64
 
 FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
-
-
-class GGUFFileError(ValueError):
-    """The file is no GGUF file, or it is damaged."""
 
 
 class GGUFFile(GGUFReader):
@@ -31,7 +29,7 @@ class GGUFFile(GGUFReader):
 
     def __init__(self, path: Path) -> None:
         """Raises:
-        GGUFFileError: the file is no GGUF file, or it is damaged.
+        ModelError: the file is no GGUF file, or it is damaged.
         OSError: the file cannot be read.
         """
         self._path = path
@@ -40,13 +38,13 @@ class GGUFFile(GGUFReader):
                 super().__init__(path)
         except (ValueError, IndexError, KeyError, TypeError, ArithmeticError) as error:
             # What the package raises for damage depends on where it falls.
-            raise GGUFFileError(f"{path} is no GGUF file, or it is damaged or cut short: {error}") from error
+            raise ModelError(f"{path} is no GGUF file, or it is damaged or cut short: {error}") from error
 
     def value(self, key: str) -> FieldValue | None:
         """The value of a field, or None where the file has no such field.
 
         Raises:
-            GGUFFileError: a text in it is not UTF-8.
+            ModelError: a text in it is not UTF-8.
         """
         field = self.fields.get(key)
         if field is None:
@@ -54,7 +52,7 @@ class GGUFFile(GGUFReader):
         try:
             return self._decode(field)
         except UnicodeDecodeError as error:
-            raise GGUFFileError(f"{self._path} is damaged: the field {key} is not UTF-8: {error}") from error
+            raise ModelError(f"{self._path} is damaged: the field {key} is not UTF-8: {error}") from error
 
     def _decode(self, field: ReaderField) -> FieldValue:
         if field.types[0] is not GGUFValueType.ARRAY:

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from engine.weights.formats.model_folder import ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.packing import Format, Quantised
 
 WEIGHTS = "model.safetensors"
@@ -60,9 +61,11 @@ class StoredTensor:
 class SafetensorsFiles:
     """All tensors of a model folder by name, opened and checked for completeness, not yet read."""
 
+    format = "safetensors"
+
     def __init__(self, folder: ModelFolder) -> None:
         """Raises:
-        ModelFolderError: there are no safetensors files; one is missing, damaged or cut short; the
+        ModelError: there are no safetensors files; one is missing, damaged or cut short; the
             index does not fit them, or names a file that is not in the folder.
         """
         self._folder = folder
@@ -74,7 +77,7 @@ class SafetensorsFiles:
             return
         index = folder.json(INDEX)
         if index is None:
-            raise ModelFolderError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}; no other format is read")
+            raise ModelError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}; no other format is read")
         files: dict[str, tuple[safe_open, frozenset[str]]] = {}
         for tensor, shard in _weight_map(index.path, index.value("weight_map")).items():
             if shard not in files:
@@ -82,49 +85,48 @@ class SafetensorsFiles:
                 files[shard] = (file, frozenset(file.keys()))
             file, tensors = files[shard]
             if tensor not in tensors:
-                raise ModelFolderError(f"{folder.path / shard} has no tensor {tensor!r}, although {INDEX} says so")
+                raise ModelError(f"{folder.path / shard} has no tensor {tensor!r}, although {INDEX} says so")
             self._file_of[tensor] = file
 
     @property
     def names(self) -> frozenset[str]:
         return frozenset(self._file_of)
 
-    def tensor(self, name: str) -> StoredTensor:
-        """
+    def tensor(self, name: str) -> StoredTensor | None:
+        """A tensor by its name, or None where there is none.
+
         Raises:
-            ModelFolderError: there is no such tensor, or it is stored in a format that is not read.
+            ModelError: it is stored in a format that is not read.
         """
         file = self._file_of.get(name)
         if file is None:
-            raise ModelFolderError(f"{self._folder.path} has no tensor {name!r}")
+            return None
         stored = file.get_slice(name)
         shape, kind = tuple(stored.get_shape()), stored.get_dtype()
         if kind not in STORED_TYPES:
-            raise ModelFolderError(
-                f"{self._folder.path}: {name} is stored as {kind}; read are {', '.join(STORED_TYPES)}"
-            )
+            raise ModelError(f"{self._folder.path}: {name} is stored as {kind}; read are {', '.join(STORED_TYPES)}")
         return StoredTensor(name, shape, math.prod(shape) * STORED_TYPES[kind].itemsize, file)
 
     def _shard(self, index: Path, name: str) -> Path:
         # A name with folders in it could lead out of this one; nobody's tool writes such an index.
         if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith(SUFFIX):
-            raise ModelFolderError(f"{index} names the shard {name!r}; it must be a *{SUFFIX} file of the same folder")
+            raise ModelError(f"{index} names the shard {name!r}; it must be a *{SUFFIX} file of the same folder")
         path = self._folder.file(name)
         if path is None:
-            raise ModelFolderError(f"{index} names the shard {name!r}, which is missing")
+            raise ModelError(f"{index} names the shard {name!r}, which is missing")
         return path
 
 
 def _weight_map(index: Path, value: Any) -> dict[str, str]:
     if isinstance(value, dict) and value and all(isinstance(shard, str) for shard in value.values()):
         return value
-    raise ModelFolderError(f"{index} is damaged: weight_map must map tensors to files")
+    raise ModelError(f"{index} is damaged: weight_map must map tensors to files")
 
 
 def _open(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
-        raise ModelFolderError(f"{path} is no safetensors file, or it is damaged or cut short: {error}") from error
+        raise ModelError(f"{path} is no safetensors file, or it is damaged or cut short: {error}") from error
     except OSError as error:
-        raise ModelFolderError(f"{path} cannot be read: {error}") from error
+        raise ModelError(f"{path} cannot be read: {error}") from error

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bare.scorer import Scorer
 from engine.border.config import EngineConfig
-from engine.weights.formats.gguf_model import GGUFModel
+from engine.models.open_model import OpenModel, open_model
 from server.startup.progress import silent
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
 
@@ -17,12 +17,12 @@ WINDOW_SIZE = 150  # two tiles and a part of a third
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> GGUFModel:
-    return GGUFModel(write_tiny_model(tmp_path_factory.mktemp("scorer") / "tiny.gguf"))
+def model(tmp_path_factory: pytest.TempPathFactory) -> OpenModel:
+    return open_model(write_tiny_model(tmp_path_factory.mktemp("scorer") / "tiny.gguf"))
 
 
 @pytest.fixture(scope="module")
-def scorer(model: GGUFModel) -> Scorer:
+def scorer(model: OpenModel) -> Scorer:
     return Scorer(model, EngineConfig(dtype="float32"), WINDOW_SIZE, silent)
 
 
@@ -31,7 +31,7 @@ def window() -> np.ndarray:
     return np.random.default_rng(1).integers(0, VOCAB_SIZE, WINDOW_SIZE).astype(np.int32)
 
 
-def test_the_probabilities_of_all_tokens_add_up_to_one(model: GGUFModel) -> None:
+def test_the_probabilities_of_all_tokens_add_up_to_one(model: OpenModel) -> None:
     scorer = Scorer(model, EngineConfig(dtype="float32"), 3, silent)
     windows = [np.array([5, 9, token], np.int32) for token in range(VOCAB_SIZE)]
     scores = np.array([scorer.log_likelihoods(window) for window in windows], np.float64)
@@ -41,13 +41,13 @@ def test_the_probabilities_of_all_tokens_add_up_to_one(model: GGUFModel) -> None
 
 
 def test_a_blind_model_finds_every_token_equally_probable(tmp_path: Path, window: np.ndarray) -> None:
-    blind = GGUFModel(write_tiny_model(tmp_path / "blind.gguf", is_blind=True))
+    blind = open_model(write_tiny_model(tmp_path / "blind.gguf", is_blind=True))
     scores = Scorer(blind, EngineConfig(dtype="float32"), WINDOW_SIZE, silent).log_likelihoods(window)
     assert scores.shape == (WINDOW_SIZE - 1,)
     np.testing.assert_allclose(scores, -np.log(VOCAB_SIZE), rtol=1e-6)
 
 
-def test_chunks_and_pages_change_nothing(model: GGUFModel, scorer: Scorer, window: np.ndarray) -> None:
+def test_chunks_and_pages_change_nothing(model: OpenModel, scorer: Scorer, window: np.ndarray) -> None:
     chunked = EngineConfig(dtype="float32", max_num_seqs=1, max_num_batched_tokens=65, page_size=4)
     scores = Scorer(model, chunked, WINDOW_SIZE, silent).log_likelihoods(window)
     np.testing.assert_allclose(scores, scorer.log_likelihoods(window), atol=1e-4)
@@ -61,7 +61,7 @@ def test_a_token_counts_for_itself_and_those_after_it(scorer: Scorer, window: np
     assert (before[69:] != after[69:]).all()
 
 
-def test_coarser_pages_change_a_little(model: GGUFModel, scorer: Scorer, window: np.ndarray) -> None:
+def test_coarser_pages_change_a_little(model: OpenModel, scorer: Scorer, window: np.ndarray) -> None:
     scores = Scorer(model, EngineConfig(dtype="float32", kv_cache_dtype="int8"), WINDOW_SIZE, silent).log_likelihoods(
         window
     )

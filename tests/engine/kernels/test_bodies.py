@@ -5,14 +5,15 @@ import dataclasses
 import pytest
 
 from engine.border.config import EngineConfig
-from engine.kernels.bodies import Backends
+from engine.kernels.bodies import BODIES, choose_bodies, kv_dtype
+from engine.kernels.interface.body import Bodies
+from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.native import library
 from engine.kernels.native.library import NativeUnavailable
-from engine.models.llama import LlamaConfig
 
-MODEL = LlamaConfig(
+MODEL = ModelConfig(
     vocab_size=301, hidden_size=96, intermediate_size=160, num_layers=1, num_heads=4, num_kv_heads=1, head_dim=16,
-    context_length=64, rope_theta=1e4, rms_norm_eps=1e-5,
+    context_length=64,
 )  # fmt: skip
 WHY = "native kernels were not built: install a compiler"
 NARROW_HEADS = dataclasses.replace(MODEL, num_heads=8, num_kv_heads=2, head_dim=8)
@@ -33,26 +34,34 @@ def missing(monkeypatch):
 
 
 def choose(model=MODEL, **config):
-    return Backends.choose(EngineConfig(**config), model)
+    return choose_bodies(EngineConfig(**config), model)
+
+
+def names(bodies):
+    """Of the bodies that compute products and attention."""
+    return bodies.for_products.name, bodies.for_attention.name
 
 
 @pytest.mark.usefixtures("built")
 def test_native_where_it_can_be_had():
-    assert choose() == Backends("native", "native", "native kernels for avx9")
+    bodies = choose()
+    assert (*names(bodies), bodies.detail) == ("native", "native", "native kernels for avx9")
 
 
 @pytest.mark.usefixtures("missing")
 def test_xla_where_nothing_was_built_and_why():
-    assert choose() == Backends("xla", "xla", WHY)
-    assert choose(matmul_backend="xla", attention_backend="xla") == Backends("xla", "xla", WHY)
+    for bodies in (choose(), choose(matmul_backend="xla", attention_backend="xla")):
+        assert (*names(bodies), bodies.detail) == ("xla", "xla", WHY)
 
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("matmul", ["native", "xla"])
 @pytest.mark.parametrize("attention", ["native", "xla"])
 def test_one_asked_for_is_taken(matmul, attention):
-    backends = choose(matmul_backend=matmul, attention_backend=attention)
-    assert (backends.matmul, backends.attention) == (matmul, attention)
+    bodies = choose(matmul_backend=matmul, attention_backend=attention)
+    assert names(bodies) == (matmul, attention)
+    assert bodies.sampler is choose(matmul_backend=matmul).sampler
+    assert bodies.empty is choose(attention_backend=attention).empty
 
 
 @pytest.mark.usefixtures("missing")
@@ -91,7 +100,7 @@ def test_native_asked_for_and_missing_is_an_error(name):
 )
 def test_sizes_that_do_not_fit(model, backends, name, message):
     chosen = choose(model)
-    assert (chosen.matmul, chosen.attention) == backends
+    assert names(chosen) == backends
     assert chosen.detail.startswith("native kernels for avx9; native ")
     with pytest.raises(ValueError, match=f"{name} is native, but native .*{message}"):
         choose(model, **{name: "native"})
@@ -99,8 +108,8 @@ def test_sizes_that_do_not_fit(model, backends, name, message):
 
 def test_quantised_weights_need_native_products(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: "avx9")
-    assert choose(quantize="int8").matmul == "native"
-    assert choose(quantize="int4", attention_backend="xla").matmul == "native"
+    assert names(choose(quantize="int8")) == ("native", "native")
+    assert names(choose(quantize="int4", attention_backend="xla")) == ("native", "xla")
     with pytest.raises(ValueError, match="quantize is int8, which needs native products, not xla"):
         choose(quantize="int8", matmul_backend="xla")
     with pytest.raises(ValueError, match=r"quantize is int4, .*intermediate 150"):
@@ -125,7 +134,8 @@ def test_quantised_weights_without_a_library():
     ],
 )
 def test_the_type_of_the_pages(attention, config, expected):
-    assert Backends("native", attention, "").kv_dtype(EngineConfig(**config)) == expected
+    body = next(body for body in BODIES if body.name == attention)
+    assert kv_dtype(EngineConfig(**config), Bodies(body, body, "")) == expected
 
 
 @pytest.mark.parametrize(

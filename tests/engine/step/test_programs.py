@@ -7,7 +7,8 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from engine.border.config import EngineConfig
-from engine.kernels.bodies import Backends
+from engine.kernels.interface.body import Bodies
+from engine.kernels.xla.body import BODY as XLA_BODY
 from engine.weights.packing import TILE, PackedMatrix
 from tests.forward_steps import ForwardSteps
 from tests.gguf_tensors import VOCAB_SIZE, write_random_model
@@ -85,18 +86,13 @@ def unpacked(params):
     def rows(matrix):
         return np.stack([unpack(layer, matrix.format)[: matrix.num_outputs] for layer in np.asarray(matrix.blocks)])
 
-    layers = params.layers
-    gate_up = rows(layers.gate_up).reshape(len(layers.mlp_norm), -1, 2, TILE, layers.gate_up.num_inputs)
-    matrices = {
-        "qkv": rows(layers.qkv),
-        "attention_output": rows(layers.attention_output),
-        "gate_up": np.moveaxis(gate_up, 2, 1).reshape(len(gate_up), -1, gate_up.shape[-1]),
-        "down": rows(layers.down),
-    }
-    return params._replace(
-        embedding=rows(params.embedding)[0],
-        layers=layers._replace(**{name: np.swapaxes(matrix, 1, 2) for name, matrix in matrices.items()}),
-        output=rows(params.output)[0],
+    gate_up = rows(params["gate_up"]).reshape(len(params["mlp_norm"]), -1, 2, TILE, params["gate_up"].num_inputs)
+    matrices = {name: rows(params[name]) for name in ("qkv", "attention_output", "down")}
+    matrices["gate_up"] = np.moveaxis(gate_up, 2, 1).reshape(len(gate_up), -1, gate_up.shape[-1])
+    return (
+        params
+        | {name: np.swapaxes(matrix, 1, 2) for name, matrix in matrices.items()}
+        | {name: rows(params[name])[0] for name in ("embedding", "output")}
     )
 
 
@@ -106,8 +102,8 @@ def test_rounded_weights_compute_what_they_stand_for(model, file):
     path, _ = model(file)
     config = dataclasses.replace(NATIVE, quantize="int4")
     native = ForwardSteps.load(path, config)
-    assert isinstance(native.params.layers.gate_up, PackedMatrix)
-    exact = ForwardSteps(unpacked(native.params), native.config, Backends("xla", "xla", ""), "float32")
+    assert isinstance(native.params["gate_up"], PackedMatrix)
+    exact = ForwardSteps(unpacked(native.params), native.model, Bodies(XLA_BODY, XLA_BODY, ""), "float32")
     assert error_of(native.logits(sequences(), num_decoded=3), exact.logits(sequences(), num_decoded=3)) < 4e-2
 
 

@@ -125,7 +125,7 @@ async def test_without_a_server_the_model_is_loaded_here(
     engine = FakeEngineClient()
 
     def load(settings: ServerSettings, _progress: Progress) -> LoadedModel:
-        assert settings.max_num_seqs == 1
+        assert settings.engine.max_num_seqs == 1
         return LoadedModel(engine.client, FakeTextModel().model)
 
     monkeypatch.setattr(loading, "load_model", load)

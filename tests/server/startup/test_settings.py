@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 
 import pytest
 
+from engine.border.config import EngineConfig
 from server.startup.settings import ServerSettings, SettingsError
 
 
@@ -31,7 +31,7 @@ def test_a_cache_in_an_unknown_home_is_a_bad_setting(monkeypatch: pytest.MonkeyP
         parse()
 
 
-def test_every_field_has_a_flag_and_a_variable() -> None:
+def test_every_setting_has_a_flag_and_a_variable() -> None:
     given = {
         "host": "0.0.0.0",
         "port": "9",
@@ -51,6 +51,7 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         "kv_cache_dtype": "int8",
         "no_prefix_caching": "1",
         "synchronous": "true",
+        "decode_chunk": "4",
         "seed": "5",
         "max_num_queued_requests": "6",
         "max_num_queued_tokens": "7",
@@ -66,7 +67,8 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         "log_level": "debug",
         "log_format": "json",
     }
-    assert set(given) == {setting.name for setting in fields(ServerSettings)}
+    keys = [setting.key for setting in ServerSettings.declared()]
+    assert sorted(given) == sorted(keys)  # no setting of the server is named as one of the engine
     from_environment = parse(**{"EAGRE_" + name.upper(): value for name, value in given.items()})
     flags = []
     for name, value in given.items():
@@ -77,7 +79,24 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
     assert (config.max_model_len, config.max_num_seqs, config.page_size) == (64, 4, 8)
     assert (config.dtype, config.quantize) == ("auto", "int4")
     assert (config.matmul_backend, config.attention_backend) == ("native", "xla")
+    assert config.decode_chunk == 4
     assert (config.overlap, config.enable_prefix_caching, config.eos_token_ids) == (False, False, (2,))
+
+
+def test_the_engine_keeps_its_defaults_but_for_the_folder_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGRE_CACHE", "/somewhere")
+    assert parse().engine_config((2,)) == EngineConfig(compilation_cache="/somewhere/compiled", eos_token_ids=(2,))
+
+
+def test_the_help_shows_every_flag_with_its_default() -> None:
+    parser = argparse.ArgumentParser()
+    ServerSettings.add_flags(parser)
+    shown = " ".join(parser.format_help().split())
+    for setting in ServerSettings.declared():
+        flag = "--" + setting.key.replace("_", "-")
+        assert f" {flag} {setting.summary if setting.is_switch else setting.metavar}" in shown
+        if not setting.is_switch and setting.default not in (None, ()):
+            assert f"{setting.summary} (default {setting.default})" in shown
 
 
 @pytest.mark.parametrize(
@@ -93,7 +112,10 @@ def test_every_field_has_a_flag_and_a_variable() -> None:
         (("--quantize", "int8", "--dtype", "float32"), {}, "quantize is int8 and dtype float32; quantised weights"),
         (("--matmul-backend", "cuda"), {}, "matmul_backend is 'cuda'; it must be auto, native or xla"),
         ((), {"EAGRE_ATTENTION_BACKEND": "x"}, "attention_backend is 'x'; it must be auto, native or xla"),
-        (("--log-level", "loud"), {}, "log_level is 'loud'"),
+        (("--log-level", "loud"), {}, "log_level is 'loud'; it must be one of debug, info, warning, error"),
+        (("--host", ""), {}, "host is ''; it must not be empty"),
+        (("--decode-chunk", "0"), {}, "decode_chunk is 0; it must be at least 1"),
+        ((), {"EAGRE_DECODE_CHUNK": "few"}, "EAGRE_DECODE_CHUNK is 'few'; it must be an integer"),
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
         (("--max-grammar-bytes", "0"), {}, "max_grammar_bytes is 0; it must be from 1 to 262144"),
         (("--grammar-timeout", "0"), {}, "grammar_timeout is 0.0; it must be above 0"),

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine.weights.formats.model_folder import ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import ModelFolder
 from server.text.folder_metadata import FolderMetadata, read_folder_metadata
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import CHAT_TEMPLATE, TOKENIZER_CONFIG, write_json
@@ -89,11 +90,11 @@ def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, config: dict[str, Any], files: dict[str, Any], words: str) -> None:
-    with pytest.raises(ModelFolderError, match=words):
+    with pytest.raises(ModelError, match=words):
         read(tmp_path, config=config, **files)
 
 
 def test_a_template_that_is_not_utf8_is_told(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(ModelFolderError, match=r"chat_template.jinja is damaged: it is not UTF-8"):
+    with pytest.raises(ModelError, match=r"chat_template.jinja is damaged: it is not UTF-8"):
         read(tmp_path)

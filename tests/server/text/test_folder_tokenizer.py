@@ -14,7 +14,8 @@ from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, proces
 from tokenizers import Tokenizer as Reference
 from tokenizers.models import BPE, WordLevel
 
-from engine.weights.formats.model_folder import ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import ModelFolder
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.folder_metadata import read_folder_metadata
 from server.text.folder_tokenizer import load_folder_tokenizer
@@ -204,7 +205,7 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 def test_pipelines_that_are_not_supported(tmp_path: Path, edit: Callable[[dict[str, Any]], object], words: str) -> None:
     folder = write(tmp_path, byte_level_tokenizer())
     change(folder, edit)
-    with pytest.raises(ModelFolderError, match=words):
+    with pytest.raises(ModelError, match=words):
         load(folder)
 
 
@@ -212,17 +213,17 @@ def test_pipelines_that_are_not_supported(tmp_path: Path, edit: Callable[[dict[s
 def test_a_damaged_tokenizer_is_told(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path)
     (folder / "tokenizer.json").write_bytes(content)
-    with pytest.raises(ModelFolderError, match=r"tokenizer.json is damaged"):
+    with pytest.raises(ModelError, match=r"tokenizer.json is damaged"):
         load(folder)
 
 
 def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelFolderError, match=r"has no tokenizer: neither tokenizer.json nor tokenizer.model"):
+    with pytest.raises(ModelError, match=r"has no tokenizer: neither tokenizer.json nor tokenizer.model"):
         load(write(tmp_path))
 
 
 def test_special_tokens_that_nobody_knows_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelFolderError, match=r"the eos_token '<end>' is not in the tokenizer's vocabulary"):
+    with pytest.raises(ModelError, match=r"the eos_token '<end>' is not in the tokenizer's vocabulary"):
         load(write(tmp_path, byte_level_tokenizer(), tokenizer_config={"eos_token": "<end>"}))
 
 
@@ -235,9 +236,7 @@ def test_tokens_added_elsewhere_are_refused_where_the_model_has_them(
     if not is_refused:
         assert load(folder).vocab_size == 320
         return
-    with pytest.raises(
-        ModelFolderError, match=rf"the added token '<pad>' \({token_id}\) is not in the tokenizer's file"
-    ):
+    with pytest.raises(ModelError, match=rf"the added token '<pad>' \({token_id}\) is not in the tokenizer's file"):
         load(folder)
 
 
@@ -266,7 +265,7 @@ def test_tokens_added_to_sentencepiece_need_the_json(tmp_path: Path) -> None:
     folder = write(tmp_path, config={"vocab_size": 512})
     (folder / "tokenizer.model").write_bytes(train().serialized_model_proto())
     write_json(folder / "added_tokens.json", {"<|im_end|>": 500})
-    with pytest.raises(ModelFolderError, match=r"the added token '<\|im_end\|>' \(500\).*whole tokenizer.json"):
+    with pytest.raises(ModelError, match=r"the added token '<\|im_end\|>' \(500\).*whole tokenizer.json"):
         load(folder)
 
 
@@ -274,7 +273,7 @@ def test_tokens_added_to_sentencepiece_need_the_json(tmp_path: Path) -> None:
 def test_a_damaged_sentencepiece_model_is_told(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path)
     (folder / "tokenizer.model").write_bytes(content)
-    with pytest.raises(ModelFolderError, match=r"tokenizer.model is no SentencePiece model, or it is damaged"):
+    with pytest.raises(ModelError, match=r"tokenizer.model is no SentencePiece model, or it is damaged"):
         load(folder)
 
 
@@ -285,12 +284,12 @@ def test_a_post_processor_that_rewrites_is_told(tmp_path: Path) -> None:
     reference.post_processor = processors.TemplateProcessing(
         single="<s> $A <s> $A", pair="$A $B", special_tokens=[("<s>", 1)]
     )
-    with pytest.raises(ModelFolderError, match="does not leave a text's tokens as they are"):
+    with pytest.raises(ModelError, match="does not leave a text's tokens as they are"):
         load(write(tmp_path, reference, tokenizer_config={}))
 
 
 def test_a_vocabulary_that_cannot_hold_every_text_is_told(tmp_path: Path) -> None:
     reference = Reference(WordLevel({"a": 0}, unk_token="<unk>"))
     reference.decoder = decoders.Metaspace()
-    with pytest.raises(ModelFolderError, match=r"cannot tokenise every text: .*Missing"):
+    with pytest.raises(ModelError, match=r"cannot tokenise every text: .*Missing"):
         load(write(tmp_path, reference, tokenizer_config={}))

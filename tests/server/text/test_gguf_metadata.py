@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from server.text.gguf_metadata import GgufError, TokenType, read_gguf_metadata
+from engine.border.errors import ModelError
+from server.text.gguf_metadata import TokenType, read_gguf_metadata
 from tests.server.gguf_files import byte_level_fields, metadata_of, write_gguf
 
 
@@ -55,7 +56,7 @@ def test_optional_fields_may_be_missing(tmp_path: Path) -> None:
 def test_a_missing_field_is_named(tmp_path: Path, key: str) -> None:
     fields = byte_level_fields()
     del fields[key]
-    with pytest.raises(GgufError, match=f"lacks the field {key}"):
+    with pytest.raises(ModelError, match=f"lacks the field {key}"):
         metadata_of(tmp_path, fields)
 
 
@@ -69,7 +70,7 @@ def test_a_missing_field_is_named(tmp_path: Path, key: str) -> None:
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(GgufError, match=message):
+    with pytest.raises(ModelError, match=message):
         metadata_of(tmp_path, byte_level_fields() | changed)
 
 
@@ -79,16 +80,16 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     for length in range(len(whole)):
         cut.write_bytes(whole[:length])
-        with pytest.raises(GgufError, match="is no GGUF file, or it is damaged or cut short"):
+        with pytest.raises(ModelError, match="is no GGUF file, or it is damaged or cut short"):
             read_gguf_metadata(cut)
 
 
 def test_other_versions_and_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(GgufError, match="version 1 "):
+    with pytest.raises(ModelError, match="version 1 "):
         read_gguf_metadata(write_gguf(tmp_path / "old.gguf", byte_level_fields(), version=1))
     other = tmp_path / "other.gguf"
     other.write_bytes(b"PK\x03\x04 and more")
-    with pytest.raises(GgufError, match="is no GGUF"):
+    with pytest.raises(ModelError, match="is no GGUF"):
         read_gguf_metadata(other)
 
 

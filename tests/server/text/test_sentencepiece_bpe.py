@@ -11,8 +11,9 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.border.errors import ModelError
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.gguf_metadata import GgufError, TokenType
+from server.text.gguf_metadata import TokenType
 from server.text.tokenizer import Tokenizer
 from tests.server.gguf_files import metadata_of
 
@@ -113,12 +114,12 @@ def test_a_vocabulary_with_a_piece_twice_is_refused(
 ) -> None:
     fields = fields_of(original)
     fields["tokenizer.ggml.tokens"][-1] = fields["tokenizer.ggml.tokens"][-2]
-    with pytest.raises(GgufError, match="SentencePiece does not accept"):
+    with pytest.raises(ModelError, match="SentencePiece does not accept"):
         Tokenizer.from_gguf(metadata_of(tmp_path, fields))
 
 
 def test_a_strange_byte_token_is_named(original: sentencepiece.SentencePieceProcessor, tmp_path: Path) -> None:
     fields = fields_of(original)
     fields["tokenizer.ggml.token_type"][-1] = int(TokenType.BYTE)
-    with pytest.raises(GgufError):
+    with pytest.raises(ModelError):
         Tokenizer.from_gguf(metadata_of(tmp_path, fields))

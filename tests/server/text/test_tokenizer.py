@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine.border.errors import ModelError
 from server.text.byte_level_bpe import byte_of_character
-from server.text.gguf_metadata import GgufError
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from tests.server.gguf_files import byte_level_fields, metadata_of
@@ -150,7 +150,7 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_vocabularies_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(GgufError, match=message):
+    with pytest.raises(ModelError, match=message):
         tiny(tmp_path, **changed)
 
 
@@ -178,5 +178,5 @@ def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
 
 
 def test_merges_of_tokens_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(GgufError, match="do not fit the vocabulary"):
+    with pytest.raises(ModelError, match="do not fit the vocabulary"):
         tiny(tmp_path, merges=["no such"])

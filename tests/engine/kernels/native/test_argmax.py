@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.native import kernels
+from engine.kernels.native.sampler import argmax
 
 NUM_SLOTS = 4
 
@@ -26,7 +26,7 @@ def test_the_first_of_the_largest(variant, num_rows, vocab, seed):
     slots = random.integers(-1, NUM_SLOTS + 2, num_rows).astype(np.int32)
     is_real = (slots >= 0) & (slots < NUM_SLOTS)
     logits[~is_real] = np.nan
-    got = np.asarray(kernels.argmax(logits, slots, NUM_SLOTS))
+    got = np.asarray(argmax(logits, slots, NUM_SLOTS))
     np.testing.assert_array_equal(got[is_real], logits[is_real].argmax(axis=1))
 
 
@@ -35,21 +35,21 @@ def test_a_row_with_nan_has_none(variant, bad):
     logits = np.random.default_rng(0).standard_normal((3, 9000)).astype(np.float32)
     logits[1, bad] = np.nan
     logits[2, 4500] = np.inf
-    got = np.asarray(kernels.argmax(logits, np.zeros(3, np.int32), NUM_SLOTS))
+    got = np.asarray(argmax(logits, np.zeros(3, np.int32), NUM_SLOTS))
     assert got.tolist() == [logits[0].argmax(), 9000, 4500]
 
 
 def test_of_nothing_but_minus_infinity_the_first(variant):
     logits = np.full((1, 5000), -np.inf, np.float32)
-    assert np.asarray(kernels.argmax(logits, np.zeros(1, np.int32), NUM_SLOTS)).tolist() == [0]
+    assert np.asarray(argmax(logits, np.zeros(1, np.int32), NUM_SLOTS)).tolist() == [0]
 
 
 def test_more_rows_than_the_threads_take_at_once(variant):
     logits = np.random.default_rng(0).integers(0, 2, (2**20 + 3, 3)).astype(np.float32)
-    got = np.asarray(kernels.argmax(logits, np.zeros(len(logits), np.int32), NUM_SLOTS))
+    got = np.asarray(argmax(logits, np.zeros(len(logits), np.int32), NUM_SLOTS))
     np.testing.assert_array_equal(got, logits.argmax(axis=1))
 
 
 def test_a_wrong_call_is_an_error(variant):
     with pytest.raises(jax.errors.JaxRuntimeError, match="eagre: "):
-        jax.block_until_ready(kernels.argmax(np.zeros((3, 8), np.float32), np.zeros(2, np.int32), NUM_SLOTS))
+        jax.block_until_ready(argmax(np.zeros((3, 8), np.float32), np.zeros(2, np.int32), NUM_SLOTS))

@@ -153,3 +153,24 @@ def test_the_number_of_threads_changes_nothing(variant):
         timeout=120,
     )
     assert with_five.stdout.strip() == results_digest()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
+def test_a_library_that_is_cut_short_is_refused(tmp_path, monkeypatch, share):
+    """Loaded, it would end the process with a bus error."""
+    (name, whole), *_ = library.built_variants().items()
+    content = whole.read_bytes()
+    monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(library.VARIANT_VARIABLE, name)
+    monkeypatch.setattr(library, "runs_here", lambda variant: True)
+    (tmp_path / whole.name).write_bytes(content[: int(len(content) * share)])
+    library.load.cache_clear()
+    try:
+        with pytest.raises(NativeUnavailable, match=r"cut short; build them again|could not be loaded"):
+            library.load()
+    finally:
+        library.load.cache_clear()
+
+
+def test_a_whole_library_is_not_cut_short():
+    assert [path.name for path in library.built_variants().values() if library.is_cut_short(path)] == []

@@ -7,22 +7,43 @@ import pytest
 
 from cache.storage import KVPages
 from engine.border.config import TILE_SIZE
-from engine.kernels.xla.attention import attend, pages_per_block, token_layout
-from engine.step.batch import NUM_TOKENS, START, StepBatch
+from engine.kernels.interface.operands import AttentionConstants, Norm
+from engine.kernels.interface.token_layout import NUM_TOKENS, START, pages_per_block, token_layout
+from engine.step.batch import StepBatch
 from engine.step.shapes import StepShape
 
 NUM_LAYERS, HEAD_DIM = 2, 16
 
 
-def make_run(page_size, num_heads, layer, is_native):
+def constants(num_heads, rotations, num_layers, **others):
+    """Of layers that are all alike, unless `others` says more."""
+    usual = {
+        "num_heads": num_heads,
+        "scale": HEAD_DIM**-0.5,
+        "rotations": jnp.asarray(rotations),
+        "tables": np.zeros(num_layers, np.int32),
+        "windows": np.zeros(num_layers, np.int32),
+    }
+    return AttentionConstants(**usual | others)
+
+
+def attend(body, qkv, kv, batch, layer, constants):
+    """The outputs and the pages of one layer, inside a program."""
+    layout = token_layout(
+        batch.rows, batch.page_table,
+        num_tiles=len(batch.tile_tokens), tile_size=TILE_SIZE, page_size=kv.shape[4],
+    )  # fmt: skip
+    return body.attention(qkv, KVPages(kv, None), jnp.int32(layer), layout, constants)
+
+
+def make_run(page_size, num_heads, layer, body):
     """A compiled function of qkv, pages and batch, which gives the outputs and the pages; nothing is rotated."""
 
     @jax.jit
     def run(qkv, kv, batch):
         identity = jnp.concatenate([jnp.ones((len(qkv), HEAD_DIM // 2)), jnp.zeros((len(qkv), HEAD_DIM // 2))], axis=1)
-        layout = token_layout(batch, page_size, is_native=is_native)
-        flat = qkv.reshape(len(qkv), -1)
-        out, pages = attend(flat, identity, KVPages(kv, None), jnp.int32(layer), layout, num_heads=num_heads)
+        flat, of_layers = qkv.reshape(len(qkv), -1), constants(num_heads, identity[None], len(kv))
+        out, pages = attend(body, flat, kv, batch, layer, of_layers)
         return out, pages.data
 
     return lambda *arrays: tuple(map(np.asarray, run(*arrays)))
@@ -42,7 +63,7 @@ def reference(q, keys, values):
 @pytest.mark.parametrize("num_heads", [3, 6])
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize("seed", range(4))
-def test_it_equals_plain_attention(num_heads, page_size, seed, is_native):
+def test_it_equals_plain_attention(num_heads, page_size, seed, body):
     random = np.random.default_rng(seed)
     num_kv_heads, max_pages = 3, 3 * pages_per_block(page_size)
     shape = StepShape(num_decode_rows=4, num_tiles=3)
@@ -60,7 +81,7 @@ def test_it_equals_plain_attention(num_heads, page_size, seed, is_native):
     qkv = random.standard_normal((shape.num_tokens, num_heads + 2 * num_kv_heads, HEAD_DIM)).astype(np.float32)
     q, k, v = np.split(qkv, [num_heads, num_heads + num_kv_heads], axis=1)
     layer = seed % NUM_LAYERS
-    out, new_kv = make_run(page_size, num_heads, layer, is_native)(qkv, kv, batch)
+    out, new_kv = make_run(page_size, num_heads, layer, body)(qkv, kv, batch)
     # [layer, page, token, 2, head, feature]
     kv, new_kv = np.moveaxis(kv, 4, 2), np.moveaxis(new_kv, 4, 2)
     untouched = np.ones(kv.shape[:3], bool)
@@ -79,17 +100,17 @@ def test_it_equals_plain_attention(num_heads, page_size, seed, is_native):
             expected = reference(q[first + i], context[:, 0], context[:, 1]).reshape(-1)
             np.testing.assert_allclose(out[first + i], expected, rtol=2e-5, atol=2e-5)
     assert np.array_equal(new_kv[untouched], kv[untouched]), "a page was written that no token of the step owns"
-    if not is_native:  # which leaves padding as it was
+    if body.name == "xla":  # native kernels leave padding as it was
         assert np.isfinite(out).all()
 
 
 @pytest.mark.parametrize("longer", [6, 300])
-def test_a_row_is_the_same_bit_for_bit_beside_any_neighbour(longer, is_native):
+def test_a_row_is_the_same_bit_for_bit_beside_any_neighbour(longer, body):
     random = np.random.default_rng(0)
     page_size, max_pages = 4, 3 * pages_per_block(4)
     kv = random.standard_normal((1, 1 + 2 * max_pages, 2, 1, page_size, HEAD_DIM)).astype(np.float32)
     qkv = random.standard_normal((2, 3, HEAD_DIM)).astype(np.float32)
-    run = make_run(page_size, 1, 0, is_native)
+    run = make_run(page_size, 1, 0, body)
 
     def outputs(lengths):
         batch = StepBatch.padding(StepShape(2, 0), 1, max_pages)
@@ -101,7 +122,7 @@ def test_a_row_is_the_same_bit_for_bit_beside_any_neighbour(longer, is_native):
 
 
 @pytest.mark.parametrize("num_tiles", [0, 1])
-def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, is_native):
+def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, body):
     """In the null page, in the rest of a page that changed hands, and in pages behind the row's end."""
     random = np.random.default_rng(0)
     page_size, max_pages = 4, 3 * pages_per_block(4)
@@ -111,7 +132,7 @@ def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, is_native):
     batch = StepBatch.padding(shape, 1, max_pages)
     batch.page_table[0, :3] = [1, 2, 3]
     batch.rows[0, START], batch.rows[0, NUM_TOKENS] = 5, 1
-    run = make_run(page_size, 1, 0, is_native)
+    run = make_run(page_size, 1, 0, body)
     left = kv.copy()
     left[:, 0] = left[:, 2, :, :, 2:] = left[:, 3] = np.nan
     clean = run(qkv, kv, batch)[0][:1]
@@ -119,7 +140,7 @@ def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, is_native):
     assert np.array_equal(run(qkv, left, batch)[0][:1], clean)
 
 
-def test_queries_and_keys_are_rotated_and_values_are_not(is_native):
+def test_queries_and_keys_are_rotated_and_values_are_not(body):
     """Feature i with feature i + 8, by the angle of the token; both bodies write the same keys."""
     random = np.random.default_rng(0)
     shape, page_size = StepShape(3, 0), 4
@@ -133,8 +154,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not(is_native):
 
     @jax.jit
     def run(qkv, kv):
-        layout = token_layout(batch, page_size, is_native=is_native)
-        out, pages = attend(qkv, rotations, KVPages(kv, None), jnp.int32(0), layout, num_heads=1)
+        out, pages = attend(body, qkv, kv, batch, 0, constants(1, rotations[None], len(kv)))
         return out, pages.data
 
     out, pages = map(np.asarray, run(qkv, kv))
@@ -151,3 +171,96 @@ def test_queries_and_keys_are_rotated_and_values_are_not(is_native):
         keys, values = pages[0, row + 1, :, 0, : offset + 1].astype(np.float64)
         expected = reference(rotated(q)[row][None], keys[:, None], values[:, None])[0]
         np.testing.assert_allclose(out[row], expected, rtol=2e-5, atol=2e-5)
+
+
+def rms_normed(x, weight, epsilon=1e-5):
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon) * weight
+
+
+FAMILIES = {
+    "a window": {"windows": [40, 0]},
+    "a window of one token": {"windows": [1, 0]},
+    "a window in another layer": {"windows": [0, 40]},
+    "a soft cap and a scale": {"softcap": 3.0, "scale": 0.7},
+    "norms of each head": {"norms": "each"},
+    "norms over all heads": {"norms": "all"},
+    "rotation of a part": {"rotary_dim": 8},
+    "no rotation in this layer": {"tables": [-1, 0]},
+    "no rotation in any layer": {"tables": [-1, -1]},
+    "a table of its own": {"tables": [1, 0], "num_tables": 2},
+    "all at once": {
+        "windows": [40, 0], "softcap": 3.0, "scale": 0.7, "norms": "each", "rotary_dim": 8, "tables": [1, -1],
+        "num_tables": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_families_of_models_need(family, body):
+    """A prompt in two tiles and then decode rows, in layer 0, against float64 attention over the whole sequence."""
+    wanted = FAMILIES[family]
+    random = np.random.default_rng(1)
+    num_heads, num_kv_heads, page_size, length = 4, 2, 16, 2 * TILE_SIZE
+    rotary_dim, norms = wanted.get("rotary_dim", HEAD_DIM), wanted.get("norms")
+    angles = random.uniform(-3, 3, (wanted.get("num_tables", 1), length, rotary_dim // 2))
+    q_weight, k_weight = (
+        random.uniform(0.5, 1.5, (NUM_LAYERS, HEAD_DIM * (heads if norms == "all" else 1))).astype(np.float32)
+        for heads in (num_heads, num_kv_heads)
+    )
+    options = {
+        "tables": np.array(wanted.get("tables", [0, 0]), np.int32),
+        "windows": np.array(wanted.get("windows", [0, 0]), np.int32),
+        "softcap": wanted.get("softcap", 0.0),
+        "scale": wanted.get("scale", HEAD_DIM**-0.5),
+        "q_norm": Norm(jnp.asarray(q_weight), 1e-5) if norms else None,
+        "k_norm": Norm(jnp.asarray(k_weight), 1e-5) if norms else None,
+    }
+    num_pages = 2 * pages_per_block(page_size)
+    qkv = random.standard_normal((length, num_heads + 2 * num_kv_heads, HEAD_DIM)).astype(np.float32)
+    kv = np.zeros((NUM_LAYERS, 1 + num_pages, 2, num_kv_heads, page_size, HEAD_DIM), np.float32)
+    table = 1 + random.permutation(num_pages)
+
+    @jax.jit
+    def run(qkv, kv, batch, rotations):
+        return attend(body, qkv, kv, batch, 0, constants(num_heads, rotations, NUM_LAYERS, **options))
+
+    def step(shape, starts, lengths, kv, tokens):
+        batch = StepBatch.padding(shape, 1, num_pages)
+        batch.rows[:, START], batch.rows[:, NUM_TOKENS] = starts, lengths
+        batch.page_table[:] = table
+        turns = np.concatenate([np.cos(angles[:, tokens]), np.sin(angles[:, tokens])], axis=2).astype(np.float32)
+        out, pages = run(qkv[tokens].reshape(len(tokens), -1), kv, batch, turns)
+        return np.asarray(out), np.asarray(pages.data)
+
+    num_decoded = 3
+    end = length - num_decoded
+    whole, kv = step(StepShape(0, 2), [0, TILE_SIZE], [TILE_SIZE, end - TILE_SIZE], kv, np.arange(length))
+    outputs = [whole[:end]]
+    for position in range(end, length):
+        out, kv = step(StepShape(1, 0), [position], [1], kv, np.array([position]))
+        outputs.append(out)
+
+    q, k, v = np.split(qkv.astype(np.float64), [num_heads, num_heads + num_kv_heads], axis=1)
+    if norms == "each":
+        q, k = rms_normed(q, q_weight[0]), rms_normed(k, k_weight[0])
+    elif norms == "all":
+        q = rms_normed(q.reshape(length, -1), q_weight[0]).reshape(q.shape)
+        k = rms_normed(k.reshape(length, -1), k_weight[0]).reshape(k.shape)
+
+    def rotated(x):
+        if options["tables"][0] < 0:
+            return x
+        half = rotary_dim // 2
+        turned = (x[..., :half] + 1j * x[..., half:rotary_dim]) * np.exp(1j * angles[options["tables"][0]])[:, None]
+        return np.concatenate([turned.real, turned.imag, x[..., rotary_dim:]], axis=-1)
+
+    group = num_heads // num_kv_heads
+    scores = np.einsum("qhd,khd->hqk", rotated(q), np.repeat(rotated(k), group, axis=1)) * options["scale"]
+    if options["softcap"]:
+        scores = options["softcap"] * np.tanh(scores / options["softcap"])
+    distance = np.arange(length)[:, None] - np.arange(length)
+    scores = np.where((distance >= 0) & (distance < (options["windows"][0] or length)), scores, -np.inf)
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    expected = np.einsum("hqk,khd->qhd", shares, np.repeat(v, group, axis=1)).reshape(length, -1)
+    np.testing.assert_allclose(np.concatenate(outputs), expected, rtol=5e-5, atol=5e-5)

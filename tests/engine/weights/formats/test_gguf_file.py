@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 
-from engine.weights.formats.gguf_file import GGUFFile, GGUFFileError
+from engine.border.errors import ModelError
+from engine.weights.formats.gguf_file import GGUFFile
 
 SCALARS: list[tuple[str, Any, GGUFValueType]] = [
     ("uint8", 200, GGUFValueType.UINT8),
@@ -130,12 +131,12 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path, with_tensors: bool) -> N
     assert GGUFFile(cut).value("text") == "wave é 🌊"
     for length in range(len(whole)):
         cut.write_bytes(whole[:length])
-        with pytest.raises(GGUFFileError, match=r"cut\.gguf is no GGUF file, or it is damaged or cut short"):
+        with pytest.raises(ModelError, match=r"cut\.gguf is no GGUF file, or it is damaged or cut short"):
             GGUFFile(cut)
 
 
 def test_damage_is_refused_or_gives_values(tmp_path: Path) -> None:
-    """Whatever byte is wrong: GGUFFileError or some value, nothing else, and no loop over a number made of it."""
+    """Whatever byte is wrong: ModelError or some value, nothing else, and no loop over a number made of it."""
     whole, damaged = pack_file(with_tensors=True), tmp_path / "damaged.gguf"
     for position in range(len(whole)):
         damaged.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
@@ -143,7 +144,7 @@ def test_damage_is_refused_or_gives_values(tmp_path: Path) -> None:
             file = GGUFFile(damaged)
             for key in file.fields:
                 file.value(key)
-        except GGUFFileError:
+        except ModelError:
             continue
 
 
@@ -154,7 +155,7 @@ def test_a_huge_count_is_refused_at_once(tmp_path: Path, count: int, kind: GGUFV
     for num_tensors, num_fields, rest in ((0, 1, field), (0, count, b""), (count, 0, b"")):
         path = tmp_path / "huge.gguf"
         path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, num_tensors, num_fields) + rest + b"\0" * 64)
-        with pytest.raises(GGUFFileError):
+        with pytest.raises(ModelError):
             GGUFFile(path)
 
 
@@ -168,7 +169,7 @@ def test_other_versions_byte_orders_and_formats_are_refused(tmp_path: Path) -> N
         (b"", "empty"),
     ):
         path.write_bytes(data)
-        with pytest.raises(GGUFFileError, match=words):
+        with pytest.raises(ModelError, match=words):
             GGUFFile(path)
 
 
@@ -176,7 +177,7 @@ def test_a_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "text.gguf"
     field = struct.pack("<Q", 1) + b"k" + struct.pack("<I", GGUFValueType.STRING) + struct.pack("<Q", 1) + b"\xff"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + field)
-    with pytest.raises(GGUFFileError, match="the field k is not UTF-8"):
+    with pytest.raises(ModelError, match="the field k is not UTF-8"):
         GGUFFile(path).value("k")
 
 

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from engine.weights.formats.model_folder import JsonFile, ModelFolder, ModelFolderError
+from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 VALUES = {"text": "x", "flag": False, "count": 3, "share": 0.5, "table": {"inner": 1}, "none": None, "list": [1]}
 
@@ -26,7 +27,7 @@ def test_values_by_their_kind(file):
 def test_null_counts_as_absent(file, key):
     assert [file.text(key), file.flag(key), file.table(key), file.positive_number(key)] == [None] * 4
     assert file.integer(key, least=0) is None
-    with pytest.raises(ModelFolderError, match=f"config.json lacks {key}"):
+    with pytest.raises(ModelError, match=f"config.json lacks {key}"):
         file.required_integer(key, least=0)
 
 
@@ -45,7 +46,7 @@ def test_null_counts_as_absent(file, key):
     ],
 )
 def test_wrong_kinds_are_named(file, ask, words):
-    with pytest.raises(ModelFolderError, match=words):
+    with pytest.raises(ModelError, match=words):
         ask(file)
 
 
@@ -62,5 +63,5 @@ def test_files_of_a_folder(tmp_path):
     assert folder.config.value("a") == 1
     assert (folder.text("text"), folder.text("missing"), folder.json("missing")) == ("é", None, None)
     assert folder.file("pipe") is None  # which would wait for a writer
-    with pytest.raises(ModelFolderError, match="cannot be read"):
+    with pytest.raises(ModelError, match="cannot be read"):
         folder.file("x" * 5000)

@@ -1,23 +1,21 @@
 #include "attention/attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <vector>
 
-#include "isa/isa.h"
 #include "attention/key_block.h"
+#include "attention/placement.h"
 #include "attention/running_softmax.h"
+#include "isa/isa.h"
 #include "runtime/scratch.h"
-#include "isa/vectors.h"
 
 namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kSplitKeys = 512;  // contexts of single rows are split into so many keys for the threads
+constexpr int kSplitKeys = 512;  // the threads share the context of a single row in parts of so many keys
 
-// Queries of one key head, of one row of the step, and the keys they are to see.
+// Queries of some key heads and tokens of one row of the step, and the keys that they are to see.
 struct Item {
   const StepRow* row;
   int64_t head, end_head;      // key heads
@@ -25,58 +23,6 @@ struct Item {
   int64_t first_key, end_key;  // positions
   int64_t partial;             // index of its first head's partial result, or -1 where this item is the whole
 };
-
-// Rotates pairs (i, i + head_dim / 2) (Su et al., "RoFormer", 2021).
-void rotate(const float* x, const float* rotation, int64_t head_dim, float scale, float* out) {
-  const int64_t half = head_dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const float c = rotation[i], s = rotation[half + i], a = x[i], b = x[half + i];
-    out[i] = (a * c - b * s) * scale;
-    out[half + i] = (b * c + a * s) * scale;
-  }
-}
-
-void write_vector(const Pages& p, int64_t vector, const float* x) {
-  const int64_t at = vector * p.head_dim;
-  if (p.type == PageType::kFloat32) {
-    std::memcpy(static_cast<float*>(p.data) + at, x, p.head_dim * sizeof(float));
-  } else if (p.type == PageType::kBfloat16) {
-    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bf16(static_cast<uint16_t*>(p.data) + at + i, load(x + i));
-  } else {  // symmetric, one scale for each token and head
-    const float scale = largest_magnitude(x, p.head_dim) / kInt8Max;
-    const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
-    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bytes(static_cast<int8_t*>(p.data) + at + i, mul(load(x + i), inverse));
-    p.scales[vector] = scale + not_finite(x, p.head_dim);
-  }
-}
-
-// One token: its queries, rotated and scaled, into `queries`; its keys and values into their page.
-void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, std::byte* queries) {
-  const int64_t d = pages.head_dim;
-  const float* qkv = in.qkv + token * (in.num_heads + 2 * pages.num_heads) * d;
-  const float* rotation = in.rotations + token * d;
-  // The softmax is of powers of two, which the scale of the queries accounts for.
-  const float scale = 1.44269504f / std::sqrt(static_cast<float>(d));
-  alignas(64) float rotated[kLargestHead];
-  for (int64_t head = 0; head < in.num_heads; ++head) {
-    rotate(qkv + head * d, rotation, d, scale, rotated);
-    const int64_t at = (token * in.num_heads + head) * d;
-    if (pages.type == PageType::kFloat32) {
-      std::memcpy(reinterpret_cast<float*>(queries) + at, rotated, d * sizeof(float));
-    } else {
-      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(queries) + at + i, load(rotated + i));
-    }
-  }
-  const int64_t position = row.start + (token - row.first_token);
-  const int64_t index = position / pages.page_size, offset = position % pages.page_size;
-  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_width + index] : 0;
-  if (page <= 0 || page >= pages.num_pages) return;  // the null page is nobody's
-  for (int64_t head = 0; head < pages.num_heads; ++head) {
-    rotate(qkv + (in.num_heads + head) * d, rotation, d, 1.0f, rotated);
-    write_vector(pages, vector_index(pages, page, 0, head, offset), rotated);
-    write_vector(pages, vector_index(pages, page, 1, head, offset), qkv + (in.num_heads + pages.num_heads + head) * d);
-  }
-}
 
 // One call's work, and the memory for it.
 class Attention {
@@ -95,7 +41,7 @@ class Attention {
 
  private:
   static constexpr int64_t kRowsPerItem = 96;  // few enough that a short prompt occupies all threads
-  static constexpr size_t kTokensInline = 4;   // so few are placed, and merged, by the caller itself
+  static constexpr size_t kTokensInline = 4;   // the caller itself places so few, and merges them
   static constexpr int64_t kItemsPerThread = 4;
 
   struct Split {  // a row whose context several items share; partial results are [split][head]
@@ -141,8 +87,8 @@ class Attention {
     items.clear();
     splits.clear();
     num_partials_ = 0;
-    // One item for all heads of a row keeps its thread in one place of memory; where there are few
-    // rows, each head is an item of its own.
+    // One item for all heads of a row keeps its thread in one place of memory. Where there are few rows, each head is
+    // an item of its own.
     const int64_t fair = kItemsPerThread * pool_.num_threads();
     const int64_t heads = static_cast<int64_t>(rows_.rows().size()) >= fair ? pages_.num_heads : 1;
     for (const StepRow& row : rows_.rows()) {
@@ -248,9 +194,10 @@ class Attention {
         visible[r] = static_cast<int>(std::clamp<int64_t>(position - first + 1, 0, kBlockKeys));
         hidden[r] = static_cast<int>(std::clamp<int64_t>(first_visible(position) - first, 0, kBlockKeys));
       }
-      if (visible[rows - 1] == 0) continue;  // the last row is that of the latest token
+      // The last row is that of the latest token and the first one that of the earliest, so none of them sees a key.
+      if (visible[rows - 1] == 0 || hidden[0] == kBlockKeys) continue;
       const State part{state.best + begin, state.total + begin, state.mix + begin * d};
-      attend_rows(pages_, block, num_keys, rows, queries, hidden, visible, part);
+      attend_rows(pages_, block, num_keys, in_.softcap, rows, queries, hidden, visible, part);
     }
   }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "isa/isa.h"
+#include "vectors/elementary.h"
 
 namespace eagre {
 namespace {
@@ -15,11 +16,25 @@ constexpr int kLanes = 16;
 constexpr int kKeyVectors = kBlockKeys / kLanes;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// R query rows against one block of which they see the keys from hidden[r] to visible[r] - 1. A
-// row that sees none keeps its state bit for bit.
-template <bool kIsFloat, int R>
-void attend_block(const Block& block, bool has_scales, int head_dim, int num_keys, const std::byte* const* queries,
-                  const int* hidden, const int* visible, State state) {
+// What the query rows of one call have in common.
+struct Call {
+  const Block& block;
+  bool has_scales;
+  int head_dim, num_keys;
+  float softcap;  // of scores in powers of two
+  const std::byte* const* queries;
+  const int* hidden;
+  const int* visible;
+};
+
+template <bool kIsFloat, bool kIsCapped, int R>
+void attend_block(const Call& call, State state) {
+  const Block& block = call.block;
+  const bool has_scales = call.has_scales;
+  const int head_dim = call.head_dim, num_keys = call.num_keys;
+  const std::byte* const* queries = call.queries;
+  const int* hidden = call.hidden;
+  const int* visible = call.visible;
   const int num_words = kIsFloat ? head_dim : head_dim / 2;
   Floats scores[R][kKeyVectors];
   for (int r = 0; r < R; ++r)
@@ -47,6 +62,10 @@ void attend_block(const Block& block, bool has_scales, int head_dim, int num_key
     Floats most = broadcast(kMinusInfinity);
     for (int v = 0; v < kKeyVectors; ++v) {
       if (has_scales) scores[r][v] = mul(scores[r][v], load(block.key_scales + v * kLanes));
+      if constexpr (kIsCapped) {
+        const Floats cap = broadcast(call.softcap);
+        scores[r][v] = mul(cap, tanh(div(scores[r][v], cap)));
+      }
       const int end = std::clamp(visible[r] - v * kLanes, 0, kLanes);
       const int begin = std::clamp(hidden[r] - v * kLanes, 0, kLanes);
       if (end < kLanes) scores[r][v] = first_lanes(scores[r][v], end, broadcast(kMinusInfinity));
@@ -54,7 +73,7 @@ void attend_block(const Block& block, bool has_scales, int head_dim, int num_key
       most = max(most, scores[r][v]);
     }
     const float best = std::max(state.best[r], largest(most));
-    // Of a row that sees nothing yet both are minus infinity, and their difference is no number.
+    // A row that has seen nothing yet has a best score of minus infinity, and that less itself is no number.
     const float shift = best == kMinusInfinity ? 0.0f : best;
     Floats total = zeros();
     for (int v = 0; v < kKeyVectors; ++v) {
@@ -107,28 +126,26 @@ void attend_block(const Block& block, bool has_scales, int head_dim, int num_key
   }
 }
 
-template <bool kIsFloat>
-void attend_some(int count, const Block& block, bool has_scales, int head_dim, int num_keys,
-                 const std::byte* const* queries, const int* hidden, const int* visible, State state) {
+template <bool kIsFloat, bool kIsCapped>
+void attend_some(int count, const Call& call, State state) {
   switch (count) {
-    case 1: return attend_block<kIsFloat, 1>(block, has_scales, head_dim, num_keys, queries, hidden, visible, state);
-    case 2: return attend_block<kIsFloat, 2>(block, has_scales, head_dim, num_keys, queries, hidden, visible, state);
-    case 3: return attend_block<kIsFloat, 3>(block, has_scales, head_dim, num_keys, queries, hidden, visible, state);
-    default: return attend_block<kIsFloat, kMostRows>(block, has_scales, head_dim, num_keys, queries, hidden, visible, state);
+    case 1: return attend_block<kIsFloat, kIsCapped, 1>(call, state);
+    case 2: return attend_block<kIsFloat, kIsCapped, 2>(call, state);
+    case 3: return attend_block<kIsFloat, kIsCapped, 3>(call, state);
+    default: return attend_block<kIsFloat, kIsCapped, kMostRows>(call, state);
   }
 }
 
 }  // namespace
 
-void attend_rows(const Pages& pages, const Block& block, int num_keys, int count, const std::byte* const* queries,
-                 const int* hidden, const int* visible, State state) {
-  const bool has_scales = pages.type == PageType::kInt8;
-  const int head_dim = static_cast<int>(pages.head_dim);
-  if (pages.type == PageType::kFloat32) {
-    attend_some<true>(count, block, has_scales, head_dim, num_keys, queries, hidden, visible, state);
-  } else {
-    attend_some<false>(count, block, has_scales, head_dim, num_keys, queries, hidden, visible, state);
-  }
+void attend_rows(const Pages& pages, const Block& block, int num_keys, float softcap, int count,
+                 const std::byte* const* queries, const int* hidden, const int* visible, State state) {
+  const Call call{block, pages.type == PageType::kInt8, static_cast<int>(pages.head_dim), num_keys, softcap * kLog2E,
+                  queries, hidden, visible};
+  const bool is_float = pages.type == PageType::kFloat32, is_capped = softcap > 0.0f;
+  const auto attend = is_float ? (is_capped ? attend_some<true, true> : attend_some<true, false>)
+                               : (is_capped ? attend_some<false, true> : attend_some<false, false>);
+  attend(count, call, state);
 }
 
 void clear(State s, int64_t count, int64_t head_dim) {

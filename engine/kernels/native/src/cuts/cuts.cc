@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "vectors/elementary.h"
+
 namespace eagre {
 namespace {
 

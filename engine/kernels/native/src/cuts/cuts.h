@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "sampling/padded_row.h"
+#include "vectors/padded_row.h"
 #include "cuts/threshold.h"
 
 namespace eagre {

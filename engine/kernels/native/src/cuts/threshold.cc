@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "sampling/padded_row.h"
+#include "vectors/padded_row.h"
 
 namespace eagre {
 namespace {

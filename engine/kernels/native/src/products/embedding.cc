@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "products/format.h"
 #include "isa/isa.h"
+#include "products/format.h"
 
 namespace eagre {
 namespace {
@@ -44,19 +44,19 @@ float number_at(Format format, const std::byte* numbers, int lane, int input) {
 
 }  // namespace
 
-void unpack_output(const Matrix& matrix, int64_t index, float* to) {
+void unpack_output(const Matrix& matrix, int64_t index, float scale, float* to) {
   const size_t bytes = block_bytes(matrix.format);
   const std::byte* block = matrix.blocks + index / kTile * matrix.num_groups * bytes;
   const int lane = static_cast<int>(index % kTile);
   for (int group = 0; group < matrix.num_groups; ++group, block += bytes, to += kGroup) {
     const std::byte* numbers = block + numbers_offset(matrix.format);
     const bool scaled = is_integer(matrix.format);
-    const float scale = scaled ? half_at(block, lane) : 1.0f;
+    const float step = scaled ? half_at(block, lane) : 1.0f;
     const float minimum = has_minima(matrix.format) ? half_at(block + kHalves, lane) : 0.0f;
     const int zero = scaled && !has_minima(matrix.format) ? zero_point(matrix.format) : 0;
     for (int i = 0; i < kGroup; ++i) {
       const float number = number_at(matrix.format, numbers, lane, i) - static_cast<float>(zero);
-      to[i] = number * scale + minimum;
+      to[i] = (number * step + minimum) * scale;
     }
   }
 }

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "products/product.h"
+#include "products/matrix.h"
 
 namespace eagre {
 
-// Output `index` of the matrix, a row of [outputs, inputs]: to[num_inputs].
-void unpack_output(const Matrix& matrix, int64_t index, float* to);
+// to[num_inputs] = scale * output `index` of the matrix, which is a row of [outputs, inputs].
+void unpack_output(const Matrix& matrix, int64_t index, float scale, float* to);
 
 }  // namespace eagre

@@ -9,12 +9,12 @@
 namespace eagre {
 namespace {
 
-// Groups that are unpacked at a time, so that they and the rows' groups stay in the first cache.
+// So many groups are unpacked at a time, so that they and the rows' groups stay in the first cache.
 constexpr int kChunkGroups = 24;
 constexpr int kStoredTiles = 4;        // neighbours whose results are stored together
-constexpr int kTasksPerThread = 8;     // enough that a thread put aside by the system is not waited for long
+constexpr int kTasksPerThread = 8;     // enough that a thread that the system puts aside is not waited for long
 constexpr int kVectorsOfBytes = kGroup * kTile / 64;
-constexpr int kPrefetchBytes = 4096;   // ahead in the stream of weights; a hardware stream ends at each page
+constexpr int kPrefetchBytes = 4096;   // ahead in the stream of weights: what the hardware prefetches ends at each page
 
 // A group of a tile as the integer kernel takes it.
 struct alignas(64) UnpackedGroup {
@@ -147,12 +147,10 @@ void accumulate_rows(int rows, const Span& span, float* totals) {
   }
 }
 
-// Sums of one tile and all rows, totals: [rows][kTile].
+// Sums of one tile and all rows are added to totals: [rows][kTile].
 template <Format F>
-void multiply_tile(const Activations& x, const std::byte* blocks, UnpackedGroup* unpacked, float* totals) {
+void multiply_tile(const PackedRows& x, const std::byte* blocks, UnpackedGroup* unpacked, float* totals) {
   const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
-  const int padded = (num_blocks - 1) * kBlockRows + x.rows_of(num_blocks - 1);
-  std::memset(totals, 0, sizeof(float) * kTile * padded);
   const bool unpacks = is_nibbles(F) && num_blocks > 1;
   const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {
@@ -181,7 +179,7 @@ void multiply_tile(const Activations& x, const std::byte* blocks, UnpackedGroup*
   }
 }
 
-void multiply_any_tile(const Activations& x, const Matrix& w, int64_t tile, UnpackedGroup* unpacked, float* totals) {
+void multiply_any_tile(const PackedRows& x, const Matrix& w, int64_t tile, UnpackedGroup* unpacked, float* totals) {
   const std::byte* blocks = w.blocks + tile * w.num_groups * block_bytes(w.format);
   switch (w.format) {
     case Format::kFloat32: return multiply_tile<Format::kFloat32>(x, blocks, unpacked, totals);
@@ -193,23 +191,29 @@ void multiply_any_tile(const Activations& x, const Matrix& w, int64_t tile, Unpa
   }
 }
 
-Floats silu(Floats x) {
-  constexpr float kLog2E = 1.44269504f;
-  const Floats e = exp2(mul(sub(zeros(), abs(x)), broadcast(kLog2E)));
-  const Floats positive = max(x, zeros()), negative = sub(x, positive);
-  return div(fma(negative, e, positive), add(broadcast(1.0f), e));
+// What the sums of a tile begin with: the biases of its outputs, from `first` on.
+void start_totals(const PackedRows& x, const Output& y, const float* bias, int64_t first, float* totals) {
+  const int num_blocks = x.num_blocks(), padded = (num_blocks - 1) * kBlockRows + x.rows_of(num_blocks - 1);
+  if (bias == nullptr) {
+    std::memset(totals, 0, sizeof(float) * kTile * padded);
+    return;
+  }
+  float of_tile[kTile] = {};  // the last tile may reach beyond the outputs
+  std::copy_n(bias + first, std::min<int64_t>(kTile, y.num_outputs - first), of_tile);
+  for (int row = 0; row < padded; ++row) store(totals + row * kTile, load(of_tile));
 }
 
-// Stores the results of neighbouring tiles, row by row: single tiles of many rows would be as
-// many short writes to distant lines. totals: [count][rows][kTile]; partners likewise, or null.
-void store_tiles(const Activations& x, const Output& y, int64_t first, int count, size_t totals_size,
+// Stores the results of neighbouring tiles row by row: stored tile by tile, many rows would be as many short writes to
+// distant lines. totals: [count][rows][kTile]; partners likewise, or null.
+template <Finish F>
+void store_tiles(const PackedRows& x, const Output& y, int64_t first, int count, size_t totals_size,
                  const float* totals, const float* partners) {
   for (int row = 0; row < x.num_rows(); ++row) {
     for (int i = 0; i < count; ++i) {
       const int64_t column = (first + i) * kTile;
       const size_t from = i * totals_size + size_t{1} * row * kTile;
-      Floats value = load(totals + from);
-      if (partners != nullptr) value = mul(silu(value), load(partners + from));
+      Floats value = finish<F>(load(totals + from), y.scale, y.softcap);
+      if (partners != nullptr) value = mul(value, load(partners + from));
       const int64_t at = y.index[row] * y.num_outputs + column;
       const int width = static_cast<int>(std::min<int64_t>(kTile, y.num_outputs - column));
       if (width == kTile) {
@@ -224,9 +228,23 @@ void store_tiles(const Activations& x, const Output& y, int64_t first, int count
   }
 }
 
+using StoreTiles = decltype(&store_tiles<Finish::kNone>);
+
+StoreTiles store_tiles_of(Finish finish) {
+  switch (finish) {
+    case Finish::kNone: return store_tiles<Finish::kNone>;
+    case Finish::kSilu: return store_tiles<Finish::kSilu>;
+    case Finish::kGeluTanh: return store_tiles<Finish::kGeluTanh>;
+    case Finish::kGeluErf: return store_tiles<Finish::kGeluErf>;
+    case Finish::kScaled: return store_tiles<Finish::kScaled>;
+    case Finish::kCapped: return store_tiles<Finish::kCapped>;
+  }
+  return store_tiles<Finish::kNone>;
+}
+
 }  // namespace
 
-void multiply(Pool& pool, const Activations& x, const Matrix& weights, const Output& y) {
+void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Output& y) {
   static Scratch& unpacked_memory = *new Scratch;  // the caller holds the pool
   static Scratch& totals_memory = *new Scratch;
   const int threads = pool.num_threads(), parts = y.is_gated ? 2 : 1;
@@ -234,6 +252,8 @@ void multiply(Pool& pool, const Activations& x, const Matrix& weights, const Out
   UnpackedGroup* unpacked = unpacked_memory.take<UnpackedGroup>(size_t{1} * threads * kChunkGroups);
   float* totals = totals_memory.take<float>(threads * 2 * kStoredTiles * totals_size);
 
+  const StoreTiles store_results = store_tiles_of(y.finish);
+  const float* partner_bias = y.bias == nullptr ? nullptr : y.bias + y.num_outputs;
   const int64_t num_results = weights.num_tiles / parts;
   const int64_t fair = num_results / (threads * kTasksPerThread);
   const int64_t per_task =
@@ -246,10 +266,14 @@ void multiply(Pool& pool, const Activations& x, const Matrix& weights, const Out
     for (int64_t first = task * per_task; first < end; first += kStoredTiles) {
       const int count = static_cast<int>(std::min<int64_t>(kStoredTiles, end - first));
       for (int i = 0; i < count; ++i) {
-        multiply_any_tile(x, weights, (first + i) * parts, mine, sums + i * totals_size);
-        if (y.is_gated) multiply_any_tile(x, weights, (first + i) * parts + 1, mine, partners + i * totals_size);
+        const int64_t tile = first + i;
+        start_totals(x, y, y.bias, tile * kTile, sums + i * totals_size);
+        multiply_any_tile(x, weights, tile * parts, mine, sums + i * totals_size);
+        if (!y.is_gated) continue;
+        start_totals(x, y, partner_bias, tile * kTile, partners + i * totals_size);
+        multiply_any_tile(x, weights, tile * parts + 1, mine, partners + i * totals_size);
       }
-      store_tiles(x, y, first, count, totals_size, sums, y.is_gated ? partners : nullptr);
+      store_results(x, y, first, count, totals_size, sums, y.is_gated ? partners : nullptr);
     }
   });
 }

@@ -1,6 +1,6 @@
 #include "sampling/draw.h"
 
-#include "sampling/padded_row.h"
+#include "vectors/padded_row.h"
 
 namespace eagre {
 

@@ -9,7 +9,7 @@
 #include "cuts/cuts.h"
 #include "sampling/draw.h"
 #include "sampling/logprobs.h"
-#include "sampling/padded_row.h"
+#include "vectors/padded_row.h"
 #include "processors/repetition.h"
 #include "sampling/sample_columns.h"
 #include "runtime/scratch.h"

@@ -1,0 +1,40 @@
+"""What came of every attack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Counts outcomes by attack; an answer that no attack asked for is kept as a failure."""
+
+    outcomes: dict[str, Counter[str]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def note(self, attack: str, outcome: str) -> None:
+        """Counts one outcome."""
+        self.outcomes.setdefault(attack, Counter())[outcome] += 1
+
+    def note_status(self, attack: str, status: int, expected: tuple[int, ...]) -> None:
+        """Counts an HTTP status; any other than the expected ones is a failure."""
+        self.note(attack, str(status))
+        if status not in expected:
+            self.fail(f"{attack}: status {status}, expected {' or '.join(map(str, expected))}")
+
+    def fail(self, sentence: str) -> None:
+        """Keeps a failure; equal ones once."""
+        if sentence not in self.failures:
+            self.failures.append(sentence)
+
+    @property
+    def num_attacks(self) -> int:
+        return sum(sum(counts.values()) for counts in self.outcomes.values())
+
+    def rows(self) -> list[str]:
+        """One line for each attack."""
+        return [
+            f"{name:>26}  " + ", ".join(f"{outcome} {count:,}" for outcome, count in sorted(counts.items()))
+            for name, counts in sorted(self.outcomes.items())
+        ]

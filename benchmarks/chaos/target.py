@@ -1,0 +1,64 @@
+"""The server under attack, as the attackers see it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from benchmarks.chaos.ledger import Ledger
+
+KEY = "chaos-key-of-everybody"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an attack needs: where the server is, a session with a valid key, chance, and where to note outcomes."""
+
+    url: str
+    session: aiohttp.ClientSession
+    draw: random.Random
+    ledger: Ledger
+    max_body_bytes: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return parts.hostname, parts.port
+
+    def prompt(self) -> str:
+        """Some share a beginning, so that the prefix cache is at work; some are long, so that pages run out."""
+        words = ["tide", "river", "moon", "salt", "wave", "stone", "harbour", "wind"]
+        start = "The log of the harbour master says: " * self.draw.choice([0, 0, 1, 20])
+        return start + " ".join(self.draw.choices(words, k=self.draw.randint(1, 60)))
+
+    def body(self, **more: Any) -> dict[str, Any]:
+        """A valid completion of random shape."""
+        body: dict[str, Any] = {"prompt": self.prompt(), "max_tokens": self.draw.randint(1, 60), "stream": True}
+        if self.draw.random() < 0.3:
+            body["temperature"] = self.draw.choice([0.0, 0.5, 1.0])
+        if self.draw.random() < 0.1:
+            body["logprobs"] = self.draw.randint(0, 5)
+        if self.draw.random() < 0.1:
+            body["n"] = self.draw.randint(2, 4)
+        if self.draw.random() < 0.1:
+            body["stop"] = ["e", "harbour w"]
+        if self.draw.random() < 0.1:
+            body["priority"] = self.draw.randint(0, 5)
+        return body | more
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A bare connection, for what no HTTP library would send."""
+        return await asyncio.open_connection(*self.address)
+
+    def head(self, method: str, path: str, *lines: str) -> bytes:
+        """The head of a request with a valid key."""
+        host, port = self.address
+        every = (f"{method} {path} HTTP/1.1", f"Host: {host}:{port}", f"Authorization: Bearer {KEY}", *lines)
+        return "\r\n".join(every).encode() + b"\r\n\r\n"

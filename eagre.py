@@ -1,0 +1,86 @@
+"""Eagre in Python: a model in this process, without a server.
+
+    from eagre import LLM, SamplingParams
+
+    with LLM("smollm2-135m-instruct") as llm:
+        print(llm.generate("Once upon a time", SamplingParams(max_tokens=64)).text)
+
+This module is the public face: a program that imports Eagre's names from here is not affected when
+a file of Eagre moves. docs/offline.md tells how they are used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from engine.border.config import EngineConfig, ModelInfo
+from engine.border.types import EngineError, EngineStats, FinishReason, TokenLogprobs
+from sampling.host.params import InvalidParameter, SamplingParams
+from server.startup.model_store import ModelStoreError
+
+if TYPE_CHECKING:
+    from server.answering.choice import Delta
+    from server.answering.generation import Answer, Usage
+    from server.offline.batch import BatchProgress
+    from server.offline.llm import LLM
+    from server.offline.output import Output
+    from server.offline.saved_llm import SavedLLMError
+    from server.offline.text_stream import TextStream
+
+    __version__: str
+
+__all__ = [
+    "LLM",
+    "Answer",
+    "BatchProgress",
+    "Delta",
+    "EngineConfig",
+    "EngineError",
+    "EngineStats",
+    "FinishReason",
+    "InvalidParameter",
+    "ModelInfo",
+    "ModelStoreError",
+    "Output",
+    "SamplingParams",
+    "SavedLLMError",
+    "TextStream",
+    "TokenLogprobs",
+    "Usage",
+    "__version__",
+]
+
+# These modules are imported when one of their names is first asked for, because what they need takes most of a
+# second to import. Type checkers read the imports above instead.
+_IMPORTED_LATE = {
+    "LLM": "server.offline.llm",
+    "Answer": "server.answering.generation",
+    "BatchProgress": "server.offline.batch",
+    "Delta": "server.answering.choice",
+    "Output": "server.offline.output",
+    "SavedLLMError": "server.offline.saved_llm",
+    "TextStream": "server.offline.text_stream",
+    "Usage": "server.answering.generation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """
+    Raises:
+        AttributeError: the module has no such name.
+    """
+    if name == "__version__":
+        from server.startup.version import eagre_version
+
+        value: Any = eagre_version()
+    elif name in _IMPORTED_LATE:
+        value = getattr(import_module(_IMPORTED_LATE[name]), name)
+    else:
+        raise AttributeError(f"module 'eagre' has no attribute {name!r}")
+    globals()[name] = value  # the next use does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,176 @@
+"""What a field of a configuration says about itself: its help, its limit, and how it is read from text.
+
+`EngineConfig` and the server's settings declare their fields with `setting`. Flags, environment
+variables, `--help` and the checks are made from these declarations; nothing here knows a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+_METADATA = "setting"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Which values of the right type a setting accepts."""
+
+    holds: Callable[[Any], bool]
+    demand: str  # what an error says behind the refused value
+
+
+def one_of(*choices: str) -> Limit:
+    """One of two or more words."""
+    return Limit(lambda value: value in choices, f"it must be {', '.join(choices[:-1])} or {choices[-1]}")
+
+
+def at_least(least: int, reason: str = "") -> Limit:
+    """A smallest value, and why it is that one where this is not obvious."""
+    return Limit(lambda value: value >= least, f"it must be at least {least}" + (f" ({reason})" if reason else ""))
+
+
+def from_to(least: float, most: float) -> Limit:
+    """A closed range."""
+    return Limit(lambda value: least <= value <= most, f"it must be from {least} to {most}")
+
+
+NOT_EMPTY = Limit(bool, "it must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of a configuration, as users of flags, variables and keywords meet it."""
+
+    name: str  # of the field, and of the keyword in Python
+    key: str  # names the flag and the variable; it differs from `name` for a switch that turns something off
+    kind: type  # int, float, str, bool, or tuple: texts, separated by commas
+    default: Any  # None: optional, and None is a value too
+    summary: str  # one line for `--help`
+    metavar: str  # stands for the value in the help
+    limit: Limit | None
+
+    @property
+    def is_switch(self) -> bool:
+        """A flag without a value. It changes the default: with a default of True it turns the field off."""
+        return self.kind is bool
+
+    def parse(self, text: str) -> Any:
+        """The field's value that a text under `key` means.
+
+        Raises:
+            ValueError: the text has another form; the message says which form it must have.
+        """
+        try:
+            return self.from_key(_READERS[self.kind](text))
+        except ValueError:
+            raise ValueError(f"it must be {_KIND_NAMES[self.kind]}") from None
+
+    def from_key(self, value: Any) -> Any:
+        """The field's value, from the one that stands under `key`."""
+        return not value if self.is_switch and self.default is True else value
+
+    def problem(self, value: Any) -> str | None:
+        """Why the field may not have this value, as the second half of a sentence; None where it may."""
+        if value is None and self.default is None:
+            return None
+        if not _is_of_kind(value, self.kind):
+            return self.limit.demand if self.limit and self.kind is str else f"it must be {_KIND_NAMES[self.kind]}"
+        return self.limit.demand if self.limit and not self.limit.holds(value) else None
+
+
+def setting(
+    default: Any, summary: str, *, limit: Limit | None = None, metavar: str | None = None, key: str | None = None
+) -> Any:
+    """A dataclass field that is a setting.
+
+    Args:
+        summary: one line for `--help`; the default is added to it there.
+        metavar: what stands for the value in the help; None: the last word of the name.
+        key: the name of flag and variable, with underscores; None: the field's own. A switch whose
+            default is True needs one, because its flag turns the field off.
+    """
+    return field(
+        default=default, metadata={_METADATA: {"summary": summary, "limit": limit, "metavar": metavar, "key": key}}
+    )
+
+
+def settings_of(configuration: type[Any]) -> dict[str, Setting]:
+    """The settings of a dataclass by the names of their fields, in order; its other fields are left out."""
+    kinds = get_type_hints(configuration)
+    found = {}
+    for item in fields(configuration):
+        if _METADATA in item.metadata:
+            said = item.metadata[_METADATA]
+            found[item.name] = Setting(
+                name=item.name,
+                key=said["key"] or item.name,
+                kind=_kind(kinds[item.name]),
+                default=item.default,
+                summary=said["summary"],
+                metavar=said["metavar"] or item.name.split("_")[-1].upper(),
+                limit=said["limit"],
+            )
+    return found
+
+
+def check(configuration: Any) -> None:
+    """Checks each setting of a dataclass by itself.
+
+    Raises:
+        ValueError: a value is of the wrong type or outside its limit; the message names the field.
+    """
+    for name, declared in settings_of(type(configuration)).items():
+        value = getattr(configuration, name)
+        problem = declared.problem(value)
+        if problem is not None:
+            raise ValueError(f"{name} is {value!r}; {problem}")
+
+
+def _kind(hint: Any) -> type:
+    """`int` for `int | None`, `tuple` for `tuple[str, ...]`."""
+    if isinstance(hint, UnionType):
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    kind: type = get_origin(hint) or hint
+    if kind not in _READERS:
+        raise TypeError(f"a setting of type {hint} cannot be read from text")
+    return kind
+
+
+def _is_of_kind(value: Any, kind: type) -> bool:
+    if kind is tuple:
+        return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
+    if kind in (int, float):  # numpy's scalars count; True is no number here
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _read_switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError
+
+
+def _read_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+_READERS: Mapping[type, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    str: str,
+    bool: _read_switch,
+    tuple: _read_names,
+}
+_KIND_NAMES: Mapping[type, str] = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    tuple: "a tuple of strings",
+}

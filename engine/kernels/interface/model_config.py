@@ -1,0 +1,38 @@
+"""The sizes that every model has, whatever its architecture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cache.storage import KVLayout
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of one model. An architecture adds its own constants in a subclass."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int  # of the feed-forward block
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context_length: int  # tokens it was trained for
+
+    @property
+    def q_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def product_inputs(self) -> dict[str, int]:
+        """The widths of the inputs of the model's products, each under a name for messages."""
+        return {"hidden": self.hidden_size, "queries": self.q_size, "intermediate": self.intermediate_size}
+
+    def kv_layout(self, num_pages: int, page_size: int, dtype: str) -> KVLayout:
+        """The layout of this model's pages, of `page_size` tokens each."""
+        return KVLayout(self.num_layers, num_pages, page_size, self.num_kv_heads, self.head_dim, dtype)

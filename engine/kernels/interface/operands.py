@@ -1,0 +1,57 @@
+"""What a model tells a body beside weights and activations: norms, activations, the constants of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import jax
+import numpy as np
+
+
+class NormKind(IntEnum):
+    """How the inputs of a product are normed; the values are those of the native kernels."""
+
+    NONE = 0
+    RMS = 1  # Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019
+    LAYER = 2  # Ba, Kiros and Hinton, "Layer Normalization", 2016
+
+
+class Activation(IntEnum):
+    """What is done to the outputs of a product; the values are those of the native kernels."""
+
+    NONE = 0
+    SILU = 1  # Elfwing et al., "Sigmoid-weighted linear units", 2017
+    GELU_TANH = 2  # the approximation of Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016
+    GELU_ERF = 3  # their exact function
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the last axis, in every layer."""
+
+    weight: jax.Array  # [num_layers, size]
+    epsilon: float
+    kind: NormKind = NormKind.RMS
+    bias: jax.Array | None = None  # [num_layers, size], of a LayerNorm that has one
+
+
+@dataclass(frozen=True)
+class AttentionConstants:
+    """What attention is told of a model, beside queries, keys and values; the same for a whole step.
+
+    Host arrays are constants of the compiled program, so that what a model does not use costs nothing.
+    """
+
+    num_heads: int
+    scale: float  # multiplies the scores
+    # float32[num_tables, num_tokens, rotary_dim]: cosines, then sines, of rotary_dim / 2 angles. The first
+    # rotary_dim features of a head are rotated, feature i with feature i + rotary_dim / 2; the rest pass through.
+    rotations: jax.Array
+    tables: np.ndarray  # int32[num_layers]: which of the rotations a layer uses; -1: it does not rotate
+    windows: np.ndarray  # int32[num_layers]: tokens that a query sees, up to and with its own; 0: all
+    softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
+    # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
+    # or [num_layers, num_heads * head_dim], over all heads at once.
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None

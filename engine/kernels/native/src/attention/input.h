@@ -1,0 +1,28 @@
+// What attention of one layer is computed from, its pages aside.
+#pragma once
+
+#include <cstdint>
+
+namespace eagre {
+
+// Weights of an RMS norm of queries or keys; null where there is none.
+struct HeadNorm {
+  const float* weights;  // [head_dim], or [heads * head_dim] where all heads are normed as one vector
+  bool is_of_all_heads;
+};
+
+struct AttentionInput {
+  const float* qkv;  // [tokens][(num_heads + 2 * key heads) * head_dim]
+  int64_t num_heads;
+  const int32_t* page_table;  // [rows][table_width]
+  int64_t table_width;
+  const float* rotations;  // [tokens][rotary_dim]: cosines, then sines, of half as many angles each
+  int64_t rotary_dim;      // features that are rotated, the first ones of a head; even, 0 for none
+  HeadNorm q_norm, k_norm;
+  float epsilon;      // of the norms
+  float query_scale;  // what queries are multiplied with, so that a softmax of powers of two is that of the scores
+  float softcap;      // of the scores; 0: none
+  int64_t window;     // a query sees so many tokens up to and with its own; 0: all
+};
+
+}  // namespace eagre

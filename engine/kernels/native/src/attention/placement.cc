@@ -1,0 +1,87 @@
+#include "attention/placement.h"
+
+#include <cstring>
+
+#include "isa/isa.h"
+#include "vectors/magnitudes.h"
+#include "vectors/norms.h"
+
+namespace eagre {
+namespace {
+
+constexpr int kLanes = 16;
+
+// Rotates the pairs (i, i + rotary_dim / 2) of a head (Su et al., "RoFormer", 2021); what is behind them passes through.
+void rotate(const float* x, const float* rotation, int64_t rotary_dim, int64_t head_dim, float scale, float* out) {
+  const int64_t half = rotary_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float c = rotation[i], s = rotation[half + i], a = x[i], b = x[half + i];
+    out[i] = (a * c - b * s) * scale;
+    out[half + i] = (b * c + a * s) * scale;
+  }
+  for (int64_t i = rotary_dim; i < head_dim; ++i) out[i] = x[i] * scale;
+}
+
+// Norms, rotates and scales the heads of a token, and calls put(head, float32[head_dim]) for each.
+template <class Put>
+void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token, int64_t first_head, int64_t num_heads,
+                   const Pages& pages, float scale, const Put& put) {
+  const int64_t d = pages.head_dim;
+  const float* x = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + first_head) * d;
+  const float* rotation = in.rotations + token * in.rotary_dim;
+  const float of_all = norm.is_of_all_heads ? inverse_rms(x, num_heads * d, in.epsilon) : 0.0f;
+  alignas(64) float normed[kLargestHead], rotated[kLargestHead];
+  for (int64_t head = 0; head < num_heads; ++head, x += d) {
+    const float* from = x;
+    if (norm.weights != nullptr) {
+      const float factor = norm.is_of_all_heads ? of_all : inverse_rms(x, d, in.epsilon);
+      scale_by(x, factor, norm.weights + (norm.is_of_all_heads ? head * d : 0), d, normed);
+      from = normed;
+    }
+    rotate(from, rotation, in.rotary_dim, d, scale, rotated);
+    put(head, rotated);
+  }
+}
+
+void write_vector(const Pages& p, int64_t vector, const float* x) {
+  const int64_t at = vector * p.head_dim;
+  if (p.type == PageType::kFloat32) {
+    std::memcpy(static_cast<float*>(p.data) + at, x, p.head_dim * sizeof(float));
+  } else if (p.type == PageType::kBfloat16) {
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bf16(static_cast<uint16_t*>(p.data) + at + i, load(x + i));
+  } else {  // symmetric, one scale for each token and head
+    const float scale = largest_magnitude(x, p.head_dim) / kInt8Max;
+    const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) {
+      store_bytes(static_cast<int8_t*>(p.data) + at + i, mul(load(x + i), inverse));
+    }
+    p.scales[vector] = scale + not_finite(x, p.head_dim);
+  }
+}
+
+}  // namespace
+
+void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, std::byte* queries) {
+  const int64_t d = pages.head_dim;
+  for_each_head(in, in.q_norm, token, 0, in.num_heads, pages, in.query_scale, [&](int64_t head, const float* query) {
+    const int64_t at = (token * in.num_heads + head) * d;
+    if (pages.type == PageType::kFloat32) {
+      std::memcpy(reinterpret_cast<float*>(queries) + at, query, d * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(queries) + at + i, load(query + i));
+    }
+  });
+  const int64_t position = row.start + (token - row.first_token);
+  const int64_t index = position / pages.page_size, offset = position % pages.page_size;
+  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_width + index] : 0;
+  if (page <= 0 || page >= pages.num_pages) return;  // the null page is nobody's
+  for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, [&](int64_t head, const float* key) {
+    write_vector(pages, vector_index(pages, page, 0, head, offset), key);
+  });
+  const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * d;
+  for (int64_t head = 0; head < pages.num_heads; ++head) {
+    write_vector(pages, vector_index(pages, page, 1, head, offset), values + head * d);
+  }
+}
+
+}  // namespace eagre

@@ -1,0 +1,25 @@
+// How large the numbers of a vector of float32 are, whose length is a multiple of 16.
+#pragma once
+
+#include <cstdint>
+
+#include "isa/isa.h"
+
+namespace eagre {
+
+constexpr float kInt8Max = 127.0f;
+
+inline float largest_magnitude(const float* x, int64_t count) {
+  Floats most = zeros();
+  for (int64_t i = 0; i < count; i += 16) most = max(most, abs(load(x + i)));
+  return largest(most);
+}
+
+// 0, or NaN where a value is infinite or NaN: quantised, such a value would look like any other.
+inline float not_finite(const float* x, int64_t count) {
+  Floats trace = zeros();
+  for (int64_t i = 0; i < count; i += 16) trace = fma(load(x + i), zeros(), trace);
+  return sum(trace);
+}
+
+}  // namespace eagre

@@ -1,0 +1,29 @@
+"""Weights as arrays, which XLA multiplies: stacks [num_layers, inputs, outputs], embeddings [vocab, hidden]."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from engine.weights.layout import LayerTensors, Matrix, Precision, stacked_arrays
+from engine.weights.tensors import ModelTensor
+
+
+class ArrayLayout:
+    """A `WeightsLayout` of arrays, in one type for all leaves. Integers of the file become floats."""
+
+    can_quantise = False
+
+    def vector_dtype(self, precision: Precision) -> str:
+        return "float32" if precision.dtype == "auto" else precision.dtype
+
+    def matrix(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Matrix:
+        """[num_layers, inputs, outputs]; the gates of a gated product, then the ups."""
+        return stacked_arrays(layers, self.vector_dtype(precision))
+
+    def embedding(self, tensor: ModelTensor, precision: Precision) -> Matrix:
+        """[vocab, hidden]."""
+        return jnp.asarray(tensor.float32(), self.vector_dtype(precision))
+
+    def dtype_name(self, matrix: jax.Array) -> str:
+        return str(matrix.dtype.name)

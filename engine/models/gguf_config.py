@@ -1,0 +1,63 @@
+"""What the fields of GGUF files of several architectures have in common. Source of the names: the ggml project."""
+
+from __future__ import annotations
+
+from engine.border.errors import ModelError
+from engine.models.folder_config import Sizes
+from engine.weights.formats.gguf_tensors import GGUFTensors
+
+EMBEDDING = "token_embd.weight"  # [vocab, hidden]
+
+
+def read_sizes(file: GGUFTensors) -> Sizes:
+    """The sizes, of which the vocabulary's is that of the embedding.
+
+    Raises:
+        ModelError: one is missing or wrong, or they contradict each other.
+    """
+    fields = file.fields
+    hidden_size = fields.required_integer("embedding_length", least=1)
+    num_heads = fields.required_integer("attention.head_count", least=1)
+    num_kv_heads = fields.integer("attention.head_count_kv") or num_heads
+    if num_heads % num_kv_heads:
+        raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")
+    head_dim = fields.integer("attention.key_length") or hidden_size // num_heads
+    if head_dim % 2:
+        raise ModelError(f"the head dimension is {head_dim}; rotary embedding needs an even one")
+    embedding = file.tensor(EMBEDDING)
+    if embedding is None:
+        raise ModelError(f"the file has no tensor {EMBEDDING!r}")
+    if len(embedding.shape) != 2:
+        raise ModelError(f"{EMBEDDING} is no matrix")
+    num_layers = fields.required_integer("block_count", least=1)
+    if num_layers > len(file.names):
+        raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")
+    return Sizes(
+        vocab_size=embedding.shape[0],
+        hidden_size=hidden_size,
+        intermediate_size=fields.required_integer("feed_forward_length", least=1),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        context_length=fields.required_integer("context_length", least=1),
+    )
+
+
+def read_epsilon(file: GGUFTensors, key: str) -> float:
+    """The epsilon of a norm; it is stored as a float32, from which 1e-5 comes back as 9.99999974e-06."""
+    return float(f"{file.fields.required_positive_number(key):.6g}")
+
+
+def refuse_other_rotations(file: GGUFTensors, head_dim: int) -> None:
+    """
+    Raises:
+        ModelError: the rotary embedding is scaled, or covers a part of the head.
+    """
+    kind = file.fields.value("rope.scaling.type")
+    if kind not in (None, "none"):
+        raise ModelError(f"rotary scaling of type {kind!r} is not served")
+    if "rope_freqs.weight" in file.names:
+        raise ModelError("rotary frequency factors (rope_freqs.weight) are not served")
+    if file.fields.integer("rope.dimension_count") not in (None, head_dim):
+        raise ModelError("a rotary embedding over a part of the head is not served")

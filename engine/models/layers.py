@@ -1,0 +1,42 @@
+"""What the forward passes of architectures share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from cache.storage import KVPages
+
+Carry = tuple[jax.Array, KVPages]
+
+
+def run_layers(layer: Callable[[jax.Array, Carry], Carry], num_layers: int, hidden: jax.Array, kv: KVPages) -> Carry:
+    """What the last layer makes of [num_tokens, hidden], and kv; each layer is told its index, an int32 scalar."""
+    carry: Carry = lax.fori_loop(0, num_layers, layer, (hidden, kv))
+    return carry
+
+
+def rotary_frequencies(rotary_dim: int, theta: float) -> np.ndarray:
+    """Radians a position of each pair of features, float32[rotary_dim / 2] (Su et al., "RoFormer", 2021)."""
+    exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / rotary_dim
+    return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
+
+
+def rotations(positions: jax.Array, *frequencies: np.ndarray) -> jax.Array:
+    """Cosines and then sines of each token's angles, float32[num_tables, num_tokens, rotary_dim].
+
+    Args:
+        positions: int32[num_tokens].
+        frequencies: of each table, float32[rotary_dim / 2].
+    """
+    angles = positions.astype(jnp.float32)[None, :, None] * np.stack(frequencies)[:, None]
+    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+
+
+def in_every_layer(value: int, num_layers: int) -> np.ndarray:
+    """The same constant for all layers, int32[num_layers]."""
+    return np.full(num_layers, value, np.int32)

@@ -1,0 +1,81 @@
+"""What an architecture is: leaves, a forward pass and logits, made from the configuration of a model's file."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import jax
+
+from cache.storage import KVPages
+from engine.kernels.interface.body import Bodies
+from engine.kernels.interface.model_config import ModelConfig
+from engine.kernels.interface.token_layout import TokenLayout
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf
+
+
+@dataclass(frozen=True)
+class Model(ABC):
+    """An architecture with the sizes and constants of one model; its functions are pure.
+
+    Two models of the same architecture and configuration are equal, and compute with the same programs.
+    """
+
+    config: ModelConfig
+
+    # Tensors of a folder that follow from its configuration, which old releases of transformers stored nevertheless.
+    derived_tensors: ClassVar[re.Pattern[str]] = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+    @classmethod
+    @abstractmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        """Reads `config.json` of a folder in Hugging Face's layout.
+
+        Args:
+            tensor_names: of all tensors in the folder.
+
+        Raises:
+            ModelError: a field is missing or wrong, or asks for what is not served.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        """Reads the fields of a GGUF file.
+
+        Raises:
+            ModelError: a field is missing or wrong, or asks for what is not served.
+        """
+
+    @abstractmethod
+    def leaves(self) -> tuple[Leaf, ...]:
+        """All parameters. There are to be few: calling a program costs time for each of them."""
+
+    @abstractmethod
+    def forward(
+        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, bodies: Bodies
+    ) -> tuple[jax.Array, KVPages]:
+        """Runs a step's tokens through all layers.
+
+        Args:
+            params: as `leaves` declares them.
+            tokens: int32[num_tokens].
+            kv: the pages of all layers, updated in place.
+
+        Returns:
+            [num_tokens, hidden], which `logits` takes, and kv.
+        """
+
+    @abstractmethod
+    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, bodies: Bodies) -> jax.Array:
+        """float32[num_sampled_rows, vocab] of some of the tokens that `forward` returned.
+
+        Args:
+            sampled: int32[num_sampled_rows], indices of tokens, negative in padding rows.
+        """

@@ -1,0 +1,108 @@
+"""From the path of a model to the open model, whatever its format and its architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.border.errors import ModelError
+from engine.border.types import Progress
+from engine.kernels.interface.model_config import ModelConfig
+from engine.models.model import Model
+from engine.models.registry import Architecture, architecture_of_folder, architecture_of_gguf
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import ModelFolder
+from engine.weights.formats.safetensors_files import SafetensorsFiles
+from engine.weights.layout import Precision, WeightsLayout
+from engine.weights.loader import LeafTensors, Weights, load_weights
+
+_NUM_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model whose configuration is read and whose tensors are found, but not yet read."""
+
+    path: Path
+    architecture: Architecture
+    model: Model
+    tensors: LeafTensors
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    def load(self, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
+        """Reads all weights; `progress` counts bytes of the file.
+
+        Raises:
+            ModelError: a tensor cannot be read or held.
+        """
+        return load_weights(self.tensors, layout, precision, progress)
+
+
+def open_model(path: Path) -> OpenModel:
+    """A folder is one in Hugging Face's layout; anything else is a GGUF file.
+
+    Raises:
+        ModelError: the model cannot be served, as the message says.
+    """
+    return _open_folder(path) if path.is_dir() else _open_gguf(path)
+
+
+def refuse_unserved(path: Path) -> None:
+    """Looks at a model's architecture alone.
+
+    Raises:
+        ModelError: it is not served, or the file cannot be read.
+    """
+    if path.is_dir():
+        architecture_of_folder(ModelFolder(path))
+    else:
+        architecture_of_gguf(GGUFTensors(path))
+
+
+def _open_folder(path: Path) -> OpenModel:
+    folder = ModelFolder(path)
+    architecture = architecture_of_folder(folder)
+    files = SafetensorsFiles(folder)
+    model = architecture.model.from_folder(folder.config, files.names)
+    tensors = LeafTensors(model.leaves(), model.config.num_layers, files, files.format)
+    shapes = tensors.shapes()
+    # Whoever wrote the folder named all its tensors: what is missing or left over makes it another model.
+    missing = [name for name in shapes if name not in files.names]
+    if missing:
+        raise ModelError(f"{path} lacks the {_listed(missing)}")
+    unknown = sorted(name for name in files.names - shapes.keys() if not model.derived_tensors.fullmatch(name))
+    if unknown:
+        raise ModelError(f"{path} has what {architecture.transformers_name} does not: the {_listed(unknown)}")
+    _check_shapes(path, tensors)
+    return OpenModel(path, architecture, model, tensors)
+
+
+def _open_gguf(path: Path) -> OpenModel:
+    file = GGUFTensors(path)
+    architecture = architecture_of_gguf(file)
+    model = architecture.model.from_gguf(file)
+    tensors = LeafTensors(model.leaves(), model.config.num_layers, file, file.format)
+    _check_shapes(path, tensors)
+    return OpenModel(path, architecture, model, tensors)
+
+
+def _check_shapes(path: Path, tensors: LeafTensors) -> None:
+    """
+    Raises:
+        ModelError: a tensor is missing, stored in a way that is not read, or of another shape than its leaf says.
+    """
+    for leaf in tensors.leaves:
+        for layer in tensors.of(leaf):
+            for part, tensor in zip(leaf.parts, layer, strict=True):
+                if tensor.shape != part.shape:
+                    raise ModelError(f"{path}: {tensor.name} has shape {tensor.shape}, expected {part.shape}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NUM_NAMES_SHOWN]))
+    more = len(names) - _NUM_NAMES_SHOWN
+    return ("tensor " if len(names) == 1 else "tensors ") + shown + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,67 @@
+"""The fields of a model's configuration, asked for by their kind, wherever they stand."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+from engine.border.errors import ModelError
+
+MAX_INTEGER = (1 << 31) - 1  # of sizes and ids: what an int32 on the device holds
+
+
+class Fields(ABC):
+    """Named values of one file. Each method raises ModelError where the value is of another kind."""
+
+    @abstractmethod
+    def value(self, key: str) -> Any:
+        """The value as the file has it; None where it is absent."""
+
+    @abstractmethod
+    def error(self, key: str, demand: str) -> ModelError:
+        """An error to raise for the value of `key`, which is not as the demand says."""
+
+    @abstractmethod
+    def missing(self, key: str) -> ModelError:
+        """An error to raise where `key` is needed and absent."""
+
+    def text(self, key: str) -> str | None:
+        value = self.value(key)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.error(key, "it must be a string")
+
+    def flag(self, key: str) -> bool | None:
+        value = self.value(key)
+        if value is None or isinstance(value, bool):
+            return value
+        raise self.error(key, "it must be true or false")
+
+    def integer(self, key: str, *, least: int, most: int = MAX_INTEGER) -> int | None:
+        value = self.value(key)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise self.error(key, f"it must be an integer from {least} to {most}")
+
+    def required_integer(self, key: str, *, least: int, most: int = MAX_INTEGER) -> int:
+        value = self.integer(key, least=least, most=most)
+        if value is None:
+            raise self.missing(key)
+        return value
+
+    def positive_number(self, key: str) -> float | None:
+        value = self.value(key)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+            return float(value)
+        raise self.error(key, "it must be a number above 0")
+
+    def required_positive_number(self, key: str) -> float:
+        value = self.positive_number(key)
+        if value is None:
+            raise self.missing(key)
+        return value

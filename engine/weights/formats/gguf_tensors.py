@@ -1,0 +1,114 @@
+"""The metadata and the tensors of a GGUF file. Source of the format: the GGUF specification of the ggml project."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, ReaderTensor
+from gguf.quants import dequantize
+
+from engine.border.errors import ModelError
+from engine.weights.formats.fields import MAX_INTEGER, Fields
+from engine.weights.formats.gguf_file import GGUFFile
+from engine.weights.formats.gguf_quants import FORMATS, quantised
+from engine.weights.packing import Format, Quantised
+
+
+@dataclass(frozen=True)
+class GGUFTensor:
+    """A tensor of a file; nothing is read until it is asked for."""
+
+    stored: ReaderTensor
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Row-major: the reverse of the order in which GGUF states dimensions."""
+        return tuple(reversed(self.stored.shape.tolist()))
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self.stored.n_bytes)
+
+    @property
+    def format(self) -> Format:
+        return FORMATS.get(self.stored.tensor_type, Format.BFLOAT16)
+
+    def float32(self) -> np.ndarray:
+        """
+        Raises:
+            ModelError: the format cannot be read.
+        """
+        kind = self.stored.tensor_type
+        try:
+            array = dequantize(self.stored.data, kind)
+        except NotImplementedError as error:
+            raise ModelError(f"{self.stored.name}: the format {kind.name} cannot be read") from error
+        return array.astype(np.float32, copy=False).reshape(self.shape)
+
+    def quantised(self) -> Quantised:
+        rows = np.asarray(self.stored.data).view(np.uint8).reshape(self.shape[0], -1)
+        return quantised(rows, GGMLQuantizationType(self.stored.tensor_type))
+
+
+class GGUFFields(Fields):
+    """The fields of a file's own architecture, by their keys without its name in front."""
+
+    def __init__(self, file: GGUFFile, architecture: str) -> None:
+        self._file = file
+        self._prefix = architecture
+
+    def value(self, key: str) -> Any:
+        return self._file.value(f"{self._prefix}.{key}")
+
+    def integer(self, key: str, *, least: int = 1, most: int = MAX_INTEGER) -> int | None:
+        """Numbers of any type count as integers where they are whole."""
+        value = self.positive_number(key)
+        if value is None:
+            return None
+        if value != int(value) or not least <= value <= most:
+            raise self.error(key, "it must be an int32 above 0")
+        return int(value)
+
+    def error(self, key: str, demand: str) -> ModelError:
+        return ModelError(f"the field '{self._prefix}.{key}' is {self.value(key)}; {demand}")
+
+    def missing(self, key: str) -> ModelError:
+        return ModelError(f"the file has no field '{self._prefix}.{key}' of one value")
+
+
+class GGUFTensors:
+    """An open GGUF file: the fields of its architecture, and its tensors as they are asked for."""
+
+    format = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        """Raises:
+        ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture.
+        """
+        try:
+            file = GGUFFile(path)
+        except OSError as error:
+            raise ModelError(str(error)) from error
+        self._tensors = {tensor.name: tensor for tensor in file.tensors}
+        architecture = file.value("general.architecture")
+        if not isinstance(architecture, str):
+            raise ModelError("the file has no field 'general.architecture' of one value")
+        self.architecture = architecture
+        self.fields = GGUFFields(file, architecture)
+
+    @property
+    def names(self) -> Set[str]:
+        return self._tensors.keys()
+
+    def tensor(self, name: str) -> GGUFTensor | None:
+        """A tensor by its name, or None where the file has no such tensor."""
+        stored = self._tensors.get(name)
+        return None if stored is None else GGUFTensor(stored)

@@ -1,0 +1,77 @@
+"""How the weights lie in memory: each body of kernels brings a layout of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from engine.border.config import EngineConfig
+from engine.weights.host_memory import large_array
+from engine.weights.tensors import ModelTensor
+
+Matrix: TypeAlias = Any  # an array or a tree of few; only the body whose layout made it looks into it
+Params: TypeAlias = dict[str, Any]  # leaves by their names: vectors are arrays, all others a Matrix
+
+# The tensors of a leaf: for each layer those that are joined along their outputs.
+LayerTensors: TypeAlias = Sequence[Sequence[ModelTensor]]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What the configuration asks of the weights."""
+
+    dtype: str  # float32, bfloat16, or auto: as the file has them where the layout can, and else as the layout likes
+    quantize: str | None  # int8 or int4: what a layout that packs makes of floats
+
+    @classmethod
+    def of_engine(cls, config: EngineConfig) -> Precision:
+        return cls(config.dtype, config.quantize)
+
+
+class WeightsLayout(Protocol):
+    """Makes the leaves that one body of kernels reads. Every tensor is read once."""
+
+    @property
+    def can_quantise(self) -> bool:
+        """Whether it rounds floats where `quantize` asks for it."""
+
+    def vector_dtype(self, precision: Precision) -> str:
+        """The type of norms and biases."""
+
+    def matrix(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Matrix:
+        """The matrices of all layers as one leaf, of a gated product the gates' tensor and the ups'.
+
+        Raises:
+            ModelError: a tensor cannot be held.
+        """
+
+    def embedding(self, tensor: ModelTensor, precision: Precision) -> Matrix:
+        """One matrix [vocab, hidden], to be looked up by rows and multiplied into logits.
+
+        Raises:
+            ModelError: the tensor cannot be held.
+        """
+
+    def dtype_name(self, matrix: Matrix) -> str:
+        """The type of a matrix of this layout, such as "float32" or "int4"."""
+
+
+def stacked_arrays(layers: LayerTensors, dtype: str) -> jax.Array:
+    """[num_layers, …], each layer's tensors joined along their outputs and transposed: [inputs, outputs] of a matrix.
+
+    It is written in place, so that no second copy of it is ever held.
+    """
+    joined = (sum(tensor.shape[0] for tensor in layers[0]), *layers[0][0].shape[1:])
+    stack = large_array((len(layers), *reversed(joined)), jnp.dtype(dtype))
+    for target, tensors in zip(stack, layers, strict=True):
+        start = 0
+        for tensor in tensors:
+            end = start + tensor.shape[0]
+            target[..., start:end] = tensor.float32().T
+            start = end
+    array: jax.Array = jax.device_put(stack)
+    return array

@@ -1,0 +1,55 @@
+"""What an architecture declares of its parameters: leaf by leaf, where it comes from and how it may be split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.weights.tensors import Transform
+
+
+class LeafKind(StrEnum):
+    """What a leaf is to the body that reads it."""
+
+    VECTOR = "vector"  # norms and biases: an array for every body
+    MATRIX = "matrix"  # of a product
+    GATED = "gated"  # of a gated product: its first half of outputs gates the second
+    EMBEDDING = "embedding"  # [vocab, hidden], whose rows are looked up, or multiplied into logits
+
+
+class Split(StrEnum):
+    """Along which axis a leaf may be split over devices."""
+
+    REPLICATED = "replicated"
+    OUTPUTS = "outputs"  # columns of the product; a gated leaf's halves are split alike
+    INPUTS = "inputs"  # rows of the product, whose results are then to be added up
+    HEADS = "heads"  # as OUTPUTS, in whole heads of each part
+    EXPERTS = "experts"  # whole experts
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where one format of files keeps a tensor, and what has to be done to it."""
+
+    name: str  # `{}` stands for the layer
+    transform: Transform | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a leaf in every layer."""
+
+    shape: tuple[int, ...]  # row-major; a matrix is [outputs, inputs]
+    stored: Mapping[str, Stored]  # by the file's format
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array, or one packed matrix, of the parameter tree."""
+
+    name: str  # in the parameter tree
+    kind: LeafKind
+    parts: tuple[Part, ...]  # joined along their outputs
+    split: Split = Split.REPLICATED
+    is_per_layer: bool = True  # stacked over all layers; else there is one

@@ -1,0 +1,113 @@
+"""The tensors of model files, whatever their format, and what may be done to one on its way into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from engine.weights.packing import Format, Quantised
+
+
+class ModelTensor(Protocol):
+    """A tensor of a model file; nothing is read until it is asked for."""
+
+    @property
+    def name(self) -> str:
+        """In the file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Row-major; matrices are [outputs, inputs]."""
+
+    @property
+    def num_bytes(self) -> int:
+        """In the file."""
+
+    @property
+    def format(self) -> Format:
+        """How a packed matrix of it alone would hold it, without --quantize."""
+
+    def float32(self) -> np.ndarray:
+        """All of it, float32[shape]."""
+
+    def quantised(self) -> Quantised:
+        """All of it in `format`, which is one of integers."""
+
+
+class TensorFile(Protocol):
+    """Whatever finds tensors by their names."""
+
+    @property
+    def names(self) -> Set[str]:
+        """Of all tensors of the file."""
+
+    def tensor(self, name: str) -> ModelTensor | None:
+        """The tensor of a name, or None where there is none.
+
+        Raises:
+            ModelError: it is stored in a way that is not read.
+        """
+
+
+@dataclass(frozen=True)
+class TensorWrapper:
+    """A tensor seen through something that changes a part of it."""
+
+    stored: ModelTensor
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.num_bytes
+
+    @property
+    def format(self) -> Format:
+        return self.stored.format
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32()
+
+    def quantised(self) -> Quantised:
+        return self.stored.quantised()
+
+
+Transform = Callable[[ModelTensor], ModelTensor]
+
+
+def paired_rows(head_dim: int) -> Transform:
+    """Of a matrix whose rows are stored for a rotation of adjacent features: in the order of rotated halves.
+
+    Each head's adjacent pairs (0, 1), (2, 3), … become the halves (0, d/2), (1, d/2 + 1), …
+    """
+
+    return partial(_PairedRows, head_dim=head_dim)
+
+
+@dataclass(frozen=True)
+class _PairedRows(TensorWrapper):
+    """A tensor with the rows of each head in the order of halves."""
+
+    head_dim: int
+
+    def float32(self) -> np.ndarray:
+        reordered: np.ndarray = self.stored.float32()[self._order()]
+        return reordered
+
+    def quantised(self) -> Quantised:
+        return self.stored.quantised().reordered(self._order())
+
+    def _order(self) -> np.ndarray:
+        """int[rows]."""
+        order: np.ndarray = np.arange(self.shape[0]).reshape(-1, self.head_dim // 2, 2).swapaxes(1, 2).ravel()
+        return order

@@ -1,0 +1,59 @@
+"""Settings as flags of a command line and as environment variables, made from what they declare."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engine.border.setting import Setting
+
+ENVIRONMENT_PREFIX = "EAGRE_"
+
+
+def flag_name(setting: Setting) -> str:
+    """`--max-num-seqs` for `max_num_seqs`."""
+    return "--" + setting.key.replace("_", "-")
+
+
+def variable_name(setting: Setting) -> str:
+    """`EAGRE_MAX_NUM_SEQS` for `max_num_seqs`."""
+    return ENVIRONMENT_PREFIX + setting.key.upper()
+
+
+def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
+    """Gives the parser the setting's flag. It leaves a text under the setting's key, a switch True; else None."""
+    if setting.is_switch:
+        parser.add_argument(
+            flag_name(setting), dest=setting.key, action="store_true", default=None, help=setting.summary
+        )
+        return
+    shown = setting.summary
+    if setting.default not in (None, ()):
+        shown += f" (default {setting.default})"
+    parser.add_argument(flag_name(setting), dest=setting.key, default=None, help=shown, metavar=setting.metavar)
+
+
+def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """The values that flags or variables give, by the names of the fields; a flag wins over its variable.
+
+    Args:
+        flags: by the settings' keys; None counts as not given, and texts are parsed.
+
+    Raises:
+        ValueError: a text cannot be read; the message names the flag or the variable.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        source, value = flag_name(setting), flags.get(setting.key)
+        if value is None:
+            source = variable_name(setting)
+            value = environment.get(source)
+        if isinstance(value, str):
+            try:
+                values[setting.name] = setting.parse(value)
+            except ValueError as error:
+                raise ValueError(f"{source} is {value!r}; {error}") from error
+        elif value is not None:
+            values[setting.name] = setting.from_key(value)
+    return values

@@ -1,0 +1,265 @@
+"""Weights from a folder in Hugging Face's layout: the same as from GGUF, and what cannot be served."""
+
+import json
+import os
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from engine.border.errors import ModelError
+from engine.kernels.native.matrices import PackedLayout
+from engine.kernels.xla.matrices import ArrayLayout
+from engine.models.open_model import open_model
+from engine.weights.formats.model_folder import ModelFolder
+from engine.weights.formats.safetensors_files import SafetensorsFiles
+from engine.weights.layout import Precision
+from tests.golden.tiny_llama import CONFIG, weights
+from tests.model_folders import TYPES, write_folder, write_gguf_twin, write_json, write_tensors
+
+DOWN = "model.layers.1.mlp.down_proj.weight"
+Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
+INDEX = "model.safetensors.index.json"
+
+
+def load(path, dtype="float32"):
+    """Weights as arrays for XLA."""
+    return open_model(path).load(ArrayLayout(), Precision(dtype, None), lambda stage, done, total: None).params
+
+
+def assert_same_tree(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+@pytest.mark.parametrize(
+    ("layout", "precision"),
+    [
+        (ArrayLayout(), Precision("float32", None)),
+        (ArrayLayout(), Precision("bfloat16", None)),
+        (PackedLayout(), Precision("float32", None)),
+        (PackedLayout(), Precision("auto", "int8")),
+    ],
+    ids=str,
+)
+def test_equals_the_same_weights_from_gguf(tmp_path, num_shards, layout, precision):
+    folder = open_model(write_folder(tmp_path / "model", num_shards=num_shards))
+    gguf = open_model(write_gguf_twin(tmp_path / "twin.gguf"))
+    assert (folder.model, folder.architecture) == (gguf.model, gguf.architecture)
+    told = []
+    weights_of_folder = folder.load(layout, precision, lambda *step: told.append(step))
+    weights_of_gguf = gguf.load(layout, precision, lambda *step: None)
+    assert_same_tree(weights_of_folder.params, weights_of_gguf.params)
+    assert weights_of_folder[1:] == weights_of_gguf[1:]
+    num_bytes = sum(values.nbytes for values in weights(CONFIG).values())
+    assert told[-1] == ("load weights", num_bytes, num_bytes)
+    assert [step[1] for step in told] == sorted(step[1] for step in told)
+
+
+@pytest.mark.parametrize("stored_as", ["F16", "BF16"])
+def test_short_floats_are_widened_exactly(tmp_path, stored_as):
+    params = load(write_folder(tmp_path, stored_as=stored_as))
+    stored = weights(CONFIG)[DOWN].astype(TYPES[stored_as]).astype(np.float32)
+    assert params["down"].dtype == np.float32
+    assert np.array_equal(params["down"][1], stored.T)
+
+
+def test_bfloat16_passes_through(tmp_path):
+    params = load(write_folder(tmp_path, stored_as="BF16"), "bfloat16")
+    assert np.array_equal(params["embedding"], weights(CONFIG)["model.embed_tokens.weight"].astype(ml_dtypes.bfloat16))
+
+
+def test_a_tied_output_is_absent_unless_it_is_stored(tmp_path):
+    tied = {"tie_word_embeddings": True}
+    assert "output" in load(write_folder(tmp_path / "untied"))
+    assert "output" not in load(write_folder(tmp_path / "tied", config=tied))
+    stored = weights(CONFIG)
+    params = load(write_folder(tmp_path / "both", config=tied, tensors=stored))
+    assert np.array_equal(params["output"], stored["lm_head.weight"])
+
+
+def test_tensors_are_known_by_their_names(tmp_path):
+    files = SafetensorsFiles(ModelFolder(write_folder(tmp_path)))
+    tensor = files.tensor(Q_PROJ)
+    assert (tensor.shape, tensor.num_bytes) == ((128, 64), 128 * 64 * 4)
+    assert np.array_equal(tensor.float32(), weights(CONFIG)[Q_PROJ])
+    assert files.tensor("model.layers.2.self_attn.q_proj.weight") is None
+
+
+def test_what_follows_from_the_configuration_may_be_stored(tmp_path):
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(16, np.float32)}
+    assert load(write_folder(tmp_path, tensors=weights(CONFIG) | extra))["embedding"].shape == (320, 64)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"head_dim": None, "hidden_size": 128}, {"head_dim": 32, "hidden_size": 128}),
+        ({"num_key_value_heads": None}, {"num_kv_heads": 4}),
+        ({"rope_theta": None, "rms_norm_eps": None}, {"rope_theta": 10000.0, "rms_norm_eps": 1e-6}),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.5}}, {"rope_theta": 7.5}),
+        ({"rope_scaling": {"type": "none"}, "partial_rotary_factor": 1}, {"rope_theta": 5000.0}),
+    ],
+)
+def test_what_the_configuration_leaves_out(tmp_path, config, expected):
+    effective = {"head_dim": 32, "num_key_value_heads": 4 if "num_key_value_heads" in config else 2}
+    tensors = weights(CONFIG | {key: value for key, value in config.items() if value is not None} | effective)
+    model = open_model(write_folder(tmp_path, config=config, tensors=tensors))
+    assert {name: getattr(model.config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"architectures": ["MistralForCausalLM"]}, r'architectures is \["MistralForCausalLM"\]; .* serves \["Llama'),
+        ({"architectures": None}, "architectures is null"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
+        ({"model_type": "mllama"}, 'model_type is "mllama"'),
+        ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 'rope_type is "llama3"; rotary scaling'),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 'type is "linear"; rotary scaling'),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, 'rope_type is "yarn"; rotary scaling'),
+        ({"rope_scaling": "dynamic"}, "rope_scaling is .*; it must be an object"),
+        ({"attention_bias": True}, "attention_bias is true; biases are not served"),
+        ({"mlp_bias": True}, "mlp_bias is true; biases are not served"),
+        ({"mlp_bias": "no"}, "mlp_bias is .*; it must be true or false"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; a rotary embedding over a part"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor is 0.25"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, 'quantization_config is .*"awq".*; quantised'),
+        ({"hidden_size": None}, "lacks hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be an integer from 1 to"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000; it must be an integer"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is true; it must be an integer"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is NaN; it must be a number above 0"),
+        ({"num_key_value_heads": 3}, r"num_key_value_heads is 3; it must divide num_attention_heads \(4\)"),
+        ({"head_dim": None, "num_attention_heads": 6}, r"num_attention_heads is 6; it must divide hidden_size \(64\)"),
+        ({"head_dim": 33}, "the head dimension is 33"),
+    ],
+)
+def test_configurations_that_are_not_served(tmp_path, config, words):
+    folder = write_folder(tmp_path, tensors=weights(CONFIG))
+    changed = {key: value for key, value in {**CONFIG, **config}.items() if value is not None}
+    write_json(folder / "config.json", changed)
+    with pytest.raises(ModelError, match=words):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tensors: tensors.pop(DOWN), f"lacks the tensor '{DOWN}'"),
+        (lambda tensors: tensors.pop("lm_head.weight"), "lacks the tensor 'lm_head.weight'"),
+        (lambda tensors: tensors.clear() or tensors.update(x=np.ones(1, np.float32)), "lacks the tensors .* 18 more"),
+        (
+            lambda tensors: tensors.update({DOWN: np.ones((96, 64), np.float32)}),
+            r"down_proj.weight has shape \(96, 64\), ",
+        ),
+        (lambda tensors: tensors.update({DOWN: np.ones(6144, np.float32)}), r"expected \(64, 96\)"),
+        (
+            lambda tensors: tensors.update({DOWN: np.ones((64, 96), np.int8)}),
+            "down_proj.weight is stored as I8; read are",
+        ),
+        (
+            lambda tensors: tensors.update({Q_PROJ.replace("weight", "bias"): np.ones(128, np.float32)}),
+            "has what LlamaForCausalLM does not: the tensor 'model.layers.0.self_attn.q_proj.bias'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_wrong_tensors_are_named(tmp_path, change, words, num_shards):
+    folder = write_folder(tmp_path, num_shards=num_shards)
+    tensors = weights(CONFIG)
+    change(tensors)
+    write_tensors(folder, tensors, num_shards)
+    with pytest.raises(ModelError, match=words):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, -1])
+def test_files_cut_short_are_told(tmp_path, keep):
+    path = write_folder(tmp_path) / "model.safetensors"
+    os.truncate(path, keep if keep >= 0 else path.stat().st_size - 1)
+    with pytest.raises(ModelError, match=r"model.safetensors is no safetensors file, or it is damaged or cut short"):
+        open_model(tmp_path)
+
+
+def test_junk_is_told(tmp_path):
+    (write_folder(tmp_path) / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1" * 9)
+    with pytest.raises(ModelError, match="is no safetensors file"):
+        open_model(tmp_path)
+
+
+def test_a_folder_without_weights_is_told(tmp_path):
+    (write_folder(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"has neither model.safetensors nor model.safetensors.index.json"):
+        open_model(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "nul", '"\ud800"', "[" * 100_000])
+def test_a_damaged_configuration_is_told(tmp_path, content):
+    (write_folder(tmp_path) / "config.json").write_text(content, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(ModelError, match=r"config.json is damaged"):
+        open_model(tmp_path)
+
+
+def test_a_folder_without_a_configuration_is_told(tmp_path):
+    (write_folder(tmp_path) / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"is no model folder: it has no config.json"):
+        open_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shard", "words"),
+    [
+        ("model-00009-of-00002.safetensors", "names the shard 'model-00009-of-00002.safetensors', which is missing"),
+        ("../elsewhere.safetensors", "names the shard '../elsewhere.safetensors'; it must be a"),
+        ("{outside}", "it must be a .*.safetensors file of the same folder"),
+        ("shards/model.safetensors", "it must be a"),
+        ("..", "it must be a"),
+        ("", "it must be a"),
+        ("config.json", "it must be a"),
+        ("a\0.safetensors", "it must be a"),
+        ("x" * 5000 + ".safetensors", "cannot be read|is missing"),
+    ],
+)
+def test_an_index_leads_nowhere_else(tmp_path, shard, words):
+    folder = write_folder(tmp_path / "model", num_shards=2)
+    outside = tmp_path / "elsewhere.safetensors"
+    save_file(weights(CONFIG), outside)
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"][DOWN] = shard.format(outside=outside)
+    write_json(folder / INDEX, index)
+    with pytest.raises(ModelError, match=words):
+        open_model(folder)
+
+
+def test_an_index_that_names_the_wrong_shard_is_told(tmp_path):
+    folder = write_folder(tmp_path, num_shards=2)
+    index = json.loads((folder / INDEX).read_text())
+    (other,) = set(index["weight_map"].values()) - {index["weight_map"][DOWN]}
+    index["weight_map"][DOWN] = other
+    write_json(folder / INDEX, index)
+    with pytest.raises(ModelError, match=f"{other} has no tensor '{DOWN}', although"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {}, {DOWN: 1}, "x"])
+def test_a_damaged_index_is_told(tmp_path, weight_map):
+    folder = write_folder(tmp_path, num_shards=2)
+    write_json(folder / INDEX, {"weight_map": weight_map})
+    with pytest.raises(ModelError, match="weight_map must map tensors to files"):
+        open_model(folder)
+
+
+def test_files_may_be_links(tmp_path):
+    """The cache of Hugging Face's hub is made of links."""
+    store, folder = write_folder(tmp_path / "store", num_shards=2), tmp_path / "snapshot"
+    folder.mkdir()
+    for path in store.iterdir():
+        (folder / path.name).symlink_to(path)
+    assert_same_tree(load(folder), load(store))

@@ -1,0 +1,27 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Meter, describe } from "../../../../static/js/answer/meter.js";
+
+test("the rate counts the tokens after the first chunk, over the time since it", () => {
+  const meter = new Meter(1000);
+  assert.deepEqual([meter.timeToFirstToken, meter.tokensPerSecond, meter.numTokens], [null, null, 0]);
+  meter.add(3, 1080);
+  assert.deepEqual([meter.timeToFirstToken, meter.tokensPerSecond, meter.numTokens], [80, null, 3]);
+  meter.add(1, 1081);
+  assert.equal(meter.tokensPerSecond, null, "a burst has no rate");
+  meter.add(4, 1180);
+  assert.equal(meter.tokensPerSecond, 50);
+  meter.correct(9);
+  assert.equal(meter.tokensPerSecond, 60);
+});
+
+test("the figures in words", () => {
+  const meter = new Meter(0);
+  assert.deepEqual(describe(meter), ["0 tokens"]);
+  meter.add(1, 42.4);
+  assert.deepEqual(describe(meter), ["first token 42 ms", "1 token"]);
+  meter.add(1, 1042.4);
+  assert.deepEqual(describe(meter, "length"), ["first token 42 ms", "1.0 tokens/s", "2 tokens", "length reached"]);
+  assert.equal(describe(meter, "something new").at(-1), "something new");
+});

@@ -1,0 +1,55 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ServerState } from "../../../../static/js/transport/server_state.js";
+
+test("loading, ready, unwell, lost and back, with the model of the moment", async () => {
+  const answers = { status: "loading", model: "one" };
+  const fetch = async (url) => {
+    if (answers.status === null) throw new TypeError("Failed to fetch");
+    if (url === "/v1/models") return Response.json({ data: [{ id: answers.model }] });
+    const { status } = answers;
+    return Response.json({ status, detail: `it is ${status}` }, { status: status === "ready" ? 200 : 503 });
+  };
+  const timers = [];
+  const changes = [];
+  const state = new ServerState(({ name, detail, model }) => changes.push([name, detail, model?.id]), {
+    fetch,
+    setTimer: (_, wait) => timers.push(wait),
+    clearTimer: () => undefined,
+  });
+  await state.check();
+  answers.status = "ready";
+  await Promise.all([state.check(), state.check()]);
+  answers.status = "draining";
+  await state.check();
+  answers.status = null;
+  await state.check();
+  Object.assign(answers, { status: "ready", model: "two" });
+  await state.check();
+  assert.deepEqual(changes, [
+    ["loading", "it is loading", undefined],
+    ["ready", "", "one"],
+    ["unwell", "it is draining", "one"],
+    ["lost", "", "one"],
+    ["ready", "", "two"],
+  ]);
+  assert.equal(timers.length, 5, "two checks at once are one question");
+  assert.ok(timers[0] < timers[1], "asks more often while it waits");
+});
+
+test("what refuses before the first answer is a server that is starting", async () => {
+  const refuse = async () => {
+    throw new TypeError("Failed to fetch");
+  };
+  const state = new ServerState(() => undefined, { fetch: refuse, setTimer: () => 0, clearTimer: () => undefined });
+  await state.check();
+  assert.equal(state.name, "loading");
+  const proxy = new ServerState(() => undefined, {
+    fetch: async () => new Response("<html>", { status: 502 }),
+    setTimer: () => 0,
+    clearTimer: () => undefined,
+  });
+  await proxy.check();
+  assert.equal(proxy.name, "unwell");
+});

@@ -1,0 +1,141 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ConnectionLost, ServerError } from "../../../../static/js/transport/errors.js";
+import { StreamSocket } from "../../../../static/js/transport/stream_socket.js";
+import { SocketTransport, SseTransport } from "../../../../static/js/transport/transport.js";
+import { fakeSockets } from "./fake_web_socket.mjs";
+
+const TASK = { prompt: "p", max_tokens: 2, temperature: 0, top_p: 1 };
+
+function sse(payloads, seen = {}) {
+  const body = payloads.map((payload) => `data: ${JSON.stringify(payload)}\n\n`).join("") + "data: [DONE]\n\n";
+  return new SseTransport({
+    fetch: async (url, init) => {
+      Object.assign(seen, { url, body: JSON.parse(init.body) });
+      init.signal?.throwIfAborted();
+      return new Response(body);
+    },
+  });
+}
+
+async function collect(generator) {
+  const chunks = [];
+  for await (const chunk of generator) chunks.push(chunk);
+  return chunks;
+}
+
+test("SSE: completions and chat give the same chunks, from their own routes", async () => {
+  const usage = { completion_tokens: 2 };
+  const expected = [
+    { text: "a", tokenIds: [1], finish: null, usage: null },
+    { text: "b", tokenIds: [2], finish: "stop", usage: null },
+    { text: "", tokenIds: null, finish: null, usage },
+  ];
+  const seen = {};
+  const completion = sse([
+    { choices: [{ index: 0, text: "a", token_ids: [1], finish_reason: null }] },
+    { choices: [{ index: 0, text: "b", token_ids: [2], finish_reason: "stop" }] },
+    { choices: [], usage },
+  ], seen);
+  assert.deepEqual(await collect(completion.stream(TASK)), expected);
+  assert.equal(seen.url, "/v1/completions");
+  assert.deepEqual(seen.body, { ...TASK, stream: true, stream_options: { include_usage: true }, return_token_ids: true });
+
+  const messages = [{ role: "user", content: "hi" }];
+  const chat = sse([
+    { choices: [{ index: 0, delta: { role: "assistant", content: "a" }, token_ids: [1], finish_reason: null }] },
+    { choices: [{ index: 0, delta: { content: "b" }, token_ids: [2], finish_reason: "stop" }] },
+    { choices: [], usage },
+  ], seen);
+  assert.deepEqual(await collect(chat.stream({ messages, max_tokens: 2 })), expected);
+  assert.equal(seen.url, "/v1/chat/completions");
+  assert.deepEqual(seen.body.messages, messages);
+});
+
+test("SSE: an abort is an ending, not an error", async () => {
+  const signal = AbortSignal.abort();
+  assert.deepEqual((await collect(sse([]).stream(TASK, { signal }))).map(({ finish }) => finish), ["abort"]);
+});
+
+function socketTransport() {
+  const sockets = fakeSockets();
+  const client = new StreamSocket({ url: "ws://test", WebSocketClass: sockets.Class });
+  return { sockets, client, transport: new SocketTransport(client) };
+}
+
+/** Lets what was received reach the reader. */
+const settle = () => new Promise((resolve) => setImmediate(resolve));
+
+test("WebSocket: deltas and the end arrive as chunks, also when they come faster than they are read", async () => {
+  const { sockets, transport } = socketTransport();
+  const reading = collect(transport.stream(TASK));
+  const [socket] = sockets.made;
+  socket.open();
+  const { id } = socket.sent[0];
+  socket.receive({ type: "delta", id, index: 0, text: "a", token_ids: [1] });
+  await settle();
+  socket.receive({ type: "delta", id, index: 0, text: "b", token_ids: [2, 3] });
+  socket.receive({ type: "delta", id, index: 0, text: "c" });
+  socket.receive({ type: "done", id, finish_reason: "stop", usage: { completion_tokens: 4 } });
+  assert.deepEqual(await reading, [
+    { text: "a", tokenIds: [1], finish: null, usage: null },
+    { text: "b", tokenIds: [2, 3], finish: null, usage: null },
+    { text: "c", tokenIds: null, finish: null, usage: null },
+    { text: "", tokenIds: null, finish: "stop", usage: { completion_tokens: 4 } },
+  ]);
+});
+
+test("WebSocket: the signal cancels, and the text before it is kept", async () => {
+  const { sockets, transport } = socketTransport();
+  const abort = new AbortController();
+  const reading = collect(transport.stream(TASK, { signal: abort.signal }));
+  const [socket] = sockets.made;
+  socket.open();
+  const { id } = socket.sent[0];
+  socket.receive({ type: "delta", id, index: 0, text: "a", token_ids: [1] });
+  abort.abort();
+  assert.deepEqual(socket.sent[1], { type: "cancel", id });
+  socket.receive({ type: "done", id, finish_reason: "abort", usage: null });
+  assert.deepEqual((await reading).map(({ text, finish }) => [text, finish]), [["a", null], ["", "abort"]]);
+});
+
+test("WebSocket: a signal that is aborted already asks the server nothing", async () => {
+  const { sockets, transport } = socketTransport();
+  const chunks = await collect(transport.stream(TASK, { signal: AbortSignal.abort() }));
+  assert.deepEqual(chunks.map(({ finish }) => finish), ["abort"]);
+  assert.equal(sockets.made.length, 0);
+});
+
+test("WebSocket: errors and lost sockets are thrown after the text before them", async () => {
+  for (const [fail, expected] of [
+    [(socket, id) => socket.receive({ type: "error", id, error: { message: "broke" } }), ServerError],
+    [(socket) => socket.die({ code: 1006, reason: "" }), ConnectionLost],
+  ]) {
+    const { sockets, transport } = socketTransport();
+    const seen = [];
+    const reading = (async () => {
+      for await (const { text } of transport.stream(TASK)) seen.push(text);
+    })();
+    const [socket] = sockets.made;
+    socket.open();
+    const { id } = socket.sent[0];
+    socket.receive({ type: "delta", id, index: 0, text: "a", token_ids: [1] });
+    fail(socket, id);
+    await assert.rejects(reading, expected);
+    assert.deepEqual(seen, ["a"]);
+  }
+});
+
+test("WebSocket: a reader that leaves early cancels its generation", async () => {
+  const { sockets, transport } = socketTransport();
+  const reading = (async () => {
+    for await (const { text } of transport.stream(TASK)) if (text === "a") break;
+  })();
+  const [socket] = sockets.made;
+  socket.open();
+  const { id } = socket.sent[0];
+  socket.receive({ type: "delta", id, index: 0, text: "a", token_ids: [1] });
+  await reading;
+  assert.deepEqual(socket.sent[1], { type: "cancel", id });
+});
