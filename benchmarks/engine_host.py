@@ -27,12 +27,11 @@ from typing import Any, NamedTuple
 from benchmarks.bare.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.client import EngineClient, TokenStream
-from engine.schedule.plan import StepPlan
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.step_event import StepEvent
-from engine.schedule.step_result import StepResult
-from engine.step.batch import HostStep
-from engine.step.pending_step import PendingStep
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.inputs import StepInputs
+from engine.step.runner import PendingStep
 from sampling.host.params import SamplingParams
 from server.command.collector import calm_collector
 
@@ -100,7 +99,7 @@ class MeteredScheduler(Scheduler):
         self._meter.schedule += time.perf_counter() - start
         return plan
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
+    def commit(self, plan: StepPlan, result: StepResult) -> list[RequestEvent]:
         start = time.perf_counter()
         events = super().commit(plan, result)
         self._meter.commit += time.perf_counter() - start
@@ -114,15 +113,15 @@ class MeteredRunner(SimulatedRunner):
         super().__init__(*args)
         self._meter = meter
 
-    def build(self, plan: StepPlan) -> HostStep:
+    def build(self, plan: StepPlan) -> StepInputs:
         start = time.perf_counter()
         step = super().build(plan)
         self._meter.build += time.perf_counter() - start
         return step
 
-    def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
+    def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
         start = time.perf_counter()
-        pending = super().enqueue(plan, step)
+        pending = super().enqueue(plan, inputs)
         self._meter.dispatch += time.perf_counter() - start
         self._meter.mark(plan, self.clock.idle_seconds)
         return pending

@@ -35,9 +35,9 @@ from benchmarks.serving.load import Workload
 from benchmarks.serving.processor import Disturbance
 from engine.border.types import FinishReason
 from engine.engine import Engine
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
-from engine.step.masks import fill_masks
+from engine.schedule.step_plan import StepPlan
+from engine.step.grammar_masks import fill_masks
 from sampling.host.params import SamplingParams
 from server.grammar.compiler import GrammarCompiler
 from server.startup.model_store import ensure_model

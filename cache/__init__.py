@@ -1,1 +1,1 @@
-"""Pages of the KV cache: ids, hashes, the free queue, the pool, and the device arrays behind them."""
+"""The pages of the KV cache: their metadata, hashes, free queue and pool, and the device arrays behind them."""

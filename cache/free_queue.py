@@ -1,4 +1,4 @@
-"""The queue of pages that may be handed out, in eviction order."""
+"""The queue of the pages that may be allocated, in order of eviction."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from cache.page import CachePage
 
 
 class FreeCachePageQueue:
-    """A doubly linked list through the pages themselves: O(1) removal from the middle, no allocation.
+    """A doubly linked list whose links are in the pages: removal from the middle is O(1) and allocates nothing.
 
-    Order of eviction, front first: pages without a hash (their content is of no use to anyone),
-    then least recently used; of pages released together, the tail of a chain before its head,
-    because a tail is useless without its head. Who releases a request's pages passes them
-    tail first; this class only keeps the order in which it is told.
+    Pages at the front are evicted first. The pool keeps this order of eviction:
+
+    1. pages without a hash, because their content is of no use to anyone;
+    2. of the others, the least recently used first;
+    3. of pages released together, the tail of a chain before its head, because a tail is useless without
+       its head.
+
+    This class keeps only the order in which the pool adds pages.
     """
 
     __slots__ = ("_head", "_tail", "num_free_pages")
 
     def __init__(self, pages: Iterable[CachePage]) -> None:
-        # Sentinels spare every operation the question whether a neighbour exists.
+        # With a sentinel at each end, every queued page has two neighbours.
         self._head = CachePage(-1)
         self._tail = CachePage(-1)
         self._head.next_free_page = self._tail
@@ -30,7 +34,7 @@ class FreeCachePageQueue:
             self.append(page)
 
     def append(self, page: CachePage) -> None:
-        """Puts a page at the back: it is evicted last.
+        """Adds a page at the back, to be evicted last.
 
         Raises:
             ValueError: the page is in the queue already.
@@ -45,19 +49,19 @@ class FreeCachePageQueue:
         self.num_free_pages += 1
 
     def append_n(self, pages: Sequence[CachePage]) -> None:
-        """Puts pages at the back, in their order. None of them may be in the queue: it is not looked for."""
+        """Adds pages at the back, in their order. The caller makes sure that none of them is in the queue."""
         before = self._tail.prev_free_page
         assert before is not None
         self._link(before, pages, self._tail)
 
     def appendleft_n(self, pages: Sequence[CachePage]) -> None:
-        """Puts pages at the front, the first of them foremost. None may be in the queue: it is not looked for."""
+        """Adds pages at the front, in their order. The caller makes sure that none of them is in the queue."""
         after = self._head.next_free_page
         assert after is not None
         self._link(self._head, pages, after)
 
     def popleft(self) -> CachePage:
-        """Takes the first page.
+        """Removes and returns the first page.
 
         Raises:
             IndexError: the queue is empty.
@@ -70,15 +74,15 @@ class FreeCachePageQueue:
         return page
 
     def popleft_n(self, n: int) -> list[CachePage]:
-        """Takes the first n pages.
+        """Removes and returns the first n pages.
 
         Raises:
-            IndexError: fewer than n pages are free; none is taken.
+            IndexError: fewer than n pages are in the queue; none is removed.
         """
         if n > self.num_free_pages:
             raise IndexError(f"{n} free pages are asked for, {self.num_free_pages} are left")
         pages = []
-        page: Any = self._head.next_free_page  # a page at each of the n places: the count says so
+        page: Any = self._head.next_free_page  # never None or a sentinel here: the queue has at least n pages
         for _ in range(n):
             pages.append(page)
             page.prev_free_page = None
@@ -91,7 +95,7 @@ class FreeCachePageQueue:
         return pages
 
     def remove(self, page: CachePage) -> None:
-        """Takes a page out of wherever it stands.
+        """Removes a page from any place in the queue.
 
         Raises:
             ValueError: the page is not in the queue.
@@ -105,7 +109,7 @@ class FreeCachePageQueue:
         self.num_free_pages -= 1
 
     def get_all_free_pages(self) -> list[CachePage]:
-        """All pages, front first; for tests and integrity checks."""
+        """All pages in order, the first to be evicted at the front."""
         pages = []
         page = self._head.next_free_page
         while page is not None and page is not self._tail:
@@ -114,7 +118,7 @@ class FreeCachePageQueue:
         return pages
 
     def _link(self, before: CachePage, pages: Sequence[CachePage], after: CachePage) -> None:
-        """Puts pages between two neighbours."""
+        """Adds pages between two neighbours."""
         for page in pages:
             page.prev_free_page = before
             before.next_free_page = page

@@ -1,7 +1,7 @@
-"""Names for page contents: chained SHA-256 hashes over token ids.
+"""Names of page contents: chained SHA-256 hashes over token ids.
 
-A page's hash covers its parent's hash, so equal hashes mean equal prefixes. The token ids and
-the extra keys travel with the hash and are compared on a hit, so a collision is harmless.
+The hash of a page covers the hash of its parent, so equal hashes mean equal prefixes. The token ids and
+the extra keys are kept beside the hash and compared on a hit, so a collision is harmless.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 # (parent hash, token ids, extra keys) -> hash of 32 bytes
 HashFunction = Callable[[bytes, Sequence[int], tuple[str, ...]], bytes]
 
-# The parent of every first page. A constant, not a secret: tenants are told apart by extra keys.
+# The parent of every first page. It is a constant and no secret: extra keys keep tenants apart.
 NONE_HASH: bytes = sha256(b"eagre: no parent page").digest()
 
 
 class PageHash(NamedTuple):
-    """The name of a full page's content."""
+    """The name of the content of a full page."""
 
     hash_value: bytes
     token_ids: tuple[int, ...]
@@ -29,14 +29,14 @@ class PageHash(NamedTuple):
 
 @lru_cache(maxsize=16)  # an engine has one page size
 def _layout(num_tokens: int) -> Struct:
-    """Parent hash, number of tokens, tokens."""
+    """The layout of a message: parent hash, number of tokens, tokens."""
     return Struct(f"<{len(NONE_HASH)}sQ{num_tokens}I")
 
 
 def sha256_hash(parent_hash: bytes, token_ids: Sequence[int], extra_keys: tuple[str, ...]) -> bytes:
     """SHA-256 of the parent's hash, the token ids as 32-bit integers and the extra keys.
 
-    Every part carries its length, so that no two different inputs make the same message.
+    Every part carries its length, so different inputs never give the same message.
     """
     num_tokens = len(token_ids)
     message = _layout(num_tokens).pack(parent_hash, num_tokens, *token_ids)
@@ -52,7 +52,11 @@ def hash_page_tokens(
     curr_page_token_ids: Sequence[int],
     extra_keys: tuple[str, ...] = (),
 ) -> PageHash:
-    """The name of one full page, given its parent's hash (None for a first page)."""
+    """The name of one full page.
+
+    Args:
+        parent_page_hash: the hash of the page before it; None for the first page of a sequence.
+    """
     parent = NONE_HASH if parent_page_hash is None else parent_page_hash
     token_ids = tuple(curr_page_token_ids)
     return PageHash(hash_function(parent, token_ids, extra_keys), token_ids, extra_keys)
@@ -65,35 +69,23 @@ def hash_request_tokens(
     extra_keys: tuple[str, ...] = (),
     known: Sequence[PageHash] = (),
 ) -> list[PageHash]:
-    """The names of all full pages of a token sequence, in order.
+    """The names of the full pages of a token sequence, in order.
 
     Args:
         page_size: tokens.
-        token_ids: of the request from its first token; a last, partial page has no name.
-        extra_keys: what else tells this request's pages apart, a cache salt for instance.
-        known: names of the first pages, already computed; they are not computed again.
+        token_ids: the tokens of the request from its first one on. A last, partial page has no name.
+        extra_keys: what else distinguishes this request's pages, for example a cache salt.
+        known: names of the first pages. They are neither computed again nor returned, so that a sequence
+            can be named page by page as it grows.
     """
-    hashes = list(known)
-    extend_page_hashes(hash_function, page_size, token_ids, extra_keys, hashes)
-    return hashes
-
-
-def extend_page_hashes(
-    hash_function: HashFunction,
-    page_size: int,
-    token_ids: Sequence[int],
-    extra_keys: tuple[str, ...],
-    hashes: list[PageHash],
-) -> None:
-    """Appends to `hashes`, which has the names of a sequence's first pages, those of its other full pages.
-
-    The work of `hash_request_tokens` without a new list, for a sequence that grows page by page.
-    """
-    if len(token_ids) < (len(hashes) + 1) * page_size:
-        return
-    parent = hashes[-1].hash_value if hashes else NONE_HASH
-    unnamed = tuple(token_ids[len(hashes) * page_size :])
+    hashes: list[PageHash] = []
+    first = len(known) * page_size
+    if len(token_ids) < first + page_size:
+        return hashes
+    parent = known[-1].hash_value if known else None
+    unnamed = tuple(token_ids[first:])
     for end in range(page_size, len(unnamed) + 1, page_size):
-        page = unnamed[end - page_size : end]
-        parent = hash_function(parent, page, extra_keys)
-        hashes.append(PageHash(parent, page, extra_keys))
+        page_hash = hash_page_tokens(hash_function, parent, unnamed[end - page_size : end], extra_keys)
+        parent = page_hash.hash_value
+        hashes.append(page_hash)
+    return hashes

@@ -1,4 +1,4 @@
-"""The pool: who holds which page, and which pages remember a prefix."""
+"""The page pool: which pages are in use, and which pages remember a prefix."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from cache.page import NULL_PAGE_ID, CachePage
 
 
 class OutOfPages(RuntimeError):
-    """Fewer pages are free than were asked for; nothing was taken."""
+    """Fewer pages can be allocated than were asked for; nothing was taken."""
 
 
 class PagePool:
-    """All pages of one KV cache but the null page.
+    """All pages of one KV cache except the null page.
 
-    Invariant, whatever is called in whatever order: `num_free + num_cached + num_active == num_pages`.
+    Invariant: `num_free + num_cached + num_active == num_pages`.
     """
 
     def __init__(self, num_pages: int) -> None:
-        """Args:
-        num_pages: size of the device array, the null page included.
+        """Makes a pool whose pages are all free.
+
+        Args:
+            num_pages: size of the device array, the null page included.
+
+        Raises:
+            ValueError: there is no page beside the null page.
         """
         if num_pages < 2:
             raise ValueError(f"num_pages is {num_pages}; a pool needs the null page and at least one more")
         self.pages = [CachePage(page_id) for page_id in range(num_pages)]
-        self.null_page = self.pages[NULL_PAGE_ID]
         self.num_pages = num_pages - 1
         self._queue = FreeCachePageQueue(self.pages[1:])
         self._page_by_hash: dict[bytes, CachePage] = {}
@@ -34,12 +38,12 @@ class PagePool:
 
     @property
     def num_free(self) -> int:
-        """Pages that hold nothing."""
+        """Pages that no request holds and that remember nothing."""
         return self._queue.num_free_pages - self._num_cached
 
     @property
     def num_cached(self) -> int:
-        """Pages that nobody holds but that still remember a prefix."""
+        """Pages that no request holds but that still remember a prefix."""
         return self._num_cached
 
     @property
@@ -49,37 +53,37 @@ class PagePool:
 
     @property
     def num_allocatable(self) -> int:
-        """Pages that `allocate` could hand out now, by eviction if need be."""
+        """Pages that `allocate` could hand out now: the free ones, and the cached ones by eviction."""
         return self._queue.num_free_pages
 
     def allocate(self, n: int) -> list[CachePage]:
-        """Hands out n pages, each with one reference; cached ones among them are evicted.
+        """Hands out n pages with one reference each; cached pages are evicted when too few are free.
 
         Raises:
-            OutOfPages: fewer than n are allocatable; nothing was taken.
+            OutOfPages: fewer than n pages can be allocated; nothing was taken.
         """
         if n > self._queue.num_free_pages:
             raise OutOfPages(f"{n} pages are asked for, {self._queue.num_free_pages} are allocatable")
-        pages = self._queue.popleft_n(n)
+        pages = [self._queue.popleft()] if n == 1 else self._queue.popleft_n(n)
         for page in pages:
             if page.page_hash is not None:
                 self._evict(page)
-            page.ref_cnt = 1
+            page.incr_ref()
         return pages
 
     def touch(self, pages: Sequence[CachePage]) -> None:
-        """Adds a reference to each page; those that were only cached leave the free queue."""
+        """Adds a reference to each page; a cached page becomes active and leaves the free queue."""
         for page in pages:
             if page.ref_cnt == 0:
                 self._queue.remove(page)
                 self._num_cached -= 1
-            page.ref_cnt += 1
+            page.incr_ref()
 
     def release(self, pages: Sequence[CachePage]) -> None:
-        """Gives a request's references back; `pages` are in the order of its tokens.
+        """Removes one reference from each page of a request; `pages` are in the order of its tokens.
 
-        A page without references is free, or cached where it has a hash. The tail goes into the
-        queue first and so is evicted first.
+        A page without references becomes cached if it has a hash, and free if it has none. The last page
+        enters the queue first and so is evicted first.
         """
         free: list[CachePage] = []
         cached: list[CachePage] = []
@@ -92,9 +96,12 @@ class PagePool:
         self._num_cached += len(cached)
 
     def cache_page(self, page: CachePage, page_hash: PageHash) -> None:
-        """Remembers the content of a full, committed page that somebody holds.
+        """Remembers the content of an active page that is full of committed tokens.
 
-        Where another page has the same name already, the first one keeps it.
+        If another page has the same name already, that page keeps it.
+
+        Raises:
+            ValueError: no request holds the page.
         """
         if page.ref_cnt < 1:
             raise ValueError(f"page {page.page_id} is hashed while nobody holds it")
@@ -103,12 +110,12 @@ class PagePool:
             self._page_by_hash[page_hash.hash_value] = page
 
     def find(self, page_hash: PageHash) -> CachePage | None:
-        """The page with this very content (token ids and extra keys are compared), if there is one."""
+        """The page with this content, or None. Token ids and extra keys are compared, not only the hash."""
         page = self._page_by_hash.get(page_hash.hash_value)
         return page if page is not None and page.page_hash == page_hash else None
 
     def match_prefix(self, page_hashes: Sequence[PageHash]) -> list[CachePage]:
-        """The pages of the longest remembered prefix; they are not touched yet."""
+        """The pages of the longest remembered prefix; no reference is added."""
         pages = []
         for page_hash in page_hashes:
             page = self.find(page_hash)
@@ -118,7 +125,11 @@ class PagePool:
         return pages
 
     def forget(self, pages: Sequence[CachePage]) -> None:
-        """Takes their names from pages that somebody holds: from now on nobody finds them."""
+        """Removes the names of active pages, so that `find` does not return them any more.
+
+        Raises:
+            ValueError: no request holds one of the pages.
+        """
         for page in pages:
             if page.ref_cnt < 1:
                 raise ValueError(f"page {page.page_id} is to be forgotten while nobody holds it")
@@ -127,7 +138,7 @@ class PagePool:
                 page.reset_hash()
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix; refused (False) while any page is active."""
+        """Forgets every prefix; refuses and returns False while any page is active."""
         if self.num_active:
             return False
         for page in self._queue.get_all_free_pages():
@@ -137,10 +148,10 @@ class PagePool:
         return True
 
     def check(self) -> None:
-        """Walks the whole pool; for tests and for idle moments.
+        """Checks the whole pool; its time grows with the number of pages.
 
         Raises:
-            AssertionError: the books do not balance; the message says where.
+            AssertionError: the counts, the queue and the pages contradict each other; the message says where.
         """
         queued = self._queue.get_all_free_pages()
         cached = sum(page.page_hash is not None for page in queued)
@@ -149,7 +160,7 @@ class PagePool:
         assert cached == self._num_cached, f"{cached} pages are cached, {self._num_cached} are counted"
         assert len(queued) + len(active) == self.num_pages, f"{len(queued)} queued + {len(active)} active pages"
         assert all(page.ref_cnt == 0 for page in queued), "a page in the free queue is referenced"
-        assert self.null_page.ref_cnt == 0, "the null page was handed out"
+        assert self.pages[NULL_PAGE_ID].ref_cnt == 0, "the null page was handed out"
         hashed = {page.page_hash.hash_value: page for page in self.pages if page.page_hash is not None}
         assert hashed == self._page_by_hash, "the pages that can be found are not those that have a hash"
 

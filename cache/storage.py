@@ -1,4 +1,4 @@
-"""The device arrays behind the pages: their layout, what is written and read, and how many fit."""
+"""The device arrays behind the pages: their layout, reads and writes, and how many pages fit into memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-_LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for the weights' arithmetic and for everyone else
+_LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for intermediate results and for other processes
 _INT8_MAX = 127.0
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
-# Tokens of a page. Small pages waste less at a sequence's end and share shorter prefixes; large
-# ones cost the host fewer names and the device fewer gathers.
+# Tokens of a page. Small pages waste less at the end of a sequence and share shorter prefixes. With large
+# pages, the host hashes less and the device gathers less.
 PAGE_SIZE_BY_BACKEND = {"cpu": 32, "gpu": 16, "tpu": 128}
 
-# A head's vectors within a page lie side by side, so that attention, which goes head by head, reads
-# memory in streams.
+# The vectors of one head within a page are contiguous, because attention goes through a page head by head.
 AXES = ("layer", "page", "key_or_value", "head", "token", "feature")
 
 
@@ -43,17 +42,17 @@ class KVPages(NamedTuple):
     def write(
         self, layer: jax.Array, pages: jax.Array, offsets: jax.Array, keys: jax.Array, values: jax.Array
     ) -> KVPages:
-        """Puts each token's keys and values into its place; in place inside a program that donates them.
+        """Writes the keys and values of each token; in place, inside a program that donates these arrays.
 
         Args:
             layer: int32 scalar.
-            pages, offsets: int32[num_tokens], page and position within it.
+            pages, offsets: int32[num_tokens]; the page of each token, and its position within the page.
             keys, values: [num_tokens, head, feature].
         """
         both = jnp.stack([keys, values], axis=1)
         if self.scales is None:
             return KVPages(self.data.at[layer, pages, :, :, offsets].set(both.astype(self.data.dtype)), None)
-        # Symmetric, one scale for each token and head: a page may be filled by several steps.
+        # The quantisation is symmetric. Each token and head has its own scale, because several steps fill a page.
         wide = both.astype(jnp.float32)
         scales = jnp.max(jnp.abs(wide), axis=-1) / _INT8_MAX
         quantised = jnp.round(wide / jnp.where(scales == 0.0, 1.0, scales)[..., None]).astype(jnp.int8)
@@ -63,7 +62,7 @@ class KVPages(NamedTuple):
         )
 
     def read(self, layer: jax.Array, pages: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of some pages, each [num_rows, head, num_pages * page_size, feature] of `dtype`.
+        """The keys and the values of some pages, each as `dtype`[num_rows, head, num_pages * page_size, feature].
 
         Args:
             layer: int32 scalar.
@@ -81,7 +80,7 @@ class KVPages(NamedTuple):
 
 @dataclass(frozen=True)
 class KVLayout:
-    """Shape of the KV cache of one model."""
+    """The shape of the KV cache of one model."""
 
     num_layers: int
     num_pages: int  # the null page included
@@ -102,17 +101,17 @@ class KVLayout:
         return vectors * (self.head_dim * jnp.dtype(self.dtype).itemsize + scale_bytes)
 
     def partition_spec(self, head: str | None = None) -> PartitionSpec:
-        """How `data` is split over a mesh: the head axis over the mesh axis `head`, all others whole."""
+        """How `data` is split over a mesh: the head axis over the mesh axis `head`, and no other axis."""
         return PartitionSpec(*(head if axis == "head" else None for axis in AXES))
 
     def allocate(
         self, mesh: Mesh | None = None, head: str | None = None, *, empty: Callable[..., jax.Array] = jnp.zeros
     ) -> KVPages:
-        """The arrays; on a mesh, with heads split over its axis `head`.
+        """Makes the arrays; on a mesh, heads are split over its axis `head`.
 
         Args:
-            empty: makes an array of a shape, dtype and device. What it holds does not matter: nothing
-                is read of a page before it is written.
+            empty: makes an array from a shape, dtype and device. Its content may be anything, because a page
+                is written before it is read.
         """
 
         def make(num_axes: int, dtype: str) -> jax.Array:
@@ -123,14 +122,14 @@ class KVLayout:
 
 
 def machine_memory() -> tuple[int, int]:
-    """Bytes of memory in all, and those to be had now: of the device, the container or the machine."""
+    """The total and the available bytes of memory, of the device, the container or the machine."""
     device = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
     if device is not None and "bytes_limit" in device:
         return device["bytes_limit"], device["bytes_limit"] - device["bytes_in_use"]
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available = total
     meminfo = Path("/proc/meminfo")
-    if meminfo.exists():  # on Linux; elsewhere the physical memory is the best there is to know
+    if meminfo.exists():  # only on Linux; elsewhere the physical memory is taken
         fields = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
         available = int(fields["MemAvailable"].split()[0]) * 1024
     limit = _container_number("memory.max")
@@ -141,7 +140,7 @@ def machine_memory() -> tuple[int, int]:
 
 
 def _container_file_cache() -> int:
-    """Bytes of files that our control group is charged for and that the kernel takes back when it needs them."""
+    """Bytes of cached files in our control group; the kernel frees them when it needs memory."""
     try:
         lines = (_CONTROL_GROUP / "memory.stat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -150,7 +149,7 @@ def _container_file_cache() -> int:
 
 
 def _container_number(name: str) -> int | None:
-    """A figure of our control group (cgroup v2), or None where there is none or no limit."""
+    """A number of our control group (cgroup v2), or None if there is no such file or no limit."""
     try:
         text = (_CONTROL_GROUP / name).read_text(encoding="ascii").strip()
     except OSError:
@@ -161,18 +160,19 @@ def _container_number(name: str) -> int | None:
 def pages_that_fit(
     bytes_per_page: int, num_useful: int, *, memory_utilization: float, kv_cache_bytes: int | None = None
 ) -> int:
-    """How many pages to make, the null page included.
+    """The number of pages to make, the null page included.
 
-    The share is one of all memory, not of what is available: the count is part of the compiled
-    programs' shapes, and must be the same at the next start for them to be found again.
+    `memory_utilization` is a share of the total memory and not of the available memory. The number of pages
+    is part of the shapes of compiled programs, so it must be the same at the next start, or the kept programs
+    would not be found.
 
     Args:
-        num_useful: pages that could ever be in use at once; more would lie idle.
-        memory_utilization: share of the machine's memory, 0 to 1.
-        kv_cache_bytes: where given, this instead of a share.
+        num_useful: the largest number of pages that can be in use at once; it is never exceeded.
+        memory_utilization: share of the total memory, 0 to 1.
+        kv_cache_bytes: replaces the share, unless it is None.
 
     Raises:
-        ValueError: not even two pages fit, or the bytes asked for are not there.
+        ValueError: fewer than two pages fit, or `kv_cache_bytes` are not available.
     """
     total, available = machine_memory()
     limit = int(available * _LARGEST_SHARE_OF_AVAILABLE)

@@ -1,1 +1,1 @@
-"""The engine: token ids in, token ids out. Requests, scheduler, steps, models; no text, no HTTP."""
+"""The engine, which knows token ids but no text and no HTTP: its client, thread and lifecycle."""

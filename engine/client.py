@@ -1,4 +1,4 @@
-"""The asyncio side's handle on the engine: requests in, token events out."""
+"""The client of the engine: what the asyncio side calls to submit requests and to read their tokens."""
 
 from __future__ import annotations
 
@@ -10,129 +10,26 @@ from functools import partial
 from pathlib import Path
 
 from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import (
-    EngineError,
-    EngineStats,
-    FinishReason,
-    Progress,
-    QueueFull,
-    TokenEvent,
-    TokenLogprobs,
-    TraceEvent,
-)
+from engine.border.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TraceEvent
 from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model
 from engine.schedule.request import Request
-from engine.schedule.step_event import StepEvent
-from engine.token_logprobs import read_logprobs, read_prompt_logprobs
+from engine.schedule.request_event import RequestEvent
+from engine.token_stream import TokenStream
 from engine.watchdog import Watchdog
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
-_JOIN_SECONDS = 5.0  # for the engine thread to end; a hung one must not keep the process
-_GRACE_SECONDS = 0.5  # after a deadline, for the engine itself to keep it
+__all__ = ["EngineClient", "TokenStream"]  # the server knows streams by way of the client
 
-
-class TokenStream:
-    """One request's tokens, as an async iterator of merged events.
-
-    Ends after the event with a finish_reason. A reader slower than the model gets merged events:
-    what waits here is a list of token ids, bounded by the request's own length.
-    """
-
-    __slots__ = (
-        "_abort",
-        "_error",
-        "_finish_reason",
-        "_is_dead_end",
-        "_is_done",
-        "_logprobs",
-        "_prompt_logprobs",
-        "_request",
-        "_token_ids",
-        "_waiter",
-        "request_id",
-        "timers",
-    )
-
-    def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
-        self.request_id = request.request_id
-        self._request = request
-        self._abort = abort
-        self._token_ids: list[int] = []
-        self._finish_reason: FinishReason | None = None
-        self._error: str | None = None
-        self._is_dead_end = False
-        self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
-        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
-        self._is_done = False  # the last event has been read
-        self._waiter: asyncio.Future[None] | None = None
-        self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
-
-    def __aiter__(self) -> TokenStream:
-        return self
-
-    async def __anext__(self) -> TokenEvent:
-        if self._is_done:
-            raise StopAsyncIteration
-        if not self._token_ids and self._finish_reason is None:
-            if self._waiter is not None:
-                raise RuntimeError(f"stream {self.request_id!r} is being read by two readers")
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        token_ids, self._token_ids = self._token_ids, []
-        logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
-        self._logprobs, self._prompt_logprobs = None if logprobs is None else [], None
-        self._is_done = self._finish_reason is not None
-        num_cached_tokens = self._request.num_cached_tokens
-        return TokenEvent(
-            token_ids,
-            self._finish_reason,
-            num_cached_tokens,
-            self._error,
-            logprobs,
-            prompt_logprobs,
-            self._is_dead_end,
-        )
-
-    def abort(self) -> None:
-        """Ends the request; the stream still ends with one event. May be called at any time, any number of times."""
-        if self._finish_reason is None:
-            self._abort(self.request_id)
-
-    def put(self, event: StepEvent) -> None:
-        """Merges an event; in the asyncio thread. After the last event nothing changes any more."""
-        if self._finish_reason is not None:
-            return
-        self._token_ids += event.token_ids
-        if self._logprobs is not None and event.logprobs is not None:
-            self._logprobs += read_logprobs(event.logprobs, self._request.params)
-        if event.prompt_logprobs is not None:
-            self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._request.params)
-        self._is_dead_end = event.is_dead_end
-        self._finish(event.finish_reason, event.error)
-
-    def end(self, finish_reason: FinishReason, error: str | None) -> None:
-        """Ends the stream without the engine, unless it has ended."""
-        if self._finish_reason is None:
-            self._finish(finish_reason, error)
-
-    def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
-        self._finish_reason, self._error = finish_reason, error
-        if finish_reason is not None:
-            for timer in self.timers:
-                timer.cancel()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+_JOIN_SECONDS = 5.0  # the wait for the engine thread to end; a hung thread must not keep the process
+_GRACE_SECONDS = 0.5  # the time after a deadline in which the engine may still keep it itself
 
 
 class EngineClient:
-    """Used from one asyncio loop; the engine turns in its own thread."""
+    """Submits requests to the engine thread. All its methods are called from one asyncio loop."""
 
     def __init__(self, engine: Engine) -> None:
         self.model_info: ModelInfo = engine.model_info
@@ -140,13 +37,13 @@ class EngineClient:
         self._config = engine.config
         self._seeds = random.Random(engine.config.seed)
         self._streams: dict[str, TokenStream] = {}
-        # Continued from what earlier clients of this engine submitted, all of which has left the queue.
+        # These counts go on from earlier clients of this engine, whose requests have all left the queue.
         self._num_submitted = engine.scheduler.counters.num_dequeued
         self._num_submitted_tokens = engine.scheduler.counters.num_dequeued_tokens
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._is_closed = False
-        self._checked_params: SamplingParams | None = None  # those checked last
+        self._checked_params: SamplingParams | None = None  # the parameters that were checked last
         self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
         self._watchdog = Watchdog(self._engine_loop, engine.config.stall_timeout, self._fail)
         self.lifecycle = Lifecycle(engine, self._engine_loop)
@@ -171,7 +68,7 @@ class EngineClient:
         open_model.refuse_unserved(model_path)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the engine thread; events arrive in `loop`."""
+        """Starts the engine thread, whose events are delivered in `loop`."""
         self._loop = loop
         self._failure = loop.create_future()
         self._engine_loop.start()
@@ -191,16 +88,18 @@ class EngineClient:
         """Queues one request and returns at once.
 
         Args:
-            priority: lower runs first; equal ones in order of arrival.
-            cache_salt: prefixes are shared among requests of the same salt alone.
-            timeout: seconds from now after which it ends with TIMEOUT, finished or not; at most the
-                configured request_timeout, which also holds where none is given.
-            matcher: of a grammar that the output is to follow, at its start; from now on the engine's own.
+            request_id: must differ from those of all unfinished requests; chosen here if None.
+            priority: requests of lower priority numbers run first, and equal ones in order of arrival.
+            cache_salt: only requests with the same salt share prefixes.
+            timeout: seconds from now, after which the request ends with TIMEOUT. The configured
+                request_timeout is an upper limit and the default.
+            matcher: the matcher of the grammar that the output must follow, in its initial state. The
+                engine owns it from now on.
 
         Raises:
-            InvalidParameter: what `check_prompt` refuses, or a request_id that is in use.
+            InvalidParameter: `check_prompt` refuses the request, or the request_id is in use.
             QueueFull: the queue is at its limit.
-            EngineError: the engine has failed, is shut down or was not started.
+            EngineError: the engine has failed, was shut down or was not started.
         """
         if self._is_closed or not self._engine_loop.is_running:
             raise EngineError("the engine is not running")
@@ -228,7 +127,7 @@ class EngineClient:
         return stream
 
     def abort(self, request_id: str) -> bool:
-        """Ends the request of this id; whether there is one that has not ended."""
+        """Ends the request with this id; returns False if there is no unfinished one."""
         stream = self._streams.get(request_id)
         if stream is None:
             return False
@@ -236,11 +135,11 @@ class EngineClient:
         return True
 
     def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """The checks of `submit` alone.
+        """Does the checks of `submit` without submitting.
 
         Raises:
-            InvalidParameter: the prompt is empty, has a token id out of range, or is too long for
-                the model, alone or with max_tokens; or a parameter names such a token id.
+            InvalidParameter: the prompt is empty, or too long for the model, alone or together with
+                max_tokens; or the prompt or a parameter has a token id that is out of range.
         """
         limit, vocab_size, num_tokens = self.model_info.max_model_len, self.model_info.vocab_size, len(prompt_token_ids)
         if num_tokens == 0:
@@ -263,7 +162,7 @@ class EngineClient:
             raise InvalidParameter(
                 "prompt", f"the prompt has token id {wrong}; token ids must be from 0 to {vocab_size - 1}"
             )
-        if params is not self._checked_params:  # those of all answers to a prompt; the lists may be long
+        if params is not self._checked_params:  # all answers to a prompt share them, and their lists may be long
             params.check_token_ids(vocab_size)
             self._checked_params = params
 
@@ -272,19 +171,19 @@ class EngineClient:
         return self._engine.stats()
 
     def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
-        """What device and host did in the last steps (at most `num_steps`), as events for Perfetto."""
+        """What device and host did in the last steps, as events for Perfetto; at most `num_steps` steps."""
         return self._engine_loop.timeline.export_trace(num_steps)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine thread turns, or does what an operator has asked for, however long that takes."""
-        # In this order: the heartbeat is renewed before the call is over.
+        """Whether the engine thread turns, or runs a call of an operator, however long that takes."""
+        # The call is tested first, because the heartbeat is renewed before `is_in_call` is reset.
         age = 0.0 if self._engine_loop.is_in_call else time.monotonic() - self._engine_loop.heartbeat
         return not self._is_closed and self._engine_loop.is_running and age < self._config.stall_timeout
 
     @property
     def failure(self) -> asyncio.Future[None]:
-        """Never has a result; gets the exception that ended the engine, if one does.
+        """A future that gets the exception that ended the engine. It never has a result.
 
         Raises:
             EngineError: the engine was not started.
@@ -311,7 +210,7 @@ class EngineClient:
         self.lifecycle.close("the engine is shut down")
         end = partial(self._end_streams, FinishReason.ABORT, None)
         if self._loop is not None and self._loop.is_running():
-            self._loop.call_soon(end)  # behind the events that the thread has published
+            self._loop.call_soon(end)  # after the events that the thread has published
         else:
             end()
         if self._failure is not None and not self._failure.done():
@@ -339,7 +238,11 @@ class EngineClient:
             stream.end(FinishReason.TIMEOUT, None)
 
     def _check_queue(self, num_tokens: int) -> None:
-        """Counts what was submitted and has not left the queue, the messages on their way included."""
+        """Refuses a prompt that the queue has no room for. Requests that are still in the inbox count as queued.
+
+        Raises:
+            QueueFull: the queue is at its limit.
+        """
         counters, config = self._engine.scheduler.counters, self._config
         num_requests = self._num_submitted - counters.num_dequeued
         if num_requests >= config.max_num_queued_requests:
@@ -356,8 +259,8 @@ class EngineClient:
 
     # ---------------------------------------------------------------- called in the engine thread
 
-    def _publish(self, events: Sequence[StepEvent]) -> None:
-        """One wake-up of the asyncio loop for all events of a turn."""
+    def _publish(self, events: Sequence[RequestEvent]) -> None:
+        """Wakes the asyncio loop once for all events of a turn."""
         self._call(partial(self._deliver, events))
 
     def _on_failure(self, error: BaseException) -> None:
@@ -368,12 +271,12 @@ class EngineClient:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # The asyncio loop is closed: nobody is left to hear of it.
+            # The asyncio loop is closed, so nobody can receive events any more.
             self._engine_loop.post(Shutdown())
 
     # ---------------------------------------------------------------- called in the asyncio thread
 
-    def _deliver(self, events: Sequence[StepEvent]) -> None:
+    def _deliver(self, events: Sequence[RequestEvent]) -> None:
         for event in events:
             event.request.mailbox.put(event)
             if event.finish_reason is not None:

@@ -1,4 +1,4 @@
-"""An engine put together: weights, pages, programs, scheduler and loop."""
+"""The engine: it builds weights, pages, programs and scheduler for one model, and makes the loop that drives them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.token_layout import pages_per_block
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_event import StepEvent
 from engine.step.compiled import CompileCounter
+from engine.step.device_runner import DeviceRunner
 from engine.step.program_store import ProgramStore, processor
-from engine.step.runner import DeviceRunner
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from engine.weights.layout import Params, Precision
 
 
 class Engine:
-    """Everything of one model that is not asyncio."""
+    """All parts of the engine for one model except its thread and its client."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Engine:
         progress: Progress,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Puts an engine together and compiles every shape; takes seconds.
+        """Builds the engine and compiles every shape, which takes seconds.
 
         Args:
-            model_info: its max_model_len fits into the pages of `layout`.
-            make_runner: makes the runner of the slots and shapes that this engine has.
-            make_scheduler: the class, or what takes its arguments: a benchmark's may measure itself.
+            model_info: a request of its max_model_len must fit into the pages of `layout`.
+            make_runner: makes the runner for the slots and shapes of this engine.
+            make_scheduler: Scheduler, or a function with the same arguments, such as one that also measures.
         """
         self.config = config
         self.model_info = model_info
@@ -73,7 +73,7 @@ class Engine:
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
-        """Reads the weights of a model file and makes an engine for it.
+        """Reads the weights of a model file and builds an engine for it.
 
         Raises:
             ModelError: the model cannot be served.
@@ -97,7 +97,7 @@ class Engine:
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             vocab_size=sizes.vocab_size,
-            # A request that cannot ever fit into the pages is refused at the edge, as one too long for the model.
+            # So a request that could never fit into the pages is refused as too long, before it is queued.
             max_model_len=min(max_model_len, (layout.num_pages - 1) * layout.page_size),
             dtype=weights.dtype,
             num_parameters=weights.num_parameters,
@@ -113,10 +113,10 @@ class Engine:
         return cls(config, layout, model_info, make_runner, progress)
 
     def make_loop(
-        self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
+        self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """The loop that drives this engine; there is one at a time. From now on a compile is a defect."""
-        if self._is_asleep:  # an earlier client has left it so
+        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect."""
+        if self._is_asleep:  # an earlier client left it asleep
             self.wake()
         self._compile_counter.start()
         return EngineLoop(
@@ -124,7 +124,7 @@ class Engine:
         )
 
     def sleep(self, *, drop_weights: bool) -> None:
-        """Sends running requests back to the queue and gives memory back; nothing may be in flight."""
+        """Queues all running requests again and frees the memory of the pages; nothing may be in flight."""
         self.scheduler.send_all_back()
         self._is_asleep = True
         self.runner.sleep(drop_weights=drop_weights)
@@ -135,7 +135,7 @@ class Engine:
         self._is_asleep = False
 
     def replace_params(self, params: Params) -> None:
-        """Takes other weights; what was computed with the old ones is forgotten. No request may hold a page.
+        """Replaces the weights and forgets all prefixes that were computed with the old ones.
 
         Raises:
             RuntimeError: requests hold pages.
@@ -145,7 +145,7 @@ class Engine:
         self.runner.replace_params(params)
 
     def stats(self) -> EngineStats:
-        """Read from any thread, without a lock: each figure is whole, together they may be a step apart."""
+        """Counters and gauges, read without a lock from any thread; two of them may be one step apart."""
         counters, pool = self.scheduler.counters, self.pool
         return EngineStats(
             num_running=self.scheduler.num_running,
@@ -167,7 +167,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Lets go of what outlives the thread."""
+        """Stops the counter of compiles, which would otherwise count for ever."""
         self._compile_counter.stop()
 
 

@@ -1,7 +1,7 @@
-"""Pause, sleep, new weights: what an operator asks of a running engine.
+"""The lifecycle of a running engine: pause, sleep, wake, and new weights, as an operator asks for them.
 
-Each request to the engine runs in its thread, between steps, while nothing is in flight. Client
-requests may be submitted in any state; they queue up while the engine does not compute.
+Each change runs in the engine thread, between steps, while nothing is in flight. Requests may be submitted
+in any state; they queue up while the engine does not compute.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _DRAIN_POLL_SECONDS = 0.01
 
 
 class EngineState(StrEnum):
-    """What the engine does with requests."""
+    """Whether the engine computes, and whether it holds the memory for it."""
 
     RUNNING = "running"
-    PAUSED = "paused"  # requests queue up; everything is kept
-    ASLEEP = "asleep"  # requests queue up; the pages are given back to the machine
+    PAUSED = "paused"  # requests queue up; all memory is kept
+    ASLEEP = "asleep"  # requests queue up; the memory of the pages is freed
 
 
 class EngineBusy(RuntimeError):
-    """Refused, because requests are running."""
+    """The change was refused, because requests are running or the engine is in the wrong state."""
 
 
 class Lifecycle:
-    """Operator's calls, from the asyncio loop of the engine's client."""
+    """Changes the state of an engine; used from the asyncio loop of the engine's client."""
 
     def __init__(self, engine: Engine, engine_loop: EngineLoop) -> None:
         self.state = EngineState.RUNNING
@@ -48,11 +48,11 @@ class Lifecycle:
         self._lock = asyncio.Lock()  # one change at a time
         self._is_closed = False
 
-    # Each change of state is one call in the engine thread: whoever asked for it may be cancelled
-    # while he waits, and `state` still tells what has become of the engine.
+    # Each change of state is one call in the engine thread. So `state` stays true even if the caller is
+    # cancelled while it waits.
 
     async def pause(self) -> None:
-        """Stops computing; returns once nothing is in flight. Running requests keep all they have."""
+        """Stops computing; returns once nothing is in flight. Running requests keep their slots and pages."""
         async with self._lock:
             await self._run(self._pause)
 
@@ -60,13 +60,13 @@ class Lifecycle:
         """Goes on after a pause.
 
         Raises:
-            EngineBusy: the engine sleeps; `wake` it.
+            EngineBusy: the engine is asleep; call `wake` instead.
         """
         async with self._lock:
             await self._run(self._resume)
 
     async def sleep(self, *, drop_weights: bool = False) -> None:
-        """Gives the memory of the pages back; with `drop_weights` the device's memory of the weights too.
+        """Frees the memory of the pages; with `drop_weights`, also the device memory of the weights.
 
         Running requests go back to the queue with the tokens they have, and are computed again
         after `wake`. Cached prefixes are lost.
@@ -75,23 +75,23 @@ class Lifecycle:
             await self._run(partial(self._sleep, drop_weights))
 
     async def wake(self) -> None:
-        """Takes the memory again and goes on; does nothing where the engine does not sleep."""
+        """Allocates the memory again and goes on; does nothing if the engine is not asleep."""
         async with self._lock:
             await self._run(self._wake)
 
     async def reset_prefix_cache(self) -> bool:
-        """Forgets every cached prefix; refused (False) while any request holds a page."""
+        """Forgets every cached prefix; refuses and returns False while any request holds a page."""
         return await self._run(self._engine.pool.reset_prefix_cache)
 
     async def update_weights(self, path: Path, *, drain: bool = False) -> None:
-        """Replaces the weights by those of another file of the same architecture and sizes.
+        """Replaces the weights by those of another file with the same architecture and sizes.
 
         Args:
-            drain: lets the requests that have begun end first, while new ones wait.
+            drain: whether to wait until the requests that have begun have ended, while new ones wait.
 
         Raises:
-            EngineBusy: requests have begun and `drain` is not set, or the engine sleeps.
-            ModelError: the file cannot be served in the place of the first.
+            EngineBusy: requests have begun and `drain` is not set, or the engine is asleep or paused.
+            ModelError: the file cannot be served in place of the loaded one.
         """
         async with self._lock:
             if self.state is EngineState.ASLEEP:
@@ -106,21 +106,21 @@ class Lifecycle:
                 while not is_replaced:
                     if drain:
                         await self._wait_for_begun()
-                    # While it drains, a request may still slip in between the last look and the call.
+                    # A request may begin between the end of the wait and the call; then the wait is repeated.
                     is_replaced = await self._run(partial(self._replace, params, may_refuse=not drain))
             finally:
                 scheduler.is_admitting = True
                 self._engine_loop.post(Call(_wake_up))
 
     def close(self, error: str) -> None:
-        """Fails what is still waiting for the engine thread, which has ended, and whatever is asked from now on."""
+        """Fails all calls that wait for the engine thread, which has ended, and all later ones."""
         self._is_closed = True
         for future in self._pending:
             if not future.done():
                 future.set_exception(EngineError(error))
 
     async def _wait_for_begun(self) -> None:
-        """Waits for the requests that have begun.
+        """Waits until the requests that have begun have ended.
 
         Raises:
             EngineBusy: the engine is paused, so they cannot end.
@@ -164,11 +164,11 @@ class Lifecycle:
     def _sleep(self, drop_weights: bool) -> None:
         if self.state is not EngineState.ASLEEP:
             self._engine_loop.is_paused = True
-            self.state = EngineState.ASLEEP  # even if it fails half-way: `wake` undoes whatever was done
+            self.state = EngineState.ASLEEP  # set first: if `sleep` fails half-way, `wake` undoes what was done
             self._engine.sleep(drop_weights=drop_weights)
 
     def _replace(self, params: Params, *, may_refuse: bool) -> bool:
-        """Whether the weights were replaced; where requests have begun they are not."""
+        """Replaces the weights; returns False, and keeps them, if requests have begun."""
         if may_refuse:
             self._refuse_while_busy()
         elif self._engine.scheduler.num_begun:
@@ -188,7 +188,7 @@ class Lifecycle:
         """Runs `function` in the engine thread while nothing is in flight.
 
         Raises:
-            EngineError: the engine is not running, or ends before it comes to this.
+            EngineError: the engine is not running, or ends before it runs the function.
         """
         if self._is_closed or not self._engine_loop.is_running:
             raise EngineError("the engine is not running")
@@ -216,7 +216,7 @@ class Lifecycle:
 
 
 def _wake_up() -> None:
-    """Does nothing; an idle loop looks at its requests again once it has a message."""
+    """Does nothing: any message makes an idle loop look at its requests again."""
 
 
 def _set_done(future: asyncio.Future[None]) -> None:

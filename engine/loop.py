@@ -1,11 +1,13 @@
-"""The engine's loop: overlapped, and its synchronous twin as the oracle.
+"""The loop of the engine thread, overlapped or synchronous; the synchronous one is the oracle of the other.
+
+The overlapped loop dispatches a step before it waits for the step before it:
 
 device  |   step N            |   step N+1            |   step N+2
 host    | schedule, dispatch N+1, tell | result N, commit N, schedule, dispatch N+2 | …
 asyncio |       … events of N-1 …                  |        events of N …
 
-Where a row of step N+1 has a grammar, what it may sample follows from its token of step N. Such a
-step is dispatched in two halves, and the device finds no gap between them:
+If a row of step N+1 has a grammar, its token of step N decides what it may sample. Such a step is
+dispatched in two halves, and the device still has no gap between them:
 
 device  | sample N | forward N+1                                | sample N+1 | forward N+2
 host    | … forward N+1 | result N, commit N | masks, sample N+1 | schedule, forward N+2 | …
@@ -22,56 +24,63 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.border.types import FinishReason
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.step_event import StepEvent
-from engine.step.masks import fill_masks
-from engine.step.pending_step import PendingStep
-from engine.step.runner import Runner
+from engine.schedule.step_plan import StepPlan
+from engine.step.grammar_masks import fill_masks
+from engine.step.runner import PendingStep, Runner
 from engine.timeline import Timeline
 
-IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that a heartbeat proves it alive
+IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that its heartbeat shows that it is alive
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Inbox message: end the request of this id."""
+    """Inbox message: end the request with this id."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Inbox message: run this in the engine thread while nothing is in flight."""
+    """Inbox message: run a function in the engine thread while nothing is in flight."""
 
-    function: Callable[[], None]  # takes care of its own exceptions
+    function: Callable[[], None]  # an exception that it lets through ends the engine
 
 
 class Shutdown:
-    """Inbox message: end every request and the thread."""
+    """Inbox message: end all requests, and then the thread."""
 
 
 Message = Request | Abort | Call | Shutdown
 
 
 class EngineLoop:
-    """Owns scheduler and runner; everything but `post` runs in the engine thread."""
+    """Drives the scheduler and the runner.
+
+    `start`, `post`, `join` and `is_running` may be used from any thread; all else runs in the engine thread.
+    """
 
     def __init__(
         self,
         scheduler: Scheduler,
         runner: Runner,
-        publish: Callable[[Sequence[StepEvent]], None],
+        publish: Callable[[Sequence[RequestEvent]], None],
         on_failure: Callable[[BaseException], None],
         *,
         overlap: bool,
         timeline: Timeline,
+        inbox: queue.SimpleQueue[Message] | None = None,
     ) -> None:
-        """Args:
-        publish: called in the engine thread, once a turn at most, with all its events; must not block.
-        on_failure: called in the engine thread with the exception that ends it.
-        timeline: told of every step.
+        """Makes a loop whose thread is not started yet.
+
+        Args:
+            publish: called in the engine thread, at most once a turn, with all its events; must not block.
+            on_failure: called in the engine thread with the exception that ends it.
+            overlap: whether to dispatch the next step before the result of the last one is there.
+            timeline: receives the times of every step.
+            inbox: where messages come from; a new queue if None.
         """
         self.scheduler = scheduler
         self.timeline = timeline
@@ -80,12 +89,12 @@ class EngineLoop:
         self._publish = publish
         self._on_failure = on_failure
         self._overlap = overlap
-        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
         self._calls: deque[Call] = deque()
-        self._untold: list[StepEvent] = []  # events that are not published yet, in order
+        self._untold: list[RequestEvent] = []  # unpublished events, in order
         self._is_stopping = False
-        self.is_in_call = False  # a call may take far longer than a turn
-        self.is_paused = False  # set by a Call: no step is planned, requests only queue up
+        self.is_in_call = False  # so that a long call is not taken for a dead loop
+        self.is_paused = False  # set by a Call; while it is set, no step is planned and requests queue up
         self._thread = threading.Thread(target=self.run, name="eagre-engine", daemon=True)
 
     def start(self) -> None:
@@ -93,11 +102,11 @@ class EngineLoop:
         self._thread.start()
 
     def post(self, message: Message) -> None:
-        """Leaves a message for the next turn; from any thread."""
+        """Leaves a message for the next turn."""
         self._inbox.put(message)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits for the thread to end; whether it did."""
+        """Waits for the thread to end; returns False if `timeout` seconds passed first."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -107,17 +116,17 @@ class EngineLoop:
         return self._thread.is_alive()
 
     def run(self) -> None:
-        """The thread's body. An exception ends the loop, for good: there is no retry."""
+        """The body of the thread. An exception ends the loop; there is no retry."""
         try:
             if self._overlap:
                 self._run_overlapped()
             else:
                 self._run_synchronously()
         except BaseException as error:  # noqa: BLE001
-            # The boundary of the thread: whatever happened must reach the streams, then the process ends.
-            # A panic of a Rust library is no Exception either.
+            # This is the boundary of the thread: every failure must reach the streams before the process ends. The
+            # panic of a Rust library is not an Exception.
             try:
-                self._tell()  # what was true before
+                self._tell()  # the events from before the failure
             finally:
                 self._on_failure(error)
 
@@ -130,25 +139,25 @@ class EngineLoop:
             self._tell()
             if in_flight is not None:
                 self._commit(in_flight)
-            if dispatched is not None and dispatched.step.awaits_masks:
+            if dispatched is not None and dispatched.inputs.awaits_masks:
                 self._sample(dispatched)
             did_work = dispatched is not None or in_flight is not None
             in_flight = dispatched
             if in_flight is None:
-                self._tell()  # before a call: it may be long, and its own end is told at once
+                self._tell()  # before the calls, which may take long
                 did_work |= self._run_calls()
         if in_flight is not None:
             self._commit(in_flight)
         self._tell()
 
     def _run_synchronously(self) -> None:
-        """The same steps, one after the other."""
+        """Computes the same steps one after the other."""
         did_work = False
         while self._receive(may_wait=not did_work):
             dispatched = self._dispatch()
             did_work = dispatched is not None
             if dispatched is not None:
-                if dispatched.step.awaits_masks:
+                if dispatched.inputs.awaits_masks:
                     self._sample(dispatched)
                 self._commit(dispatched)
             self._tell()
@@ -156,7 +165,7 @@ class EngineLoop:
         self._tell()
 
     def _dispatch(self) -> PendingStep | None:
-        """Hands the next step to the device, or returns None where there is none to plan now."""
+        """Hands the next step to the device; returns None if there is nothing to compute now."""
         self.timeline.schedule_began(has_work=self._has_work)
         plan = self._plan()
         if plan is None:
@@ -169,8 +178,8 @@ class EngineLoop:
     def _sample(self, dispatched: PendingStep) -> None:
         """Dispatches the sampling of a step whose forward pass is under way.
 
-        The step before it has been committed, so its grammars know their last token; their masks are
-        made while the device computes the logits that they will meet.
+        The step before it is committed, so the grammars have accepted their last tokens. Their masks are
+        made here while the device computes the logits.
         """
         masks = self._runner.new_masks(dispatched)
         for request, error in fill_masks(dispatched, masks):
@@ -180,11 +189,11 @@ class EngineLoop:
         self._runner.sample(dispatched, masks)
 
     def _plan(self) -> StepPlan | None:
-        """The next step; none while paused, nor while calls wait for the pipeline to drain."""
+        """Plans the next step; none while the loop is paused or while calls wait for the pipeline to drain."""
         return None if self._calls or self.is_paused else self.scheduler.schedule()
 
     def _run_calls(self) -> bool:
-        """Runs what waited for the pipeline to drain; whether there was anything."""
+        """Runs the calls that waited for the pipeline to drain; returns whether there were any."""
         had_calls = bool(self._calls)
         self.is_in_call = had_calls
         while self._calls:
@@ -194,10 +203,10 @@ class EngineLoop:
         return had_calls
 
     def _tell(self) -> None:
-        """Publishes what has happened since the last time.
+        """Publishes the events since the last time.
 
-        The overlapped loop does so behind a dispatch: readers that wake up want the interpreter
-        lock, and the device shall not wait for them.
+        The overlapped loop does so after a dispatch, because readers that wake up compete for the
+        interpreter lock, and the device must not wait for them.
         """
         events, self._untold = self._untold, []
         if events:
@@ -213,11 +222,14 @@ class EngineLoop:
 
     @property
     def _has_work(self) -> bool:
-        """Whether a request waits for the device; while paused none does, by somebody's will."""
+        """Whether a request waits for the device. While the loop is paused, no time counts as waiting."""
         return self.scheduler.has_work and self.scheduler.may_work and not self.is_paused
 
     def _receive(self, *, may_wait: bool) -> bool:
-        """Drains the inbox, once a turn; waits for a message where the last turn found nothing to do.
+        """Drains the inbox, once a turn.
+
+        Args:
+            may_wait: whether to wait for a message, because the last turn found nothing to do.
 
         Returns:
             False once a Shutdown has come.

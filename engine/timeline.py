@@ -1,22 +1,21 @@
-"""When each step was scheduled, dispatched, computed and committed, and how long the device stood idle.
+"""When each step was scheduled, dispatched, computed and committed, and how long the device was idle.
 
 host    | schedule | dispatch N+1 | wait N | commit N | schedule | dispatch N+2 | …
 device  |     step N            |  step N+1                    | step N+2 …
 
-The device does not tell its own times; they follow from what the host sees:
+The device does not report its times, so they are derived from what the host sees:
 
 - A step begins at the end of its dispatch or at the end of the step before it, whichever is later.
-- A step for which the host had to wait ends when the wait returns, unless the step behind it is done
-  by then as well: the host woke up late, and its waking tells nothing.
-- Any other step ends between the last mark of the loop that saw it unfinished and the first that
-  saw it done. The former is taken: such a step is as short, and the idle time behind it as long,
-  as the marks allow.
+- If the host had to wait for a step, the step ends when the wait returns. The exception is a wait after
+  which the next step is done as well: then the host woke up late, and the end of the wait tells nothing.
+- Any other step ends between the last mark that saw it unfinished and the first mark that saw it done.
+  The earlier one is taken, so the step is as short, and the idle time behind it as long, as possible.
 
-So idle time is an upper bound while a step is behind the one that is waited for, as in the overlapped
-loop. Where none is, as in the synchronous one, the time that the host takes to wake up counts as the step's.
+So the idle time is an upper bound while another step follows the one that the host waits for, as in the
+overlapped loop. In the synchronous loop none follows, and the time until the host wakes up counts as part
+of the step.
 
-The device is idle before a step while work waits: while a request is there that has not sent its
-last event. Where there is no request, no time counts.
+Time before a step counts as idle only while a request waits for the device.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _HOST_LANE = 2
 
 @dataclass(slots=True)
 class StepTimes:
-    """The marks of one step, in seconds of the timeline's clock; those below `seen_unfinished` come as it ages."""
+    """The marks of one step, in seconds of the timeline's clock; a mark that has not come yet is infinite."""
 
     step: int  # counted from 0 in the order of dispatch
     num_rows: int
@@ -45,36 +44,39 @@ class StepTimes:
     schedule_began: float
     dispatch_began: float
     dispatched: float
-    work_since: float  # work has waited without a break since then
-    seen_unfinished: float  # the last mark at which it was
-    seen_done: float = inf  # the first mark at which it was
+    work_since: float  # when work began to wait without a break
+    seen_unfinished: float  # the last mark at which the step was unfinished
+    seen_done: float = inf  # the first mark at which the step was done
     wait_began: float = inf
     commit_began: float = inf
     commit_ended: float = inf
     device_began: float = inf
-    device_ended: float = inf  # at the earliest; at the latest `seen_done`
-    busy_total: float = inf  # the timeline's device_busy_seconds, this step counted
-    idle_total: float = inf  # its device_idle_seconds, the time before this step counted
+    device_ended: float = inf  # the earliest possible end; the latest is `seen_done`
+    busy_total: float = inf  # device_busy_seconds up to and with this step
+    idle_total: float = inf  # device_idle_seconds up to the begin of this step
 
 
 class Timeline:
-    """Fed by the loop in the engine thread, by one call at each mark; read from any thread without a lock.
+    """The times of the last steps, and the totals since the start.
 
-    A turn of the loop calls `schedule_began`, `dispatch_began` and `dispatched` for a new step;
-    `wait_began`, `commit_began` and `commit_ended` for the oldest one in flight.
+    The engine loop calls one method at each mark; any thread may read without a lock. A turn
+    of the loop calls `schedule_began`, `dispatch_began` and `dispatched` for a new step, and `wait_began`,
+    `commit_began` and `commit_ended` for the oldest step in flight.
     """
 
     def __init__(self, num_steps: int = 4096, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Args:
-        num_steps: how many committed steps are remembered.
-        clock: seconds, never going back.
+        """Makes a timeline that starts now.
+
+        Args:
+            num_steps: how many committed steps are remembered.
+            clock: returns seconds and never goes back.
         """
         self.device_busy_seconds = 0.0  # since the start; never reset
         self.device_idle_seconds = 0.0  # since the start, while work waited; never reset
         self._clock = clock
         self._origin = clock()
         self._num_dispatched = 0
-        # What asks the device is kept apart from the times, or a remembered step would keep its arrays alive.
+        # The function that asks the device is not kept in StepTimes, or committed steps would keep their arrays alive.
         self._in_flight: deque[tuple[StepTimes, Callable[[], bool]]] = deque()
         self._committed: deque[StepTimes] = deque(maxlen=num_steps)
         self._schedule_began = 0.0
@@ -85,21 +87,23 @@ class Timeline:
     # ---------------------------------------------------------------- marks
 
     def schedule_began(self, *, has_work: bool) -> None:
-        """Args:
-        has_work: whether a request is there that waits for the device.
+        """Marks the begin of a turn.
+
+        Args:
+            has_work: whether a request waits for the device.
         """
         self._schedule_began = self._mark()
         self._note_work(has_work, self._schedule_began)
 
     def dispatch_began(self) -> None:
-        """There is a step to dispatch."""
+        """Marks that a step was planned and is being dispatched."""
         self._dispatch_began = self._mark()
 
     def dispatched(self, is_done: Callable[[], bool], num_rows: int, num_tokens: int) -> None:
-        """The device has the step.
+        """Marks that the device has the step.
 
         Args:
-            is_done: whether the device has finished it; must not block.
+            is_done: returns whether the device has finished the step; must not block.
         """
         now = self._mark()
         work_since = now if self._work_since is None else self._work_since
@@ -110,12 +114,12 @@ class Timeline:
         self._num_dispatched += 1
 
     def wait_began(self) -> None:
-        """The host asks for the result of the oldest step."""
+        """Marks that the host asks for the result of the oldest step."""
         now = self._mark()
         self._in_flight[0][0].wait_began = now
 
     def commit_began(self) -> None:
-        """The result is there."""
+        """Marks that the host has the result of the oldest step."""
         times, _ = self._in_flight[0]
         times.commit_began = now = self._clock()
         if times.seen_done == inf:
@@ -124,7 +128,7 @@ class Timeline:
                 times.seen_unfinished = now
 
     def commit_ended(self, *, has_work: bool) -> None:
-        """The oldest step is true on the host.
+        """Marks that the oldest step is committed.
 
         Args:
             has_work: as in `schedule_began`.
@@ -142,7 +146,7 @@ class Timeline:
         self._note_work(has_work, now)
 
     def _mark(self) -> float:
-        """The time; and what can be seen of the oldest step now."""
+        """Returns the time, and notes whether the oldest step is done."""
         now = self._clock()
         if self._in_flight:
             times, is_done = self._in_flight[0]
@@ -173,13 +177,11 @@ class Timeline:
     # ---------------------------------------------------------------- readers
 
     @property
-    def idle_fraction(self) -> float:
-        """Idle share of the time in which there was work, since the start, 0 to 1."""
-        return _share(self.device_idle_seconds, self.device_busy_seconds)
-
-    @property
     def recent_idle_fraction(self) -> float:
-        """The same over the remembered steps, but for the first one and the time before it."""
+        """Idle share of the time in which there was work, 0 to 1.
+
+        It covers the remembered steps, without the first of them and the time before it.
+        """
         if not self._committed:
             return 0.0
         first, last = self._committed[0], self._committed[-1]
@@ -188,11 +190,11 @@ class Timeline:
     def export_trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         """The last committed steps in the Trace Event Format, as Perfetto and chrome://tracing read it.
 
-        Times are microseconds since the timeline was made. A device slice's `end_unknown_us` tells
-        by how much the step may have ended later than drawn.
+        Times are microseconds since the timeline was made. In a slice of the device, `end_unknown_us` is
+        how much later than drawn the step may have ended.
 
         Args:
-            num_steps: at most so many; all that are remembered where it is None.
+            num_steps: the largest number of steps; None for all that are remembered.
 
         Returns:
             The events, metadata first, then by time; `{"traceEvents": events}` as JSON is a trace file.

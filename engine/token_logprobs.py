@@ -1,4 +1,4 @@
-"""Logprobs from the columns that the device writes to what readers see; in the asyncio thread."""
+"""Turns the columns of logprobs that the device writes into objects for readers; runs in the asyncio thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from sampling.logprobs import BEST, BEST_IDS, LISTED, OWN, RANK
 
 
 def read_logprobs(columns: np.ndarray, params: SamplingParams) -> list[TokenLogprobs]:
-    """Of output tokens; `columns` are int32[num_tokens, NUM_COLUMNS]."""
+    """The logprobs of output tokens.
+
+    Args:
+        columns: int32[num_tokens, NUM_COLUMNS], as sampling/logprobs.py lays them out.
+    """
     return _read(columns, params.logprobs or 0, len(params.logprob_token_ids))
 
 
 def read_prompt_logprobs(pieces: Sequence[np.ndarray], params: SamplingParams) -> list[TokenLogprobs | None]:
-    """Of a whole prompt, from its pieces in order; the first token follows nothing and has none."""
+    """The logprobs of a whole prompt; None for its first token, which follows nothing.
+
+    Args:
+        pieces: int32[num_tokens, NUM_COLUMNS] each, in the order of the prompt.
+    """
     of_piece = [_read(columns, params.prompt_logprobs or 0, 0) for columns in pieces]
     return [None, *(logprobs for piece in of_piece for logprobs in piece)]
 

@@ -16,27 +16,27 @@ from server.text.text_model import TextModel
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
-# A busy machine may pause an example for longer than any deadline; slowness is not what these tests are about.
+# There is no deadline for examples, because a busy machine may pause one for any time.
 settings.register_profile("eagre", deadline=None)
 settings.load_profile("eagre")
 
 
 @pytest.fixture(scope="session")
 def model_path() -> Path:
-    """The default model's GGUF file, pulled into the user's cache when missing."""
+    """The GGUF file of the default model; pulled into the user's cache if missing."""
     with ProgressReporter() as progress:
         return ensure_model(DEFAULT_MODEL, progress)
 
 
 @pytest.fixture(scope="session")
 def text_model(model_path: Path) -> TextModel:
-    """The default model's tokenizer and chat template."""
+    """The tokenizer and the chat template of the default model."""
     return TextModel.load(model_path, DEFAULT_MODEL)
 
 
 @pytest.fixture(scope="session")
 def real_engine_config(text_model: TextModel) -> EngineConfig:
-    """A small engine, so that few shapes compile, of the default formats; kept where `eagre serve` keeps programs."""
+    """A small engine with the default formats, so that few shapes compile; it uses the cache of `eagre serve`."""
     return EngineConfig(
         max_num_seqs=8,
         max_num_batched_tokens=128,
@@ -56,5 +56,5 @@ def real_engine(model_path: Path, real_engine_config: EngineConfig) -> Engine:
 
 @pytest.fixture(scope="session")
 def exact_engine(model_path: Path, real_engine_config: EngineConfig) -> Engine:
-    """The same in float32, which gives the reference's tokens."""
+    """The same in float32, which gives the tokens of the reference."""
     return Engine.load(model_path, dataclasses.replace(real_engine_config, dtype="float32", num_pages=300), silent)

@@ -1,1 +1,1 @@
-"""Parts of the engine driven without a server."""
+"""Tools of benchmarks that drive parts of the engine without a server."""

@@ -1,8 +1,8 @@
-"""The bare step loop: an engine's own steps with nothing between them, the most that the device can give.
+"""The bare step loop: the steps of an engine with no host work between them, an upper bound of its speed.
 
-The steps are those that the engine's loops compute for the same requests: its scheduler plans them
-and their arrays are built before the clock starts. No plan depends on the tokens, where nothing but
-a length ends a request, and the device reads each input token from its own memory.
+The steps are the same as those of the engine's loop for the same requests. The scheduler plans all of them,
+and their arrays are built, before the clock starts. This is possible because only a length ends these
+requests, so no plan depends on the tokens, and because the device reads each input token from its own memory.
 """
 
 from __future__ import annotations
@@ -13,42 +13,41 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.engine import Engine
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
-from engine.schedule.step_result import StepResult
-from engine.step.batch import HostStep
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.inputs import StepInputs
 from sampling.host.params import SamplingParams
 
-SEED = 0  # greedy tokens depend on none; a simulated device's do
+SEED = 0  # greedy tokens do not depend on it, but the tokens of a simulated device do
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What came of prompts that were decoded side by side."""
+    """The result of prompts that were decoded in one batch."""
 
-    tokens_per_s: float  # while all of them decoded
-    token_ids: list[list[int]]  # of each prompt's output
+    tokens_per_s: float  # in the time in which all of them decoded
+    token_ids: list[list[int]]  # the output of each prompt
 
 
 class BuiltStep(NamedTuple):
     plan: StepPlan
-    arrays: HostStep
+    inputs: StepInputs
 
     def is_decode_of(self, num_requests: int) -> bool:
-        """Whether it computes one token of each request and nothing else."""
+        """Whether the step computes one token of each request and nothing else."""
         return self.plan.num_tokens == [1] * num_requests and all(self.plan.samples)
 
 
 def greedy(num_output_tokens: int) -> SamplingParams:
-    """Exactly so many tokens, each the best one."""
+    """Parameters for exactly so many tokens, each the most probable one."""
     return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True, seed=SEED)
 
 
 def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
-    """Decodes the prompts greedily without the engine's loop, which must be idle or not running.
+    """Decodes the prompts greedily without the loop of the engine, which must be idle or not running.
 
     Raises:
-        ValueError: the engine has not the slots or pages to decode all prompts at once.
+        ValueError: the engine has too few slots or pages to decode all prompts at once.
     """
     params = greedy(num_output_tokens)
     requests = [
@@ -57,7 +56,7 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
     ]
     steps = _build_all(engine, requests)
     full = [index for index, step in enumerate(steps) if step.is_decode_of(len(requests))]
-    if not full or sum(step.arrays.num_sampled for step in steps) < len(requests) * num_output_tokens:
+    if not full or sum(step.inputs.num_sampled for step in steps) < len(requests) * num_output_tokens:
         raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
 
     first, end = full[0], full[-1] + 1
@@ -66,7 +65,7 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
     results += _compute(engine, steps[first:end])
     seconds = time.perf_counter() - start
     results += _compute(engine, steps[end:])
-    # Leaves the engine as it was: nothing in flight, all pages given back.
+    # The commits leave the engine as it was, with nothing in flight and all pages released.
     for step, result in zip(steps, results, strict=True):
         engine.scheduler.commit(step.plan, result)
     outputs = [request.token_ids[request.num_prompt_tokens :] for request in requests]
@@ -74,7 +73,7 @@ def run_bare(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens
 
 
 def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
-    """Every step up to the last token of the last request."""
+    """Builds every step up to the last token of the last request."""
     for request in requests:
         engine.scheduler.add(request)
     steps = []
@@ -84,6 +83,6 @@ def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
 
 
 def _compute(engine: Engine, steps: Sequence[BuiltStep]) -> list[StepResult]:
-    """Each step's result; all steps are enqueued before the first is waited for."""
+    """The result of each step; all steps are enqueued before the first result is asked for."""
     pending = [engine.runner.enqueue(*step) for step in steps]
     return [engine.runner.result(step) for step in pending]

@@ -1,4 +1,4 @@
-"""Streams read straight from the engine's client, in the engine's own process: no text, no HTTP."""
+"""Reads streams directly from the client of the engine, in the same process, without text and HTTP."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sampling.host.params import SamplingParams
 
 
 class StreamFailed(RuntimeError):
-    """A stream ended otherwise than by its length."""
+    """A stream did not end by its length."""
 
 
 class StreamRequest(NamedTuple):
-    """One stream to be read."""
+    """A request whose stream is read."""
 
     prompt: Sequence[int]
     params: SamplingParams
@@ -36,12 +36,12 @@ def run_streams(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tok
 
 
 def run_requests(engine: Engine, requests: Sequence[StreamRequest], *, overlap: bool) -> Decoded:
-    """Decodes the requests, all submitted at once, with the overlapped loop or the synchronous one.
+    """Submits all requests at once and decodes them, with the overlapped or the synchronous loop.
 
     Raises:
-        StreamFailed: a stream did not end by its length, or the streams never all flowed at once.
+        StreamFailed: a stream did not end by its length, or at no time did all streams run.
     """
-    engine.config = replace(engine.config, overlap=overlap)  # read when the client makes its loop
+    engine.config = replace(engine.config, overlap=overlap)  # takes effect when the client makes its loop
     return asyncio.run(_run_requests(EngineClient(engine), requests))
 
 

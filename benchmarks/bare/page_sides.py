@@ -1,4 +1,4 @@
-"""The two sides of benchmarks/pages.py: our page classes, and vLLM's own Python classes for the same work."""
+"""The two sides that benchmarks/pages.py compares: our page classes, and vLLM's Python classes for the same work."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 PAGE_SIZE = 16  # tokens
 
 Pages = list[Any]
-Prompt = Any  # a side's own object for a token sequence and the names of its pages
+Prompt = Any  # the object of a side for a token sequence and the names of its pages
 
 
 class Side(Protocol):
-    """One of the two implementations; every workload is written against this."""
+    """The operations that every workload uses; each implementation is one side."""
 
     version: str
 
@@ -24,12 +24,12 @@ class Side(Protocol):
     def allocate(self, num_pages: int) -> Pages: ...
 
     def release(self, pages: Pages) -> None:
-        """Pages are in the order of a request's tokens."""
+        """Releases pages, which are in the order of the tokens of a request."""
 
     def touch(self, pages: Pages) -> None: ...
 
     def prompt(self, token_ids: list[int]) -> Prompt:
-        """A request of these tokens, its pages not named yet."""
+        """Makes a request of these tokens, whose pages are not named yet."""
 
     def name_pages(self, prompt: Prompt) -> None:
         """Hashes the full pages that have no name yet."""
@@ -40,14 +40,14 @@ class Side(Protocol):
         """Remembers the content of all pages of a named prompt."""
 
     def look_up(self, prompt: Prompt) -> Pages:
-        """The longest remembered prefix."""
+        """Returns the pages of the longest remembered prefix."""
 
     def queue(self, num_pages: int) -> tuple[Any, Pages]:
-        """A free queue by itself, and the pages in it."""
+        """Makes a free queue without a pool, and returns it with its pages."""
 
 
 class OurSide:
-    """This project's classes."""
+    """The classes of this project."""
 
     def __init__(self) -> None:
         from cache import free_queue, hashing, page, pool
@@ -58,7 +58,7 @@ class OurSide:
             free_queue.FreeCachePageQueue,
             page.CachePage,
         )
-        self._hash, self._extend = hashing.sha256_hash, hashing.extend_page_hashes
+        self._hash_page, self._hash_pages = hashing.sha256_hash, hashing.hash_request_tokens
 
     def reset(self, num_pages: int) -> None:
         self._pool = self._pool_type(num_pages)
@@ -76,7 +76,7 @@ class OurSide:
         return SimpleNamespace(token_ids=token_ids, hashes=[])
 
     def name_pages(self, prompt: Prompt) -> None:
-        self._extend(self._hash, PAGE_SIZE, prompt.token_ids, (), prompt.hashes)
+        prompt.hashes += self._hash_pages(self._hash_page, PAGE_SIZE, prompt.token_ids, known=prompt.hashes)
 
     def append(self, prompt: Prompt, token_ids: list[int]) -> None:
         prompt.token_ids += token_ids

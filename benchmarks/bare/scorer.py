@@ -1,4 +1,4 @@
-"""How probable a model finds given tokens, computed by the engine's own `forward` program."""
+"""Computes with the engine's own `forward` program how probable given tokens are for a model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from sampling.state import Slots
 
 
 class Scorer:
-    """A model loaded in the way that an engine configuration says, with one program that scores tokens.
+    """A model that is loaded as an engine configuration says, with one program that scores tokens.
 
-    Of the configuration counts what changes the arithmetic; `max_num_batched_tokens` is the size of
-    a step, so that a window longer than that is computed in chunks, as a long prompt is.
+    Only the settings that change the arithmetic are used, and `max_num_batched_tokens` as the size of a step:
+    a longer window is computed in chunks, like a long prompt.
     """
 
     def __init__(self, model: OpenModel, config: EngineConfig, window_size: int, progress: Progress) -> None:
         """Reads the weights and compiles the program; takes seconds.
 
         Args:
-            window_size: tokens of every window that will be scored, no more than the model was trained for.
+            window_size: tokens of every window; at most the context length of the model.
 
         Raises:
             ModelError: the model cannot be served.
@@ -55,13 +55,16 @@ class Scorer:
         self._program = program.lower(self._params, self._kv, self._slots, *self._step(nothing, 0)).compile()
 
     def log_likelihoods(self, window: np.ndarray) -> np.ndarray:
-        """Natural logarithms of the probabilities of a window's tokens, each given those before it.
+        """Natural logarithms of the probabilities of the tokens of a window, each given the tokens before it.
 
         Args:
             window: int32[window_size].
 
         Returns:
-            float32[window_size - 1]; the first token is given and not predicted.
+            float32[window_size - 1]; the first token is not predicted.
+
+        Raises:
+            ValueError: the window has another shape.
         """
         if window.shape != (self._window_size,):
             raise ValueError(f"the window has the shape {window.shape}; it must be ({self._window_size},)")
@@ -73,7 +76,7 @@ class Scorer:
         return np.concatenate(parts)[: self._window_size - 1]
 
     def _step(self, window: np.ndarray, start: int) -> tuple[StepBatch, np.ndarray]:
-        """The step of the window's tokens from `start` on, and each one's successor, int32[num_tokens]."""
+        """The step for the tokens of a window from `start` on, and the successor of each, int32[num_tokens]."""
         shape = StepShape(num_decode_rows=0, num_tiles=self._num_tiles)
         batch = StepBatch.padding(shape, shape.num_tokens, len(self._page_table))
         tile_starts = start + TILE_SIZE * np.arange(shape.num_tiles)
@@ -99,7 +102,7 @@ def _score(
     model: Model,
     bodies: Bodies,
 ) -> tuple[jax.Array, KVPages]:
-    """One step, and of all its logits only what the targets need.
+    """Computes one step, and the log probabilities of the targets instead of all logits.
 
     Args:
         kv: donated.

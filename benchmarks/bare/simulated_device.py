@@ -1,11 +1,11 @@
-"""A device whose steps take a given time and no processor, so that the host's own work can be measured.
+"""A simulated device whose steps take a given time but no processor, so that the work of the host can be measured.
 
-The host pays what a real step costs it: the engine's own code builds the arrays and calls two compiled
-programs with as many arguments as a real model's. Only the programs compute next to nothing.
+The host does the same work as for a real step: the engine's own code builds the arrays and calls two compiled
+programs with as many arguments as those of a real model. But the programs compute almost nothing.
 
-The device's time is reckoned, not played by a thread: a Python thread needs the interpreter lock to
-begin its next step, and no device does. A step starts when it is enqueued or when the step before it
-ends, whichever is later; `result` sleeps, without the lock, until the step has ended.
+The times of the device are computed, and no thread plays them, because a Python thread would need the
+interpreter lock to begin its next step. A step starts when it is enqueued or when the step before it ends,
+whichever is later; `result` sleeps, without the lock, until the step has ended.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from engine.engine import Engine
 from engine.kernels.interface.body import Bodies
 from engine.kernels.xla.body import BODY as XLA
 from engine.models.llama import Llama, LlamaConfig
-from engine.schedule.plan import StepPlan
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_result import StepResult
-from engine.step.batch import HostStep, StepBatch
-from engine.step.pending_step import PendingStep
-from engine.step.runner import DeviceRunner
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.batch import StepBatch
+from engine.step.device_runner import DeviceRunner
+from engine.step.inputs import StepInputs
+from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params
 from sampling.host.rows import POSITION, SEED_LOW, Level, SamplingRows
@@ -41,19 +41,22 @@ MAX_MODEL_LEN = 8192
 
 
 class DeviceClock:
-    """When a device that computes its steps in order is busy, and when it stands idle."""
+    """Tells when a device that computes its steps in order is busy and when it is idle."""
 
     def __init__(self, step_seconds: float) -> None:
         self.step_seconds = step_seconds
         self.num_steps = 0
-        self.idle_seconds = 0.0  # between steps: from the end of one to the start of the next
+        self.idle_seconds = 0.0  # the sum of the times from the end of a step to the start of the next
         self._end: float | None = None  # of the last step
 
     def enqueue(self, now: float) -> float:
-        """Takes in a step at `now`, in seconds.
+        """Adds a step.
+
+        Args:
+            now: seconds.
 
         Returns:
-            When it will have ended.
+            The time at which the step ends, in seconds.
         """
         start = now if self._end is None else max(now, self._end)
         if self._end is not None:
@@ -64,10 +67,10 @@ class DeviceClock:
 
 
 class SimulatedRunner(DeviceRunner):
-    """The runner of a model that takes its time and computes nothing.
+    """The runner of a model that takes time but computes nothing.
 
-    Its tokens are a cheap function of a row's seed and position, so that a request gets the same
-    ones whatever else runs.
+    A token is a cheap function of the seed and the position of its row, so a request gets the same tokens
+    whatever else runs.
     """
 
     def __init__(self, buffer: SequenceBuffer, table: ShapeTable, step_seconds: float) -> None:
@@ -79,10 +82,10 @@ class SimulatedRunner(DeviceRunner):
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
         super().__init__(_params(model), model, Bodies(XLA, XLA, "simulated"), layout, buffer, table)
         self.clock = DeviceClock(step_seconds)
-        self._ends: dict[int, float] = {}  # of steps in flight, by the identity of their plan
+        self._ends: dict[int, float] = {}  # the end of each step in flight, by the id() of its plan
 
-    def enqueue(self, plan: StepPlan, step: HostStep) -> PendingStep:
-        pending = super().enqueue(plan, step)
+    def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
+        pending = super().enqueue(plan, inputs)
         self._ends[id(plan)] = self.clock.enqueue(time.perf_counter())
         return pending
 
@@ -95,7 +98,7 @@ class SimulatedRunner(DeviceRunner):
     def is_done(self, pending: PendingStep) -> bool:
         return self._ends[id(pending.plan)] <= time.perf_counter()
 
-    # Arguments that a program does not read are passed to it nevertheless: passing them is what costs.
+    # The programs keep the arguments that they do not read, because passing arguments is a cost of the host.
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
@@ -141,7 +144,7 @@ def _tokens(rows: SamplingRows) -> jax.Array:
 
 
 class SimulatedEngine(Engine):
-    """An engine on the simulated device; all else of it is real."""
+    """An engine on the simulated device; all its other parts are real."""
 
     def __init__(
         self,
@@ -154,8 +157,11 @@ class SimulatedEngine(Engine):
         """Compiles the programs; takes a second or two.
 
         Args:
-            config: with num_pages, as no memory is there to be measured.
-            runner, scheduler: the classes, or what takes their arguments: they may measure themselves.
+            config: must set num_pages, because there is no memory from which it could be derived.
+            runner, scheduler: the classes, or functions with the same arguments that make classes with clocks.
+
+        Raises:
+            ValueError: num_pages is not set, or decode_chunk is not 1.
         """
         if config.num_pages is None:
             raise ValueError("num_pages is None; a simulated device has no memory that would tell")
@@ -188,5 +194,5 @@ class SimulatedEngine(Engine):
 
 
 def _params(model: Llama) -> Params:
-    """As many leaves as a real model's, and no weight in them."""
+    """A parameter tree with as many leaves as that of a real model, but without weights."""
     return {leaf.name: jnp.zeros(1) for leaf in model.leaves()}

@@ -1,4 +1,4 @@
-"""A text cut into windows of tokens, for measures that need the same tokens every time."""
+"""Cuts a text into windows of tokens, for measurements that need the same tokens every time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NOVEL = Path(__file__).parents[1] / "data" / "northanger_abbey.txt.gz"
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file, which may be packed with gzip.
+    """The UTF-8 text of a file, which may be compressed with gzip.
 
     Raises:
-        ValueError: it is no such text.
-        OSError: it cannot be read, or is damaged.
+        ValueError: the content is not UTF-8.
+        OSError: the file cannot be read or is damaged.
     """
     data = path.read_bytes()
     if path.suffix == ".gz":
@@ -29,16 +29,16 @@ def read_text(path: Path) -> str:
 
 
 def text_windows(text: str, tokenizer: Tokenizer, *, num_windows: int, window_size: int) -> np.ndarray:
-    """Windows of consecutive tokens, spread evenly over the text, none overlapping another.
+    """Windows of consecutive tokens that are spread evenly over the text and do not overlap.
 
-    A model that wants a begin-of-sequence token finds one at the start of each window; it counts
-    towards the window's size.
+    If the model wants a begin-of-sequence token, each window begins with one, which counts as part of the
+    window.
 
     Returns:
         int32[num_windows, window_size].
 
     Raises:
-        ValueError: the text is too short, or a size makes no sense.
+        ValueError: the text is too short, or a size is too small.
     """
     if num_windows < 1:
         raise ValueError(f"the number of windows is {num_windows}; it must be at least 1")

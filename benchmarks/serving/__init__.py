@@ -1,1 +1,1 @@
-"""Servers started, loaded and watched from outside."""
+"""Tools of benchmarks that start servers, put load on them, and measure them from outside."""

@@ -1,4 +1,4 @@
-"""What the benchmarks' commands have in common: how they end, and the file of their figures."""
+"""Common parts of the benchmark commands: how they end, and the file of their figures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from benchmarks.serving.server_process import ServerFailed
 
 
 def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Runs `main` with the command line's arguments and ends the process with its status."""
-    # As SIGINT does: the server that was started is stopped too.
+    """Runs `main` with the arguments of the command line and ends the process with its status."""
+    # As with SIGINT, the servers that were started are stopped first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main(sys.argv[1:]))
@@ -31,7 +31,7 @@ def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def write_figures(path: Path, program: str, arguments: Sequence[str], **figures: Any) -> None:
-    """Writes the figures as JSON, with the command and the machine that they were made with."""
+    """Writes figures as JSON, together with the command and the machine that made them."""
     record = {
         "command": shlex.join(["python", "-m", program, *arguments]),
         "time": datetime.now(UTC),

@@ -1,10 +1,9 @@
-"""Closed-loop load on a server: N clients, each of which sends its next request when its last one has ended.
+"""Closed-loop load on a server: each of N clients sends its next request when its last one has ended.
 
     python -m benchmarks.serving.load --url http://127.0.0.1:8000 --model smollm2-135m-instruct --concurrency 16
 
-The clients want the processor too, and must not share an interpreter with the server they measure:
-`measure_apart` runs them in a process of their own.
-`benchmarks.serving.trace` says what the figures mean.
+The clients need the processor too, and must not share an interpreter with the server that they measure, so
+`measure_apart` runs them in their own process. `benchmarks.serving.trace` defines the figures.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PromptKind = Literal["ids", "text"]
 T = TypeVar("T")
 CHOICES = {"transport": get_args(Transport), "prompt_kind": get_args(PromptKind)}
 
-# Common enough to be about one token each, with the blank before it.
+# Words so common that each is about one token, together with the space before it.
 WORDS = (
     "able about after again air all along always animal answer around back because before below better between big "
     "black book boy car change children city close cold country day door earth end every eyes face family far father "
@@ -44,31 +43,31 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is asked of the server. Beyond the tokens that all share, no prefix cache helps: the rest is random."""
+    """The requests to the server. Tokens that are not shared are random, so a prefix cache does not help with them."""
 
     url: str  # http://host:port
     model: str
     transport: Transport = "sse"
     concurrency: int = 1  # clients
     num_requests: int = 4  # in all
-    num_prompt_tokens: int = 128  # exact for ids, about right for text
-    num_shared_tokens: int = 0  # of the prompt's, at its beginning: the same in all requests
+    num_prompt_tokens: int = 128  # exact for ids, approximate for text
+    num_shared_tokens: int = 0  # how many tokens at the start of the prompt are the same in all requests
     num_output_tokens: int = 128
     num_connections: int = 1  # WebSockets that the clients share; with SSE each client has its own connection
-    keep_alive: bool = True  # with SSE: a client's next request goes over the same connection
-    return_token_ids: bool = True  # with SSE: chunks bring their ids; else the text alone says that tokens came
+    keep_alive: bool = True  # with SSE: a client uses one connection for all its requests
+    return_token_ids: bool = True  # with SSE: chunks have token ids; without, a chunk counts as one token
     prompt_kind: PromptKind = "ids"
     token_ids: tuple[int, int] = (1000, 20000)  # prompts are drawn from here, the end excluded
     seed: int = 0
     timeout: float = 600.0  # seconds for one request
 
     def token_prompts(self) -> list[list[int]]:
-        """One for each request, as token ids."""
+        """One prompt for each request, as token ids."""
         rng = random.Random(self.seed)
         return self._prompts(lambda: rng.randrange(*self.token_ids))
 
     def text_prompts(self) -> list[str]:
-        """One for each request, as words."""
+        """One prompt for each request, as words."""
         rng = random.Random(self.seed)
         return [" ".join(words) for words in self._prompts(lambda: rng.choice(WORDS))]
 
@@ -78,7 +77,7 @@ class Workload:
         return [[*shared, *(draw() for _ in range(num_own))] for _ in range(self.num_requests)]
 
     def bodies(self) -> Iterator[dict[str, Any]]:
-        """The requests' parameters, as both transports take them."""
+        """The parameters of the requests, in the form that both transports take."""
         for prompt in self.token_prompts() if self.prompt_kind == "ids" else self.text_prompts():
             yield {
                 "model": self.model,
@@ -90,11 +89,11 @@ class Workload:
 
 
 class RequestFailed(RuntimeError):
-    """The server refused the request, reported an error in its stream, or cut the stream off."""
+    """The server refused the request, reported an error in its stream, or ended the stream too early."""
 
 
 class SSEClients:
-    """Requests over POST /v1/completions, each on a connection of its own."""
+    """Sends requests with POST /v1/completions; requests at the same time use different connections."""
 
     def __init__(self, session: aiohttp.ClientSession, workload: Workload) -> None:
         self._session = session
@@ -111,7 +110,7 @@ class SSEClients:
                 raise RequestFailed(f"HTTP {response.status}: {(await response.text())[:300]}")
             parser = SSEParser()
             event = b""
-            # Read to the very end, so that the connection can be used again.
+            # The answer is read to its end, so that the connection can be used again.
             async for chunk in response.content.iter_any():
                 now = time.perf_counter()
                 for event in parser.feed(chunk):
@@ -128,8 +127,8 @@ class SSEClients:
             trace.num_output_tokens = event["usage"]["completion_tokens"]
             trace.num_cached_tokens = (event["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         for choice in event.get("choices", ()):
-            # Without ids a chunk is taken to bring one token. So is the end of a stream without any text:
-            # a token may be a part of a character.
+            # Without ids, a chunk with text counts as one token. So does the end of a stream without any text,
+            # because a token may be only a part of a character.
             has_token = choice.get("text") or (choice.get("finish_reason") and not trace.arrivals)
             num_tokens = len(choice.get("token_ids") or ()) or int(bool(has_token))
             if num_tokens:
@@ -137,11 +136,11 @@ class SSEClients:
             trace.finish_reason = choice.get("finish_reason") or trace.finish_reason
 
     async def close(self) -> None:
-        """Nothing is open between requests."""
+        """Does nothing, because no connection is kept here."""
 
 
 class StreamSocket:
-    """One WebSocket at /v1/stream and the requests that share it."""
+    """One WebSocket at /v1/stream, and the requests that share it."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -178,7 +177,7 @@ class StreamSocket:
                     done.set_exception(RequestFailed(reason))
 
     def _take(self, now: float, event: dict[str, Any]) -> None:
-        """Events of requests that have been given up are dropped."""
+        """Takes one event; events of requests that were given up are dropped."""
         if event.get("id") not in self._open:
             return
         trace, done = self._open[event["id"]]
@@ -197,7 +196,7 @@ class StreamSocket:
 
 
 class WebSocketClients:
-    """Requests over one or several /v1/stream connections, taken in turn."""
+    """Sends requests over one or several WebSockets at /v1/stream, in turn."""
 
     def __init__(self, sockets: Sequence[StreamSocket]) -> None:
         self._sockets = sockets
@@ -218,7 +217,7 @@ class WebSocketClients:
 
 
 async def run_clients(workload: Workload) -> list[Trace]:
-    """Sends the whole workload and returns what became of each request; a failed one is recorded, not raised.
+    """Sends the whole workload and returns a trace of each request; the trace of a failed one has its error.
 
     Raises:
         aiohttp.ClientError: the WebSockets could not be opened.
@@ -263,7 +262,7 @@ def measure(workload: Workload) -> Report:
 
 
 def measure_apart(workload: Workload) -> Report:
-    """`measure` in a fresh process, for whoever has the server in this one."""
+    """As `measure`, but in a new process; needed if the server runs in this one."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, workload).result()
 

@@ -1,4 +1,4 @@
-"""The loads under which servers are compared, and the figures that tell how they bore them."""
+"""The loads under which servers are compared, and the figures that are compared."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from benchmarks.serving.load import Workload
 from benchmarks.serving.trace import Report
 
 NUM_WARM_UP_REQUESTS = 16  # at most
-NUM_WARM_UP_TOKENS = 8  # of the output of each
+NUM_WARM_UP_TOKENS = 8  # of each output
 
-# A server of another kind neither keeps its connections nor knows return_token_ids.
+# Other servers may not keep connections alive and do not know return_token_ids, so neither is used.
 COMMON = Workload(url="", model="", keep_alive=False, return_token_ids=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLoad:
-    """One load, and the figures of its table."""
+    """A load, and the figures in its table."""
 
     name: str
     figures: tuple[str, ...]
     workload: Workload  # without the server and the seed
 
     def of(self, url: str, model: str, seed: int) -> Workload:
-        """For one server, with prompts that it has not seen with another seed."""
+        """The workload for one server; each seed gives other prompts."""
         return replace(self.workload, url=url, model=model, seed=seed)
 
     def of_size(self, num_requests: int) -> PeerLoad:
@@ -60,7 +60,7 @@ def prefill() -> PeerLoad:
 
 
 def warm_up(workload: Workload, seed: int) -> Workload:
-    """Short requests, as many at once as there will be: threads wake and memory is touched before the clock runs."""
+    """Short requests that wake threads and touch memory before the clock starts, at the concurrency of the load."""
     return replace(
         workload,
         seed=seed,
@@ -72,7 +72,7 @@ def warm_up(workload: Workload, seed: int) -> Workload:
 
 
 def figures_of(report: Report) -> dict[str, float]:
-    """All that the report tells, by the names that loads choose from; times in milliseconds."""
+    """All figures of a report, by the names that loads use; times are in milliseconds."""
     num_good = report.num_requests - report.num_failed
     if not num_good:
         return {}

@@ -1,4 +1,4 @@
-"""Servers that are compared on one machine: how each is started, and how one sleeps while another is measured."""
+"""Starts the servers that are compared on one machine, and stops each while another one is measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.serving.server_process import ServerFailed, eagre_command, free_
 
 FIRST_PROMPT = list(range(1000, 1008))  # token ids
 FIRST_TOKEN_TIMEOUT = 600.0  # seconds
-MAX_SLOT_TOKENS = 1536  # of llama.cpp: prompt and output of one request
+MAX_SLOT_TOKENS = 1536  # tokens of prompt and output of one request to llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Peer:
     """A server that can be started."""
 
     name: str
-    command: Callable[[int], list[str]]  # for a port
-    readiness: str  # the path that answers 200 from when the server takes requests
+    command: Callable[[int], list[str]]  # makes the command line for a port
+    readiness: str  # the path that answers 200 once the server takes requests
 
 
 def eagre(model: Path, arguments: Sequence[str]) -> Peer:
@@ -37,7 +37,7 @@ def eagre(model: Path, arguments: Sequence[str]) -> Peer:
 
 
 def llama_cpp(executable: str, model: Path, num_slots: int, arguments: Sequence[str]) -> Peer:
-    """llama.cpp's server; `num_slots` requests are decoded at once, each with its own part of the KV cache."""
+    """The server of llama.cpp. It decodes `num_slots` requests at once, each with its own part of the KV cache."""
     num_threads = str(num_processors())
     options = ["--threads", num_threads, "--threads-batch", num_threads]
     options += ["--parallel", str(num_slots), "--ctx-size", str(num_slots * MAX_SLOT_TOKENS), "--no-kv-unified"]
@@ -51,7 +51,7 @@ def llama_cpp(executable: str, model: Path, num_slots: int, arguments: Sequence[
 
 
 def num_processors() -> int:
-    """How many this process, and so whatever it starts, may run on."""
+    """The number of processors that this process and its children may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     else:
@@ -60,14 +60,14 @@ def num_processors() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PeerServer:
-    """A server that runs, asleep unless it is `awake`."""
+    """A started server that is stopped unless it is `awake`."""
 
     name: str
     url: str
     model: str  # its name for clients
     pid: int
     cold_start: float  # seconds from the start of the process to its first token
-    others_at_start: float | None  # share of the processor that other processes had in that time, 0 to 1
+    others_at_start: float | None  # share of the processors that other processes used in that time, 0 to 1
     memory_at_start: ResidentMemory | None
 
     @property
@@ -76,7 +76,7 @@ class PeerServer:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Outside such blocks the kernel gives the process no time: not for a poll, not for a thread that spins."""
+        """Lets the server run within the block. Outside such blocks the kernel gives its threads no time."""
         os.kill(self.pid, signal.SIGCONT)
         try:
             yield
@@ -86,10 +86,10 @@ class PeerServer:
 
 @contextlib.contextmanager
 def started_peer(peer: Peer) -> Iterator[PeerServer]:
-    """Runs the server until the block ends; it has computed one token, and sleeps.
+    """Runs the server until the block ends. When the block begins, it has computed one token and is stopped.
 
     Raises:
-        ServerFailed: it did not become ready, or its first answer is wrong.
+        ServerFailed: the server did not become ready, or its first answer is wrong.
     """
     port = free_port()
     disturbance = Disturbance()
@@ -110,14 +110,15 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
         try:
             yield server
         finally:
-            os.kill(running.pid, signal.SIGCONT)  # or it would not hear that it is to end
+            os.kill(running.pid, signal.SIGCONT)  # or it would not get the signal to end
 
 
 def compute_one_token(url: str, model: str) -> None:
-    """
+    """Lets the server compute one token.
+
     Raises:
-        ServerFailed: the server did not compute one token after exactly the tokens that it was given.
-        OSError: it did not answer.
+        ServerFailed: the server did not compute one token for exactly the given prompt.
+        OSError: the server did not answer.
     """
     body = {"model": model, "prompt": FIRST_PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
     request = urllib.request.Request(

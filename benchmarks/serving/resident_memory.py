@@ -1,4 +1,4 @@
-"""What a process holds of the machine's memory. Linux tells; elsewhere nothing is known."""
+"""The resident memory of a process, as Linux reports it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class ResidentMemory(NamedTuple):
-    """In bytes; of the process alone, without its children."""
+    """Bytes of memory of a process, without its children."""
 
     now: int
-    peak: int  # since it began
+    peak: int  # since the process began
 
     @classmethod
     def of(cls, pid: int) -> ResidentMemory | None:
-        """None where nobody tells.
+        """Reads the memory of a process; None if the system is not Linux.
 
         Raises:
             ProcessLookupError: the process has ended.

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for a benchmark to start, to ask and to stop."""
+"""Starts a server in its own process, asks it, and stops it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 ROOT = Path(__file__).parents[2]
-EAGRE = "import sys; from server.command.cli import main; sys.exit(main())"  # the console script, installed or not
+EAGRE = "import sys; from server.command.cli import main; sys.exit(main())"  # needs no installed console script
 READY_TIMEOUT = 900.0  # seconds; the first start fetches the model and compiles every shape
 STOP_TIMEOUT = 30.0
 POLL_INTERVAL = 0.05
@@ -27,10 +27,10 @@ class ServerFailed(RuntimeError):
 
 
 def get(url: str, timeout: float = 5.0) -> bytes:
-    """The body of a 200 answer.
+    """The body of an answer with status 200.
 
     Raises:
-        OSError: there was no such answer; urllib's errors are of this kind.
+        OSError: there was no such answer; the errors of urllib are of this type.
     """
     with urllib.request.urlopen(url, timeout=timeout) as response:
         body: bytes = response.read()
@@ -47,18 +47,18 @@ def free_port() -> int:
 class RunningServer(NamedTuple):
     url: str
     pid: int
-    started: float  # time.perf_counter, before there was a process
+    started: float  # seconds of time.perf_counter, just before the process was started
 
 
 def eagre_command(port: int, arguments: Sequence[str]) -> list[str]:
-    """`eagre serve`, without a line for each request: it keeps the tables readable."""
+    """The command line of `eagre serve`, without a log line for each request."""
     serve = [sys.executable, "-c", EAGRE, "serve", "--host", "127.0.0.1", "--port", str(port)]
     return [*serve, "--log-level", "warning", *arguments]
 
 
 @contextlib.contextmanager
 def started_server(arguments: Sequence[str]) -> Iterator[str]:
-    """Runs `eagre serve` with `arguments` on a free port until the block ends; its URL.
+    """Runs `eagre serve` with `arguments` on a free port until the block ends; yields its URL.
 
     Raises:
         ServerFailed: as in running_server.
@@ -71,12 +71,13 @@ def started_server(arguments: Sequence[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def running_server(command: Sequence[str], url: str, readiness: str = "/readiness") -> Iterator[RunningServer]:
-    """Runs `command` until the block ends; enters the block when the server at `url` says that it is ready.
+    """Runs `command` until the block ends; the block begins when the server at `url` is ready.
 
-    `readiness` is the path of its answer.
+    Args:
+        readiness: the path that answers 200 once the server is ready.
 
     Raises:
-        ServerFailed: it exited first, or took longer than READY_TIMEOUT.
+        ServerFailed: the server ended before it was ready, or took longer than READY_TIMEOUT.
     """
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr)

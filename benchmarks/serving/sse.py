@@ -1,4 +1,4 @@
-"""Reading a stream of server-sent events."""
+"""A fast parser of server-sent events, for the clients of a load."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 
 class SSEParser:
-    """Takes the bytes of an event stream, cut anywhere, and gives the data of each event.
+    """Takes the bytes of an event stream in any pieces and returns the data of each event.
 
-    By the parsing rules of the HTML standard: lines end in CR, LF or CRLF, several data lines
-    are joined by LF, an event is complete at its empty line, comments and other fields are skipped,
-    and so is a byte order mark at the start.
+    It follows the HTML standard: lines end in CR, LF or CRLF, several data lines are joined by LF, and an
+    empty line completes an event. Comments, other fields and a byte order mark at the start are skipped.
     """
 
     def __init__(self) -> None:
-        self._rest = b""  # a line that has not ended
-        self._data: list[bytes] = []  # of the event that has not ended
-        self._after_cr = False  # a LF that comes next belongs to the CR before it
+        self._rest = b""  # the incomplete line
+        self._data: list[bytes] = []  # the data lines of the incomplete event
+        self._after_cr = False  # whether the last byte was a CR, to which a following LF belongs
         self._is_first_line = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -26,7 +25,7 @@ class SSEParser:
         if not chunk:
             return []
         self._after_cr = chunk.endswith(b"\r")
-        # bytes.splitlines knows these three line ends and no other; UTF-8 has none of them inside a character.
+        # bytes.splitlines splits at exactly these three line ends, and no UTF-8 character contains one of them.
         lines = (self._rest + chunk).splitlines(keepends=True)
         self._rest = b"" if chunk.endswith((b"\r", b"\n")) else lines.pop()
         return [event for line in lines for event in self._end_line(line.rstrip(b"\r\n"))]

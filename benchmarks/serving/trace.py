@@ -1,10 +1,10 @@
-"""What the clients of a load saw, request by request and all together.
+"""The figures of a load, as its clients see them.
 
-Per request, as its client sees it:
-    ttft   time to the first token, from before the request is sent
-    itl    inter-token latency: the gaps between consecutive chunks that carry tokens, all requests
-           pooled. A chunk may carry several tokens; `tokens_per_chunk` says how many on average
-    tpot   time per output token: last chunk minus first, over the tokens after the first chunk
+ttft   time to first token, from just before the request is sent
+itl    inter-token latency: the gaps between consecutive chunks with tokens, pooled over all requests.
+       A chunk may have several tokens; `tokens_per_chunk` is their average number
+tpot   time per output token: the time from the first chunk to the last, divided by the number of tokens
+       after the first chunk
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MAX_ERRORS = 3  # distinct ones that a report quotes
+MAX_ERRORS = 3  # how many distinct errors a report quotes
 
 
 class Arrival(NamedTuple):
@@ -26,13 +26,13 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Trace:
-    """One request as its client saw it."""
+    """One request, as its client saw it."""
 
     sent: float = field(default_factory=time.perf_counter)
-    arrivals: list[Arrival] = field(default_factory=list)  # of chunks that carry tokens
+    arrivals: list[Arrival] = field(default_factory=list)  # of chunks with tokens
     ended: float = 0.0
-    num_output_tokens: int | None = None  # as the server counts them
-    num_cached_tokens: int = 0  # of the prompt, as the server says
+    num_output_tokens: int | None = None  # as the server reports it
+    num_cached_tokens: int = 0  # prompt tokens from the prefix cache, as the server reports it
     finish_reason: str | None = None
     error: str | None = None
 
@@ -44,7 +44,7 @@ class Trace:
 
     @property
     def ttft(self) -> float | None:
-        """Seconds; None where no token came."""
+        """Seconds; None if no token came."""
         return self.arrivals[0].time - self.sent if self.arrivals else None
 
     @property
@@ -54,14 +54,14 @@ class Trace:
 
     @property
     def tpot(self) -> float | None:
-        """Seconds; None where all tokens came at once."""
+        """Seconds; None if all tokens came in one chunk."""
         after_first = sum(arrival.num_tokens for arrival in self.arrivals[1:])
         return (self.arrivals[-1].time - self.arrivals[0].time) / after_first if after_first else None
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of a sample, in milliseconds."""
+    """The distribution of a sample, in milliseconds."""
 
     mean: float
     p50: float
@@ -78,7 +78,7 @@ class Spread:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of a sorted, non-empty sample; linear between the two nearest ranks."""
+    """A percentile of a sorted, non-empty sample, with linear interpolation between the two nearest ranks."""
     rank = (len(ordered) - 1) * percent / 100
     below = int(rank)
     above = min(below + 1, len(ordered) - 1)
@@ -86,10 +86,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def full_rate(traces: Sequence[Trace], concurrency: int) -> float | None:
-    """Tokens per second while `concurrency` streams were between their first and their last chunk.
+    """Tokens per second in the time in which `concurrency` streams were between their first and last chunk.
 
-    Leaves out prefill, the start and the end of the load: what the decode steps alone deliver.
-    None where that many streams never ran at once.
+    So it excludes prefill and the start and the end of the load, and measures the decode steps alone. None if
+    at no time so many streams ran.
     """
     flowing = [trace for trace in traces if len(trace.arrivals) > 1]
     # At equal times a stream ends before the next one starts.
@@ -109,7 +109,7 @@ def full_rate(traces: Sequence[Trace], concurrency: int) -> float | None:
         return None
     num_tokens = 0
     for arrival in itertools.chain.from_iterable(trace.arrivals for trace in flowing):
-        window = bisect_left(starts, arrival.time) - 1  # the last that starts before the arrival
+        window = bisect_left(starts, arrival.time) - 1  # the last window that starts before the arrival
         if window >= 0 and arrival.time <= ends[window]:
             num_tokens += arrival.num_tokens
     return num_tokens / duration
@@ -117,11 +117,11 @@ def full_rate(traces: Sequence[Trace], concurrency: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures of one load. Failed requests count as such and in nothing else."""
+    """The figures of one load. Failed requests are counted, but are in no other figure."""
 
     num_requests: int
     num_failed: int
-    errors: tuple[str, ...]  # the first few distinct ones
+    errors: tuple[str, ...]  # the first distinct errors
     num_off_length: int  # requests that ended with another number of tokens than they asked for
     num_output_tokens: int
     num_cached_tokens: int  # of all prompts
@@ -135,7 +135,11 @@ class Report:
 
     @classmethod
     def of(cls, traces: Sequence[Trace], *, concurrency: int, num_output_tokens: int) -> Report:
-        """`num_output_tokens` is what each request asked for."""
+        """Summarises traces.
+
+        Args:
+            num_output_tokens: how many tokens each request asked for.
+        """
         good = [trace for trace in traces if trace.error is None]
         num_tokens = sum(trace.num_tokens for trace in good)
         num_chunks = sum(len(trace.arrivals) for trace in good)

@@ -1,4 +1,4 @@
-"""The data that crosses the border between the engine thread and the asyncio side."""
+"""The data that crosses the border between the engine and the server."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class FinishReason(StrEnum):
 
 
 class TokenLogprobs(NamedTuple):
-    """Natural logarithms of probabilities at one token's place, from the model's logits as they are."""
+    """Logprobs at the position of one token: natural logarithms, from the unmodified logits of the model."""
 
-    logprob: float  # of the token itself
-    rank: int  # of the token among all, from 1
-    top: list[tuple[int, float]]  # the best tokens, best first, as many as the request asks for
-    listed: list[float]  # of its `logprob_token_ids`, in their order
+    logprob: float  # of the token that was sampled, or that the prompt has
+    rank: int  # of that token in the whole vocabulary, from 1
+    top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as asked for
+    listed: list[float]  # of the `logprob_token_ids` of the request, in their order
 
 
 class TokenEvent(NamedTuple):
-    """What happened to one request since its stream was last read; several steps may be merged."""
+    """What happened to one request since its stream was last read; events of several steps may be merged."""
 
-    token_ids: list[int]  # committed output tokens; the end-of-sequence or stop token is the last where it ended it
+    token_ids: list[int]  # committed output tokens; a token that ended the request is the last of them
     finish_reason: FinishReason | None  # set on the last event and on no other
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
-    error: str | None = None  # why, where finish_reason is ERROR
-    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids; None where not asked for
-    # In the first event with tokens, where asked for: of each of the prompt's tokens, None of the first.
+    error: str | None = None  # the reason, if finish_reason is ERROR
+    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids; None if not asked for
+    # One for each prompt token, with None for the first. Only in the first event with tokens, if asked for.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     is_dead_end: bool = False  # the error follows from the request's own parameters
 
 
-# Called with a stage ("load weights", "compile"), what is done and what there is to do.
+# Called with a stage ("load weights", "compile"), the amount that is done and the total amount.
 Progress = Callable[[str, int, int], None]
 
 # One event of the Trace Event Format (Perfetto, chrome://tracing), as plain data for a JSON encoder.
@@ -48,7 +48,7 @@ TraceEvent = dict[str, Any]
 
 
 class EngineError(RuntimeError):
-    """The engine has failed or has been shut down; nothing will be answered any more."""
+    """The engine has failed or was shut down; it answers no request any more."""
 
 
 class EngineStalled(EngineError):
@@ -56,7 +56,7 @@ class EngineStalled(EngineError):
 
 
 class DeadEnd(EngineError):
-    """One request cannot go on, because of what it asks for itself; the engine can."""
+    """One request cannot go on because of its own parameters; the engine goes on."""
 
 
 class QueueFull(RuntimeError):
@@ -65,7 +65,7 @@ class QueueFull(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters since the start and gauges of this moment, read without a lock."""
+    """Counters since the start and gauges of the present, read without a lock."""
 
     num_running: int = 0
     num_waiting: int = 0
@@ -73,7 +73,7 @@ class EngineStats:
     num_prompt_tokens: int = 0  # prompt tokens of admitted requests
     num_generation_tokens: int = 0  # committed output tokens
     num_preemptions: int = 0
-    num_pages: int = 0  # all but the null page
+    num_pages: int = 0  # without the null page
     num_free_pages: int = 0
     num_cached_pages: int = 0
     num_active_pages: int = 0
@@ -82,9 +82,9 @@ class EngineStats:
     compiles_after_ready: int = 0
     device_busy_seconds: float = 0.0
     device_idle_seconds: float = 0.0  # between steps while work waited; an upper bound
-    device_idle_fraction: float = 0.0  # idle / (idle + busy) over the last steps, 0 to 1
+    device_idle_fraction: float = 0.0  # idle / (idle + busy) over the remembered steps, 0 to 1
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of the pages that running requests hold, 0 to 1."""
+        """Share of the pages that requests hold, 0 to 1."""
         return self.num_active_pages / self.num_pages if self.num_pages else 0.0

@@ -1,1 +1,1 @@
-"""Which requests run in the next step: queue, slots, prefix cache, deadlines, plans; host logic without JAX."""
+"""Host logic without JAX that decides which requests run in the next step and commits what it sampled."""

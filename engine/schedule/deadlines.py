@@ -8,36 +8,43 @@ from itertools import count
 
 from engine.schedule.request import Request, RequestStatus
 
-_FEW = 64  # deadlines that are not worth being sifted
+_MIN_PURGE_SIZE = 64  # a heap smaller than this is never purged
 
 
 class Deadlines:
-    """Those of requests that have ended stay in place until they are met or outnumber the others."""
+    """A heap of deadlines.
+
+    Finished requests' deadlines are dropped lazily: on expiry, or once they outnumber the live ones.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
-        self._ties = count()  # orders equal deadlines
-        self._most = _FEW  # when there are more, those of ended requests are thrown out
+        self._tie_breakers = count()  # orders equal deadlines, because requests cannot be compared
+        self._purge_size = _MIN_PURGE_SIZE  # a larger heap is purged of finished requests
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, request: Request) -> None:
-        """Takes in the deadlines that the request has."""
-        if len(self._heap) > self._most:
+        """Adds the deadlines that the request has: none, one or both of `deadline` and `queue_deadline`."""
+        if len(self._heap) > self._purge_size:
             self._heap = [entry for entry in self._heap if entry[2].status is not RequestStatus.FINISHED]
             heapq.heapify(self._heap)
-            self._most = 2 * len(self._heap) + _FEW
+            self._purge_size = 2 * len(self._heap) + _MIN_PURGE_SIZE
         for deadline in (request.deadline, request.queue_deadline):
             if deadline is not None:
-                heapq.heappush(self._heap, (deadline, next(self._ties), request))
+                heapq.heappush(self._heap, (deadline, next(self._tie_breakers), request))
 
-    def pop_over(self, now: float) -> Iterator[Request]:
-        """Requests whose time is over at `now`, on the clock of the deadlines; each is to be ended before the next."""
+    def pop_expired(self, now: float) -> Iterator[Request]:
+        """Yields the requests whose time is over. The caller must end each one before it asks for the next.
+
+        Args:
+            now: seconds, on the clock of the deadlines.
+        """
         while self._heap and self._heap[0][0] <= now:
             _, _, request = heapq.heappop(self._heap)
             if request.status is RequestStatus.FINISHED:
                 continue
-            is_over = request.deadline is not None and request.deadline <= now
-            if is_over or not request.was_admitted:
+            has_expired = request.deadline is not None and request.deadline <= now
+            if has_expired or not request.was_admitted:
                 yield request

@@ -1,4 +1,4 @@
-"""One request, from submit to its last event."""
+"""One request, as the scheduler knows it from submit to its last event."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NO_SLOT = -1
 
 
 class RequestStatus(Enum):
-    WAITING = auto()  # in the queue: holds no slot and no page, nothing of it is in flight
+    WAITING = auto()  # is in the queue, holds no slot and no page, and is in no step in flight
     RUNNING = auto()  # holds a slot and pages
-    FINISHED = auto()  # has sent its last event; may still hold slot and pages while a step is in flight
+    FINISHED = auto()  # has sent its last event; holds slot and pages until no step in flight names it
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What the scheduler knows of a request.
+    """A request and its progress.
 
-        0          num_computed_tokens        len(token_ids)   + num_in_flight_tokens
-        [ scheduled to be computed, or done )  [ to compute … )  [ sampled, unknown to the host )
+        0                      num_computed_tokens     len(token_ids)                num_tokens
+        | computed or in flight | still to be computed | sampled, but not yet committed |
 
     There is no prefill and no decode phase: `num_computed_tokens` catches up with `num_tokens`.
     """
@@ -39,35 +39,36 @@ class Request:
     token_ids: list[int]  # the prompt, then the committed output
     params: SamplingParams
     seed: int  # 64 bits
-    max_length: int  # tokens, prompt and output; known in advance, so no step is wasted on reaching it
+    max_length: int  # tokens of prompt and output; known in advance, so no step is wasted behind the end
     priority: int = 0  # lower runs first
     arrival: int = 0  # order of submission
-    mailbox: Any = None  # where its events go; the engine only carries it
+    mailbox: Any = None  # the reader that gets its events; opaque to the engine
     cache_salt: str | None = None
-    tenant: str = ""  # whose request it is: tenants have fair shares
-    deadline: float | None = None  # on the monotonic clock; ends with TIMEOUT when it has passed
-    queue_deadline: float | None = None  # likewise, but only while it was never admitted
-    matcher: TokenMatcher | None = None  # of its grammar; stands behind the last committed token
+    tenant: str = ""  # the owner of the request; tenants get fair shares of the engine
+    deadline: float | None = None  # seconds on the monotonic clock; when it has passed, the request ends with TIMEOUT
+    queue_deadline: float | None = None  # the same, but only while the request was never admitted
+    matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
 
     num_prompt_tokens: int = 0
-    stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler knows the model's own
+    stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
     was_admitted: bool = False  # has left the queue at least once
     slot: int = NO_SLOT
     pages: list[CachePage] = field(default_factory=list)
-    page_hashes: list[PageHash] = field(default_factory=list)  # of full pages of committed tokens
-    num_hashed_pages: int = 0  # pages of this run whose content the pool has been told
-    num_computed_tokens: int = 0  # those in flight counted
-    num_committed_tokens: int = 0  # computed by steps that have been committed while it ran
+    page_hashes: list[PageHash] = field(default_factory=list)  # names of the pages full of committed tokens
+    num_hashed_pages: int = 0  # first pages whose names the pool knows, since the request got its slot
+    num_computed_tokens: int = 0  # tokens whose keys and values are computed, steps in flight included
+    num_committed_tokens: int = 0  # the same for committed steps alone; 0 before the first commit
     num_in_flight_tokens: int = 0  # sampled on the device, not yet committed
     num_in_flight_steps: int = 0  # dispatched steps that name the slot
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
-    awaited_hash: bytes | None = None  # another request is computing this page of our prompt
+    awaited_hash: bytes | None = None  # another request is computing this page of the prompt
     uses: int = 0  # bits of the sampling features it uses
-    level: Level = Level.GREEDY  # of the sampling program it needs
-    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] of each piece computed; None once they are told.
+    level: Level = Level.GREEDY  # the sampling program it needs
+    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not asked
+    # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the sequence, those in flight counted."""
+        """Tokens of the sequence, those in flight included."""
         return len(self.token_ids) + self.num_in_flight_tokens
 
     @property
@@ -95,5 +96,5 @@ class Request:
 
     @property
     def extra_keys(self) -> tuple[str, ...]:
-        """What tells this request's pages apart beside their tokens."""
+        """What distinguishes this request's pages beside their tokens."""
         return () if self.cache_salt is None else (self.cache_salt,)

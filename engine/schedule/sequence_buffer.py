@@ -1,4 +1,4 @@
-"""Host arrays by slot, from which a step's batch is gathered by vectorised indexing."""
+"""Host arrays indexed by slot, from which the rows of a step are gathered by vectorised indexing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sampling.host.rows import SamplingRows
 
 
 class SequenceBuffer:
-    """Everything a step needs of a running request, one row for each slot."""
+    """Everything that a step needs of a running request, one row for each slot."""
 
     def __init__(self, num_slots: int, max_model_len: int, max_pages_per_request: int) -> None:
         self.num_slots = num_slots
-        # Tokens known when the request got the slot; what it samples afterwards is read on the device.
+        # The tokens that were known when the request got the slot. Later ones are read on the device.
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
         self.page_table = np.full((num_slots, max_pages_per_request), NULL_PAGE_ID, np.int32)
         self.sampling = SamplingRows.padding(num_slots, num_slots)
-        self.levels = np.zeros(num_slots, np.int32)  # of the sampling program each needs
-        # Requests whose sampling features have yet to be written to their slots on the device, by slot.
+        self.levels = np.zeros(num_slots, np.int32)  # the sampling program that each request needs
+        # By slot: requests whose sampling features are not written to the device yet.
         self.admitted: dict[int, Request] = {}
-        # Position of the token in the device's slots.last_token; NO_SLOT while there is none.
+        # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.
         self.device_token_position = np.full(num_slots, NO_SLOT, np.int64)
         # A stack: the slot freed last is warm in the processor's cache.
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -51,14 +51,18 @@ class SequenceBuffer:
             self.admitted[slot] = request
 
     def take_admitted(self) -> list[Request]:
-        """The requests that got a slot since the last call and use sampling features."""
+        """Returns the requests that got a slot since the last call and use sampling features."""
         if not self.admitted:
             return []
         admitted, self.admitted = list(self.admitted.values()), {}
         return admitted
 
     def remove_request(self, request: Request) -> None:
-        """Takes the slot back; nothing in flight may name it any more."""
+        """Frees the slot of a request.
+
+        Raises:
+            ValueError: a step in flight names the slot.
+        """
         if request.num_in_flight_steps:
             raise ValueError(f"slot {request.slot} is named by {request.num_in_flight_steps} steps in flight")
         self.page_table[request.slot] = NULL_PAGE_ID
@@ -67,5 +71,5 @@ class SequenceBuffer:
         request.slot = NO_SLOT
 
     def append_pages(self, slot: int, first: int, pages: Sequence[CachePage]) -> None:
-        """Writes page ids into the slot's page table, from its logical page `first` on."""
+        """Writes page ids into the page table of a slot, from its entry `first` on."""
         self.page_table[slot, first : first + len(pages)] = [page.page_id for page in pages]

@@ -1,1 +1,1 @@
-"""From a plan to its result: the step's arrays, its compiled programs, and the runner that dispatches them."""
+"""From a plan to its result: a step's input arrays, its compiled programs, and the runner that dispatches them."""

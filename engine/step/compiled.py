@@ -1,4 +1,4 @@
-"""Compiled programs: every shape ahead of time, and a watch on compiles that come too late."""
+"""Compiled programs: all are made before readiness, and later compiles are counted as defects."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ Program = Callable[..., Any]
 
 
 class CompiledPrograms:
-    """Programs by key, all made before readiness.
-
-    `compile` takes lowerings (traced, with abstract shapes) and compiles them side by side, since
-    XLA works outside the interpreter lock.
-    """
+    """The compiled programs of an engine, by key."""
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, Program] = {}
 
     def compile(self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress) -> None:
-        """Makes all programs; `progress` counts them."""
+        """Compiles programs in parallel threads, because XLA compiles without holding the interpreter lock.
+
+        Args:
+            lowerings: for each key, a function that traces the program with abstract shapes.
+            progress: called with the number of finished programs.
+        """
 
         def make(key: Hashable) -> tuple[Hashable, Program]:
             return key, lowerings[key]().compile()
@@ -49,7 +50,7 @@ class CompiledPrograms:
 
 
 class CompileCounter:
-    """Counts XLA compiles of this process from `start` on; after readiness each one is a defect."""
+    """Counts the XLA compiles of this process between `start` and `stop`; after readiness each one is a defect."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,7 +61,7 @@ class CompileCounter:
         self._is_counting = True
 
     def stop(self) -> None:
-        """Counts no more; jax keeps its listeners for ever, so the counter goes deaf instead."""
+        """Stops counting. The listener stays registered, because jax offers no way to remove it."""
         self._is_counting = False
 
     def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:

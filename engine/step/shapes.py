@@ -1,7 +1,7 @@
 """The shapes that steps are compiled for.
 
-A step has decode rows of one token each and tiles of TILE_SIZE tokens; a chunk of a prompt takes
-as many tiles as it needs. Both counts are padded up to a bucket, so that few programs serve all.
+A step has decode rows of one token each and tiles of TILE_SIZE tokens; a chunk of a prompt takes as many
+tiles as it needs. Both counts are padded up to a bucket, so that few compiled programs serve all steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from engine.border.config import TILE_SIZE
 
-_MIXED_DECODE_ROWS = 8  # the smaller padding of decode rows beside tiles, whose tokens outnumber them
+_MIXED_DECODE_ROWS = 8  # the smaller bucket of decode rows in a step with tiles
 
 
 class StepShape(NamedTuple):
@@ -53,7 +53,7 @@ class ShapeTable:
         return sorted({min(_MIXED_DECODE_ROWS, self.max_num_seqs), self.max_num_seqs})
 
     def all(self) -> list[StepShape]:
-        """Every shape, those wanted first at the front."""
+        """Every shape: first those without tiles, then those with tiles."""
         decode = [StepShape(rows, 0) for rows in self.row_buckets]
         mixed = [StepShape(rows, tiles) for rows in self.mixed_row_buckets for tiles in self.tile_buckets]
         return decode + mixed
@@ -62,14 +62,14 @@ class ShapeTable:
         """The smallest shape that holds the step.
 
         Raises:
-            ValueError: none does; the scheduler's budget and this table disagree.
+            ValueError: no shape does; then the budget of the scheduler and this table disagree.
         """
         if num_tiles:
             return StepShape(_bucket(self.mixed_row_buckets, num_decode_rows), _bucket(self.tile_buckets, num_tiles))
         return StepShape(_bucket(self.row_buckets, num_decode_rows), 0)
 
     def num_sampled_rows(self, shape: StepShape) -> int:
-        """Rows of logits of a shape: no request samples twice in a step, so at most `max_num_seqs`."""
+        """Rows of logits of a shape; at most `max_num_seqs`, because a request samples at most once in a step."""
         return self.fit_sampled(min(shape.num_rows, self.max_num_seqs))
 
     def fit_sampled(self, num_rows: int) -> int:

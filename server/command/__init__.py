@@ -1,1 +1,1 @@
-"""The command line: `eagre` and its subcommands."""
+"""The command `eagre` and its subcommands `serve` and `complete`."""

@@ -1,4 +1,4 @@
-"""The command `eagre`. Each command imports what only it needs, so that `--help` answers at once."""
+"""The command `eagre`. A subcommand imports its modules only when it runs, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     serve = _add_command(commands, "serve", "serve a model over HTTP and WebSocket", _SERVE_EXAMPLES)
-    if "serve" in arguments:  # its flags come from the settings, which only it needs
+    if "serve" in arguments:  # only this command takes its flags from the settings
         from server.startup.settings import ServerSettings
 
         ServerSettings.add_flags(serve)

@@ -1,18 +1,18 @@
-"""The garbage collector of a process that does nothing but serve."""
+"""The garbage collector of a process that only serves."""
 
 from __future__ import annotations
 
 import gc
 
-_THRESHOLD = 50_000  # objects more than freed, until a young collection
+_THRESHOLD = 50_000  # a young collection starts when so many more objects were made than freed
 
 
 def calm_collector() -> None:
-    """Keeps the collector from stopping both threads in the middle of serving; for who owns the process.
+    """Keeps the garbage collector from stopping the engine thread and the event loop while they serve.
 
-    What is alive now stays so; a full collection over it takes tens of milliseconds. A step of
-    hundreds of rows makes enough short-lived objects for a young collection of its own, which
-    finds nothing: they die by their reference counts.
+    Only the owner of the process may call it, because it changes settings of the whole process. All objects
+    that are alive now are excluded from later collections. The threshold is high, because a step of many
+    rows makes many short-lived objects, and their reference counts free them without a collection.
     """
     gc.collect()
     gc.freeze()

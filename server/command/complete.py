@@ -1,4 +1,4 @@
-"""`eagre complete`: one prompt's answer on standard output, from a server or in-process."""
+"""`eagre complete`: writes the answer to one prompt to standard output, from a server or from this process."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class CompleteError(RuntimeError):
-    """The answer cannot be had; the message is for the user."""
+    """There is no answer; the message tells the user why."""
 
 
 class NoServer(CompleteError):
-    """Nothing answers at the address."""
+    """No server listens at the address."""
 
 
 async def write_remote(url: str, body: dict[str, Any], write: Callable[[str], object]) -> None:
-    """Streams the answer to `body` from the server at `url`. Cancelling it closes the connection, which aborts.
+    """Streams the answer to `body` from the server at `url`.
+
+    A cancellation closes the connection, and so the server aborts the request.
 
     Raises:
-        NoServer: nothing listens there.
-        CompleteError: the server refuses, fails or goes away.
+        NoServer: no server listens there.
+        CompleteError: the server refuses the request, fails, or closes the connection too early.
     """
     async with aclosing(_stream_remote(url, body)) as pieces:
         async for piece in pieces:
@@ -54,7 +56,7 @@ def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], 
     set_up_logs("warning", "console")
     try:
         request = (ChatCompletionRequest if "messages" in body else CompletionRequest).parse(body)
-        # One answer needs one slot, and few shapes to compile.
+        # One answer needs one slot, and with one slot there are few shapes to compile.
         settings = ServerSettings.from_sources({"model": model, "max_num_seqs": 1}, os.environ)
         with ProgressReporter() as progress:
             loaded = load_model(settings, progress)

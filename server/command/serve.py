@@ -1,4 +1,4 @@
-"""The life of `eagre serve`: listen, load, serve, drain."""
+"""`eagre serve`: listens, loads the model, serves, and drains running streams at the end."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
-SAME_SIGNAL_S = 1.0  # a signal for the whole process group comes twice where make, say, forwards its own
-LAST_WORDS_S = 3.0  # for aborted or failed streams to write their terminal event
+SAME_SIGNAL_S = 1.0  # a repetition within this time is ignored: a parent such as make may forward its own signal
+LAST_WORDS_S = 3.0  # the time for aborted or failed streams to write their last event
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
 
 
 def run_server(settings: ServerSettings, announce: Announce) -> int:
-    """Serves until a signal or a failure; returns the process's exit status."""
+    """Serves until a signal or a failure, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _load_calmly))
-    # A signal during loading leaves a thread inside the compiler, which the interpreter's own
-    # way out could crash or wait for.
+    # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
+    # could crash it or wait for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -53,9 +53,9 @@ def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:
 
 
 async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:
-    """`run_server` inside a running loop.
+    """Serves inside a running event loop; returns the exit status.
 
-    The socket listens before the model is loaded, so that readiness can tell of the loading.
+    The socket listens before the model is loaded, so that readiness can report the progress.
     """
     service = Service(settings)
     runner = make_runner(service)
@@ -66,7 +66,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     try:
         try:
             await site.start()
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             reason = getattr(error, "strerror", None) or error
             announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {reason}")
             return EXIT_USAGE
@@ -93,7 +93,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
 
 
 def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
-    """One line: what computes, and where that is slower than it could be, what was lost and how to get it."""
+    """Logs which bodies compute; a warning says why a faster one is missing and how to get it."""
     wanted = settings.engine
     pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
     fell_back = info.device == "cpu" and ("xla", "auto") in pairs
@@ -118,7 +118,7 @@ async def _serve_until_stopped(service: Service, loaded: LoadedModel, stopped: a
 
 
 async def drain(service: Service, seconds: float) -> None:
-    """Refuses new work, gives the running streams `seconds` to end, then ends them itself."""
+    """Refuses new requests, waits up to `seconds` for running streams, and then aborts the remaining ones."""
     service.start_draining()
     if await service.wait_idle(seconds):
         return
@@ -134,9 +134,9 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 def _watch_signals() -> asyncio.Future[str]:
-    """Resolves to the name of the first SIGTERM or SIGINT; a further one ends the process at once.
+    """Resolves to the name of the first SIGTERM or SIGINT; a second signal ends the process at once.
 
-    The first one's repetition within SAME_SIGNAL_S is not a further one.
+    A repetition of the first signal within SAME_SIGNAL_S is ignored.
     """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
@@ -156,7 +156,7 @@ def _watch_signals() -> asyncio.Future[str]:
 
 
 def _tell(service: Service, progress: Progress) -> Progress:
-    """`progress` that readiness tells of too."""
+    """A `progress` that also updates the stage which readiness reports."""
 
     def tell(stage: str, done: int, total: int) -> None:
         service.loading_stage = f"{stage}, {done} of {total}" if total else stage
@@ -166,7 +166,7 @@ def _tell(service: Service, progress: Progress) -> Progress:
 
 
 def _address(host: str, runner: web.AppRunner) -> str:
-    """Where a browser on this machine finds the server."""
+    """The URL of the server for a browser on this machine."""
     port = runner.addresses[0][1]
     if host in ("0.0.0.0", "::"):
         host = "localhost"

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, for the command line's own client."""
+"""An incremental parser of server-sent events, for the client in the command line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import codecs
 
 
 class SseParser:
-    """Incremental: whatever the split of the bytes, the same events.
+    """Turns bytes into events; how the bytes are split makes no difference.
 
-    Only `data` matters here; comments, other fields and events without data are dropped. Lines
-    may end in LF, CR LF or CR.
+    Only the field `data` is read. Comments, other fields and events without data are dropped. Lines may end
+    in LF, CR LF or CR.
 
         for data in parser.decode(chunk): …
     """

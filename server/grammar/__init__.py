@@ -1,1 +1,1 @@
-"""Structured output: grammars limited, compiled and matched."""
+"""Structured output: grammars are checked against limits, compiled, and matched with outputs."""

@@ -1,4 +1,4 @@
-"""From a grammar's source to what makes the matchers of its answers."""
+"""Compiles the source of a grammar with llguidance; a compiled grammar makes one matcher for each answer."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from server.wire.structured_outputs import Grammar, GrammarKind
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
 
-# JSON as people and models write it: between two parts one space, or a line's end and an
-# indentation. Where whitespace may go on for ever, a small model writes nothing else until its
-# tokens are spent; this pattern is taken once at most between two parts.
+# The whitespace between two parts of a JSON text: one space, or a newline and an indentation. It is limited,
+# because a small model that may write endless whitespace does so until its tokens are spent.
 WHITESPACE = r"( |\r?\n( {0,24}|\t{0,6}))"
 JSON_OPTIONS: Mapping[str, object] = {
     "item_separator": ",",
     "key_separator": ":",
     "whitespace_flexible": True,
     "whitespace_pattern": WHITESPACE,
-    "coerce_one_of": False,  # oneOf as anyOf would accept too much
+    "coerce_one_of": False,  # to treat oneOf as anyOf would accept too much
     "lenient": False,  # unknown formats and unimplemented keywords are refused
 }
 
-# Text that only one way can go on is otherwise asked of the tokenizer, in the middle of a mask, and
-# offered in its split alone; names of control tokens in such text would become those tokens.
+# Without this option, llguidance would tokenise text that has only one continuation, and allow only that
+# tokenisation. Names of control tokens in such text would become those tokens.
 _NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
 
-_NUM_PROBES = 8  # tokens after which a grammar that is too wide for the limits has shown it
+_NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails within so many
 
 
 class CompiledGrammar:
-    """A grammar at its start. Matchers may be made of it in any thread."""
+    """A grammar in its initial state. Any thread may make matchers of it."""
 
     def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self._start = start
@@ -47,10 +46,10 @@ class CompiledGrammar:
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Takes from a millisecond to some seconds; other threads go on. Needs a deep stack (`DeepStackThreads`).
+        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `DeepStackThreads`.
 
         Raises:
-            InvalidGrammar: it is wrong, nothing matches it, it asks for what is not supported, or it is too complex.
+            InvalidGrammar: the grammar is wrong, not supported or too complex, or nothing matches it.
         """
         try:
             return cls._compile(grammar, vocabulary)
@@ -72,11 +71,15 @@ class CompiledGrammar:
         return compiled
 
     def matcher(self) -> GrammarMatcher:
-        """For one answer."""
+        """A matcher for one answer."""
         return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
 
     def _probe(self) -> None:
-        """Takes the first steps, so that what cannot even begin is refused before it runs."""
+        """Matches a few tokens, so that a grammar that fails at its begin is refused before any request runs.
+
+        Raises:
+            InvalidGrammar: nothing matches the grammar, or it is too complex.
+        """
         words = np.empty(self._vocabulary.num_words, np.uint32)
         walker = self._start
         for step in range(_NUM_PROBES):
@@ -95,10 +98,10 @@ class CompiledGrammar:
 
 
 def _limits() -> LLParserLimits:
-    """In units of llguidance's own, which count its work.
+    """The limits of llguidance for one grammar, in its own units of work.
 
-    Up to thirty times below its defaults: one request may take the engine thread's time, and the
-    process's memory (up to 2 kB a state), only so far.
+    They are far below its defaults, because one request must not take too much of the engine thread's
+    time or of the process's memory.
     """
     from llguidance import LLParserLimits
 
@@ -109,15 +112,15 @@ def _limits() -> LLParserLimits:
         step_max_items=50_000,
         max_lexer_states=20_000,
         max_grammar_size=16_000,
-        verbose_errors=False,  # or each message has the whole grammar in it
+        verbose_errors=False,  # otherwise each message contains the whole grammar
     )
 
 
 def to_lark(grammar: Grammar) -> str:
-    """`grammar` in llguidance's variant of Lark, after the checks of `grammar_limits`.
+    """Checks a grammar and translates it into llguidance's variant of Lark.
 
     Raises:
-        InvalidGrammar: it passes a limit, or is not what it claims to be.
+        InvalidGrammar: the grammar exceeds a limit or is not valid in its language.
     """
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
@@ -154,7 +157,7 @@ def _with_options(source: str) -> str:
 
 
 def _is_lark(text: str) -> bool:
-    """Both languages write rules by name; `::=` is GBNF's."""
+    """Whether a text is Lark rather than GBNF: only GBNF defines rules with `::=`."""
     return "::=" not in text or re.search(r"^[ \t]*start[ \t]*:(?!:=)", text, re.MULTILINE) is not None
 
 
@@ -166,6 +169,6 @@ def _from_gbnf(text: str) -> str:
         lark: str = gbnf_to_lark(text)
     except RecursionError as error:
         raise InvalidGrammar("it is nested too deeply") from error
-    except Exception as error:  # the converter has one of its own, and those of the mistakes it does not expect
+    except Exception as error:  # the converter raises many types for texts that it does not expect
         raise InvalidGrammar(f"it is not valid GBNF: {first_reason(str(error))}") from error
     return lark.removeprefix("%llguidance {}\n")

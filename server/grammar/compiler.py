@@ -1,4 +1,4 @@
-"""Grammars compiled beside the event loop: each once, within a time limit, the latest kept."""
+"""Compiles grammars in threads, each once and within a time limit, and keeps the latest ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
 MAX_KEPT = 128
-MAX_KEPT_BYTES = 1 << 20  # of sources; a compiled grammar has been seen to take 70 times its source
+MAX_KEPT_BYTES = 1 << 20  # of sources; compiled grammars take far more
 NUM_THREADS = 2
 
 Compile: TypeAlias = Callable[[Grammar, GrammarVocabulary], CompiledGrammar]
-Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a refusal is kept too: it may have been as much work
+Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a refusal is kept too, because it may take as much work
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Job:
 
 
 class GrammarCompiler:
-    """Compiles the grammars of one model's requests. Its methods may be called in any thread."""
+    """Compiles the grammars of the requests to one model. Its methods may be called in any thread."""
 
     def __init__(
         self,
@@ -45,13 +45,17 @@ class GrammarCompiler:
         vocabulary: GrammarVocabulary | None = None,
         compile_grammar: Compile | None = None,
     ) -> None:
-        """
+        """Makes a compiler; its threads start with the first grammar.
+
         Args:
-            timeout: seconds a request waits for its grammar at most.
-            max_bytes: of a grammar's source, in UTF-8.
-            vocabulary: of this tokenizer, for a process that is made ready at once; None: both wait for the
-                first grammar, and all threads stand still while the vocabulary is made.
-            compile_grammar: how it is done; None: after a trial in another process.
+            vocab_size: of the model's logits.
+            timeout: the longest time in seconds that a request waits for its grammar.
+            max_bytes: the limit of a grammar's source, in UTF-8.
+            vocabulary: the vocabulary of the tokenizer; a process for trials is started at once. If None, the
+                process is started and the vocabulary is built with the first grammar, which blocks all threads
+                meanwhile.
+            compile_grammar: compiles one grammar. If None, each grammar is tried in another process first
+                (see `TrialCompiler`).
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -62,26 +66,27 @@ class GrammarCompiler:
         trials = TrialCompiler(tokenizer, vocab_size, timeout)
         self._compile_grammar: Compile = compile_grammar or trials
         self._threads: DeepStackThreads[Outcome] = DeepStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
-        self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # the least recently used first
+        self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._num_kept_bytes = 0
         if compile_grammar is None and vocabulary is not None:
             start_in_background(trials)
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
-        """The compiled form of `grammar`; other requests go on meanwhile.
+        """The compiled form of `grammar`. The event loop is not blocked.
 
         Args:
-            param: wire name of the parameter it comes from.
+            param: the wire name of the parameter with the grammar, for error messages.
+
         Raises:
-            InvalidParameter: it is refused, or takes too long.
+            InvalidParameter: the grammar is refused or takes too long.
         """
         outcome = self._look_up(grammar, param)
         if outcome is None:
             job = self._enter(grammar)
             try:
-                # Neither a timeout nor a cancelled request ends the work, which others may wait for.
+                # A timeout or a cancelled request does not end the work, because others may wait for it.
                 await asyncio.wait([asyncio.wrap_future(job.future)], timeout=self._timeout)
             finally:
                 self._leave(grammar, job)
@@ -89,7 +94,7 @@ class GrammarCompiler:
         return _accept(outcome, grammar, param)
 
     def compile_here(self, grammar: Grammar, param: str) -> CompiledGrammar:
-        """`compile` for callers without a loop, who wait. Raises what that raises."""
+        """As `compile`, but blocks; for callers without an event loop."""
         outcome = self._look_up(grammar, param)
         if outcome is None:
             job = self._enter(grammar)
@@ -120,19 +125,19 @@ class GrammarCompiler:
             return job
 
     def _leave(self, grammar: Grammar, job: _Job) -> None:
-        """Takes back work that has not begun and that nobody waits for any more."""
+        """Stops waiting; cancels the work if it has not begun and nobody else waits for it."""
         with self._lock:
             job.num_waiting -= 1
             if job.num_waiting == 0 and self._jobs.get(grammar) is job and job.future.cancel():
                 del self._jobs[grammar]
 
     def _work(self, grammar: Grammar) -> Outcome:
-        """In a thread of its own. A result that comes too late serves the next one who asks."""
+        """Compiles in a thread. A result that comes too late is kept for the next request."""
         outcome: Outcome | None = None
         try:
             outcome = self._compile_grammar(grammar, self._get_vocabulary())
         except InvalidGrammar as refusal:
-            outcome = InvalidGrammar(str(refusal))  # without the traceback, which keeps all that was in work
+            outcome = InvalidGrammar(str(refusal))  # a new one, because the traceback of `refusal` keeps objects alive
         finally:
             with self._lock:
                 self._jobs.pop(grammar, None)
@@ -147,7 +152,7 @@ class GrammarCompiler:
             return self._vocabulary
 
     def _keep(self, grammar: Grammar, outcome: Outcome) -> None:
-        if grammar not in self._kept:  # it is where somebody looked it up just before it was kept, and entered behind
+        if grammar not in self._kept:  # a second job may follow a look-up just before the first
             self._num_kept_bytes += _num_bytes(grammar)
         self._kept[grammar] = outcome
         while len(self._kept) > MAX_KEPT or self._num_kept_bytes > MAX_KEPT_BYTES:

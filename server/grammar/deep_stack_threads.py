@@ -1,4 +1,4 @@
-"""A few threads for work that recurses deeply in native code."""
+"""A few threads with large stacks, for work that recurses deeply in native code."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ STACK_BYTES = 256 << 20  # four times what the longest chain of rules in a gramm
 
 T = TypeVar("T")
 
-_stack_size_lock = threading.Lock()  # the size is a setting of the whole process
+_stack_size_lock = threading.Lock()  # the stack size of new threads is a setting of the whole process
 
 
 class DeepStackThreads(Generic[T]):
-    """Runs what is submitted, in its order, in at most `num_threads` threads.
+    """Runs submitted work in order, in at most `num_threads` threads.
 
-    They end when there is nothing to do, so that nobody need close this. They are daemons: the
-    process does not wait for work that nobody waits for.
+    A thread ends when there is no work left, so this needs no `close`. The threads are daemons, so the
+    process does not wait for them at its end.
     """
 
     def __init__(self, num_threads: int, stack_bytes: int, name: str) -> None:
-        """
+        """Makes a group of threads; none is started yet.
+
         Args:
-            stack_bytes: address space; memory is taken as the stack is used.
+            stack_bytes: address space of each stack; memory is used only as the stack grows.
         """
         self._num_threads = num_threads
         self._stack_bytes = stack_bytes
@@ -35,7 +36,7 @@ class DeepStackThreads(Generic[T]):
         self._num_running = 0
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Its `cancel` succeeds until the work begins."""
+        """Queues work; the `cancel` of the returned future succeeds until the work begins."""
         future: Future[T] = Future()
         with self._lock:
             self._waiting.append((future, work))
@@ -67,7 +68,7 @@ class DeepStackThreads(Generic[T]):
 def _settle(future: Future[T], work: Callable[[], T]) -> None:
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - it is raised where the future is awaited
+    except BaseException as error:  # noqa: BLE001 - it is raised again where the future is awaited
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -1,8 +1,8 @@
-"""What a grammar may not have: parts whose cost llguidance does not bound, found before it sees them.
+"""Limits of grammars: parts whose cost llguidance does not bound are refused before it sees them.
 
-Its own limits ("fuel") stop most of what takes long. Not so intersections of regular expressions:
-thirty patterns that one string must match, or a product of a few multipleOf, keep it busy for
-hours, whatever the limits say.
+The own limits of llguidance ("fuel") stop most grammars that take long. They do not stop intersections of
+regular expressions: thirty patterns that one string must match, or several multipleOf, can keep it busy
+for hours.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from typing import Any
 
 DEFAULT_TIMEOUT = 5.0  # seconds to compile
 DEFAULT_MAX_BYTES = 64 << 10
-LARGEST_MAX_BYTES = 256 << 10  # what the compiling threads have room on their stacks for
+LARGEST_MAX_BYTES = 256 << 10  # the stacks of the compiling threads are large enough for this
 
-MAX_DEPTH = 100  # of a schema as JSON; llguidance reads 128 levels
-MAX_INTERSECTION = 8  # measured: up to this weight every kind of intersection is compiled or given up within 0.1 s
-MAX_ALTERNATIVES = 2000  # of a Lark grammar; beyond that many at one place llguidance gives up, after long work
-MAX_REPETITIONS = 1000  # of a Lark grammar, which names may nest: then its compiler's work grows as the cube, unbounded
-MAX_GBNF_RULES = 500  # the conversion to Lark may look at all of them as often as there are some
-MAX_EXACT = 2**53  # llguidance takes larger numbers for their neighbours, and ends the process at some below -2^63
+MAX_DEPTH = 100  # levels of nesting of a schema; llguidance reads 128
+MAX_INTERSECTION = 8  # weight; beyond it, llguidance may work on an intersection for very long
+MAX_ALTERNATIVES = 2000  # in a Lark grammar; with more of them in one place, llguidance works long and then gives up
+MAX_REPETITIONS = 1000  # in a Lark grammar; the work of its compiler grows with the cube of nested ones
+MAX_GBNF_RULES = 500  # the time to convert them to Lark grows with the square of their number
+MAX_EXACT = 2**53  # llguidance rounds larger numbers, and ends the process at some below -2^63
 
 _CONSTANTS = frozenset({"const", "enum"})
-_DATA = _CONSTANTS | {"default", "examples"}  # keywords whose values are no schemas
-_NAMED = frozenset({"$defs", "definitions", "patternProperties", "properties"})  # whose values are schemas by name
+_DATA = _CONSTANTS | {"default", "examples"}  # keywords whose values are not schemas
+_NAMED = frozenset(
+    {"$defs", "definitions", "patternProperties", "properties"}
+)  # keywords whose values are objects of schemas
 
-# Strings and regular expressions end with their line, so that no text takes more than one pass.
+# Strings and regular expressions end at the end of the line, so the scan is linear for any text.
 _LARK_PARTS = re.compile(
     r'"(?:\\.|[^"\\\n])*+"?'
     r"|(?://|\#)[^\n]*"
@@ -44,13 +46,14 @@ _REGEX_PARTS = re.compile(r"\\(?:.)|(?P<kind>\\|\[\^?\]?|\]|\(\?[A-Za-wyz]*x[A-Z
 
 
 class InvalidGrammar(ValueError):
-    """A grammar that cannot be used; the sentence's end says why."""
+    """A grammar cannot be used; the message is the reason, as the end of a sentence."""
 
 
 def check_schema(schema: Any) -> None:
-    """
+    """Checks a JSON schema.
+
     Raises:
-        InvalidGrammar: the JSON schema is nested too deeply, has numbers that are too large, or intersects too much.
+        InvalidGrammar: the schema is nested too deeply, has too large numbers, or intersects too much.
     """
     _check_depth(schema)
     _check_numbers(schema)
@@ -85,9 +88,10 @@ def check_regex(text: str) -> None:
 
 
 def check_gbnf(text: str) -> None:
-    """
+    """Checks a GBNF grammar.
+
     Raises:
-        InvalidGrammar: the GBNF grammar has too many rules.
+        InvalidGrammar: the grammar has too many rules.
     """
     num_rules = text.count("::=")
     if num_rules > MAX_GBNF_RULES:
@@ -95,10 +99,11 @@ def check_gbnf(text: str) -> None:
 
 
 def check_lark(text: str) -> None:
-    """
+    """Checks a Lark grammar.
+
     Raises:
-        InvalidGrammar: the Lark grammar names control tokens, sets options of llguidance, branches, repeats or
-            intersects too much, or has such a JSON schema in it.
+        InvalidGrammar: the grammar names control tokens, sets options of llguidance, has too many
+            alternatives, repetitions or intersections, or contains a JSON schema that is refused.
     """
     num_intersections = num_alternatives = num_repetitions = 0
     for part in _LARK_PARTS.finditer(text):
@@ -147,11 +152,11 @@ def _check_depth(value: Any) -> None:
 
 
 def _check_numbers(schema: Any) -> None:
-    """Wherever they stand: a reference may make a schema of what looks like data.
+    """Refuses numbers that llguidance would round, in all parts: a reference may turn any data into a schema.
 
-    Bounds that lie far out are common and harmless, as long as the numbers between them do not all lie there.
+    Far bounds are common and harmless, as long as some exact numbers lie between them.
     """
-    left = [("", schema)]  # each value with the keyword that it belongs to
+    left = [("", schema)]  # pairs of a keyword and its value
     while left:
         keyword, value = left.pop()
         if isinstance(value, dict):
@@ -173,11 +178,11 @@ def _too_deep() -> str:
 
 
 class _Weights:
-    """How much one value may have to match at once, by each part of a schema; counted high rather than low."""
+    """The weight of each part of a schema: how much one value may have to match at once. It is an upper bound."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._known: dict[int, float] = {}  # by id, of objects that `root` keeps alive
+        self._known: dict[int, float] = {}  # by the id of objects, which `root` keeps alive
 
     def of(self, node: Any) -> float:
         if isinstance(node, list):
@@ -185,7 +190,7 @@ class _Weights:
         if not isinstance(node, dict):
             return 0
         if id(node) not in self._known:
-            self._known[id(node)] = 0  # a reference back to it, from below, adds nothing to it
+            self._known[id(node)] = 0  # a recursive reference adds nothing
             self._known[id(node)] = self._weigh(node)
         return self._known[id(node)]
 
@@ -195,7 +200,7 @@ class _Weights:
         if isinstance(all_of, list):
             weight += sum(map(self.of, all_of))
         if "$ref" in node:
-            # Another reference than a JSON pointer, to an $id or $anchor, may mean any schema: all of them at once.
+            # A reference to an $id or $anchor may mean any schema, so it weighs as much as all together.
             reference = node["$ref"]
             weight += self.of(self._target(reference)) if _is_pointer(reference) else self._of_all
         others: list[Any] = []
@@ -232,10 +237,10 @@ def _is_pointer(reference: Any) -> bool:
 def _own_weight(node: Mapping[str, Any]) -> float:
     weight = float(sum(isinstance(node.get(key), str) for key in ("pattern", "format")))
     if isinstance(node.get("patternProperties"), dict):
-        weight += len(node["patternProperties"])  # a key must match one of them, and none of the others
+        weight += len(node["patternProperties"])  # a key must match one pattern and none of the others
     divisor = node.get("multipleOf")
     if isinstance(divisor, int | float) and math.isfinite(divisor):
-        # A state for each remainder: the weights add up as the numbers of digits of a product.
+        # The automaton has a state for each remainder, and the digits of factors add up to those of the product.
         exact = Decimal(repr(divisor)).normalize()
         _, digits, exponent = exact.as_tuple()
         scaled = int("".join(map(str, digits)) or "0") * 10 ** max(0, int(exponent))
@@ -244,7 +249,7 @@ def _own_weight(node: Mapping[str, Any]) -> float:
 
 
 def _parts(node: Any) -> list[dict[str, Any]]:
-    """What weighs anything by itself, of all objects in `node`, each once."""
+    """All objects in `node`, each reduced to the keywords that have a weight of their own."""
     found, level = [], [node]
     while level:
         parent = level.pop()

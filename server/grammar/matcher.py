@@ -1,4 +1,4 @@
-"""One output on its way through a compiled grammar: what llguidance knows, as the engine asks for it."""
+"""The matcher of one output: it lets the engine use llguidance's matcher, within a limit of time."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ if TYPE_CHECKING:
 
 MAX_REASON_CHARS = 240
 
-# A grammar of three words that can read a text in very many ways takes longer with each token, some hundred
-# milliseconds in the end, within all limits of llguidance. Every stream waits for the slowest grammar of a step.
-TOKEN_SECONDS = 0.02  # of a processor's time, for each token; usual grammars were seen to take 5 ms at most
-SPARE_SECONDS = 0.5  # beyond that, of one answer
+# A very ambiguous grammar takes longer with each token, within all limits of llguidance, and every stream
+# waits for the slowest grammar of a step. So the processor time of an answer is limited.
+TOKEN_SECONDS = 0.02  # for each token
+SPARE_SECONDS = 0.5  # more than that, for a whole answer
 
-# Schemas and regular expressions come to llguidance wrapped in a grammar of which the client knows nothing.
+# Messages about schemas and regular expressions begin with this mention of a grammar that the client did not write.
 _WRAPPING = re.compile(
     r"^at \d+\(\d+\): (?:failed to compile JSON schema: |invalid regex .*? \(in regex\): )", re.DOTALL
 )
 
 
 class GrammarMatcher:
-    """A `sampling.host.grammar.TokenMatcher` over llguidance's matcher.
+    """A `sampling.host.grammar.TokenMatcher` that uses llguidance's matcher.
 
-    At the grammar's end it offers the model's end tokens and accepts any number of them. An answer
-    that goes on taking more than TOKEN_SECONDS a token is given up.
+    At the end of the grammar it allows the end tokens of the model and accepts any number of them. It gives
+    up an answer that keeps taking more than TOKEN_SECONDS a token.
     """
 
     __slots__ = ("_end_token_ids", "_excess", "_is_ended", "_own", "_start")
 
     def __init__(self, start: LLMatcher, end_token_ids: frozenset[int]) -> None:
-        """Args:
-        start: at the grammar's beginning; it is copied with the first use, for a thousand answers
-            may be asked for at once and the largest grammars take 1 ms.
+        """Makes a matcher in the initial state.
+
+        Args:
+            start: llguidance's matcher in its initial state. It is copied at the first use and not here,
+                because a request may ask for many answers at once.
         """
         self._start = start
         self._own: LLMatcher | None = None
         self._end_token_ids = end_token_ids
         self._is_ended = False
-        self._excess = 0.0  # seconds taken beyond TOKEN_SECONDS a token
+        self._excess = 0.0  # seconds that were used beyond TOKEN_SECONDS a token
 
     @property
     def _matcher(self) -> LLMatcher:
@@ -79,7 +81,7 @@ class GrammarMatcher:
             self._give_up(error)
             raise
         self._excess = max(0.0, self._excess + thread_time() - began - TOKEN_SECONDS)
-        # Where it has failed, now or before, llguidance offers the end tokens and says nothing.
+        # After a failure, llguidance allows the end tokens and raises nothing, so it must be asked.
         if self._matcher.is_error():
             raise GrammarError(f"the grammar cannot go on: {first_reason(self._matcher.get_error())}")
         if self._excess > SPARE_SECONDS:
@@ -97,11 +99,11 @@ class GrammarMatcher:
 
 
 def first_reason(report: str) -> str:
-    """One line of llguidance's report of an error: the reason, without the pictures and traces around it."""
+    """The reason in llguidance's report of an error, as one line without drawings and traces."""
     if report.startswith("panic"):
         return "it is not supported"
     lines = [line.strip() for line in _WRAPPING.sub("", report).splitlines() if line.strip()]
-    # Regular expressions are drawn first, and explained in the last line.
+    # A report about a regular expression first draws it and explains the error in the last line.
     explained = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     reason = (explained or lines or ["it is not supported"])[0]
     if len(reason) <= MAX_REASON_CHARS:

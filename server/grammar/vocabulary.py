@@ -1,4 +1,4 @@
-"""The model's vocabulary as llguidance wants it: a tree of its tokens' bytes."""
+"""The vocabulary of the model in the form that llguidance needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HasVocabulary(Protocol):
-    """The part of a Tokenizer that is needed."""
+    """The part of a Tokenizer that a grammar needs."""
 
     @property
     def token_bytes(self) -> Sequence[bytes]: ...
@@ -22,19 +22,20 @@ class HasVocabulary(Protocol):
 
 
 class GrammarVocabulary:
-    """Which token stands for which bytes, and which ones end an output.
+    """The bytes of each token, and the tokens that end an output.
 
-    Made once for a model: 49,152 tokens take 0.13 s, for which all threads of the process stand
-    still, and 17 MB. Tokens that stand for no text occur in no grammar.
+    It is built once for a model, which blocks all threads of the process. Tokens without text match no
+    grammar.
 
     Raises:
-        InvalidGrammar: the model has no end token, which a grammar's end would wait for.
+        InvalidGrammar: the model has no end token, which must follow the end of a grammar.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:
-        """
+        """Builds the vocabulary.
+
         Args:
-            vocab_size: of the model's logits; tokens that the tokenizer does not know stand for no text.
+            vocab_size: of the model's logits; token ids that the tokenizer does not know have no text.
         """
         from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -47,12 +48,12 @@ class GrammarVocabulary:
 
     @property
     def num_words(self) -> int:
-        """Words of a row of packed bits."""
+        """32-bit words of a mask row, with one bit for each token."""
         return num_words_of(self.vocab_size)
 
 
 class _Tokens:
-    """What llguidance asks of a tokenizer."""
+    """The interface through which llguidance reads a tokenizer."""
 
     bos_token_id = None
 
@@ -61,9 +62,9 @@ class _Tokens:
         texts = [*known, *[b""] * (vocab_size - len(known))]
         self.eos_token_id = tokenizer.eos_token_ids[0]
         self.special_token_ids = [token_id for token_id, text in enumerate(texts) if not text]
-        # 0xFF is in no text and marks what is no text; the number keeps such tokens apart.
+        # The byte 0xFF is in no text, so it marks a token without text; the number makes such tokens distinct.
         self.tokens = [text or b"\xff[%d]" % token_id for token_id, text in enumerate(texts)]
 
     def __call__(self, text: str) -> list[int]:
-        """Called once, with a test, on construction: grammars are compiled so that no text is ever forced."""
+        """Called only once, with a test text: grammars are compiled so that llguidance tokenises nothing."""
         return []

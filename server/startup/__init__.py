@@ -1,1 +1,1 @@
-"""What happens before the first request: settings, the model store, loading, progress, logs."""
+"""All that happens before the first request: settings, model store, loading, progress and logs."""

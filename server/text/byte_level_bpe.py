@@ -1,8 +1,8 @@
 """Byte-level BPE vocabularies, as GPT-2 introduced them, through the `tokenizers` library.
 
-Every byte is written as one printable character, so that a vocabulary of strings covers all texts.
-How a text is split before merging differs between models; the GGUF names it in `tokenizer.ggml.pre`
-and this module holds the splits as the models' public tokenizer configurations state them.
+The vocabulary writes every byte as one printable character, so its tokens cover all texts. Models differ
+in how a text is split before tokens are merged. A GGUF file names the split in `tokenizer.ggml.pre`; this
+module defines the splits as the public tokenizer configurations of the models state them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _smollm_split() -> PreTokenizer:
 
 
 def _llama3_split(max_digits: int) -> PreTokenizer:
-    """Llama 3's split, which Qwen 2 shares but for the number of digits taken together."""
+    """The split of Llama 3. Qwen 2 uses the same, with another limit for the digits of one piece."""
     alternatives = (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
         r"[^\r\n\p{L}\p{N}]?\p{L}+",
@@ -47,12 +47,12 @@ def _llama3_split(max_digits: int) -> PreTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
-    """How one family of models tokenises, beside its vocabulary and merges."""
+    """How one family of models tokenises, apart from its vocabulary and merges."""
 
     split: Callable[[], PreTokenizer]
-    ignore_merges: bool = False  # a piece that is in the vocabulary whole needs no merges
-    is_nfc: bool = False  # texts are brought into Unicode's composed form first
-    add_bos_token: bool = False  # where the file does not say
+    ignore_merges: bool = False  # a whole piece that is in the vocabulary becomes one token, without merges
+    is_nfc: bool = False  # texts are first normalised to Unicode's composed form
+    add_bos_token: bool = False  # the default if the file does not say
 
 
 SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
@@ -67,9 +67,10 @@ SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
 
 
 def byte_of_character() -> dict[str, int]:
-    """The inverse of GPT-2's alphabet: which byte each of its 256 characters writes.
+    """The inverse of GPT-2's alphabet: the byte that each of its 256 characters stands for.
 
-    Bytes that are printable in Latin-1 write themselves; the others, in order, the characters from U+0100.
+    A byte that is printable in Latin-1 is written as itself. The others are written, in order, as the
+    characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in set(printable)]
@@ -80,7 +81,7 @@ class ByteLevelBpe:
     """A byte-level BPE vocabulary.
 
     Raises:
-        ModelError: the model's way of splitting texts is not known here.
+        ModelError: the pre-tokenizer of the model is not supported, or its merges are wrong.
     """
 
     def __init__(self, metadata: GgufMetadata) -> None:
@@ -94,7 +95,7 @@ class ByteLevelBpe:
         merges = [_pair(merge) for merge in metadata.merges]
         try:
             model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
-        except Exception as error:  # the package has no narrower one
+        except Exception as error:  # the library raises no narrower type
             raise ModelError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
         tokenizer = Tokenizer(model)
         tokenizer.pre_tokenizer = scheme.split()

@@ -1,4 +1,4 @@
-"""Chat messages to one prompt text, by the template that comes with the model."""
+"""Renders chat messages into one prompt text, with the template that comes with the model."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from server.text.control_tokens import MARKS, ControlTokens, ShieldedText, choos
 
 Message = Mapping[str, Any]
 
-# Marks the end of the last message in the rendered text; a noncharacter of Unicode, which no text needs.
+# Marks the end of the last message in the rendered text. It is a Unicode noncharacter, so no text has it.
 END_OF_CONTENT = "\ufdd0"
 
 
 class ChatTemplateError(ValueError):
-    """The template refuses the messages, fails on them, or is itself broken; the message says which."""
+    """The template is broken, refuses the messages, or fails on them; the text says which."""
 
 
 class ChatTemplate:
-    """A model's chat template, run as Hugging Face's tokenizers run it, in jinja2's sandbox.
+    """The chat template of a model, run in jinja2's sandbox as Hugging Face transformers runs it.
 
     Raises:
-        ChatTemplateError: the template's source is no jinja2.
+        ChatTemplateError: the source is not a valid jinja2 template.
     """
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
@@ -51,14 +51,15 @@ class ChatTemplate:
     ) -> str:
         """The prompt for `messages`.
 
-        A message's content is a string or a list of text parts, which are joined by line ends.
-        `add_generation_prompt` opens the assistant's turn; `continue_final_message` instead leaves
-        the last message open, so that the model goes on with it. Further keywords (tools, a
-        template's own switches) are handed to the template.
+        Args:
+            messages: the content of each is a string, or a list of text parts that are joined by newlines.
+            add_generation_prompt: whether the prompt ends with the begin of an assistant's turn.
+            continue_final_message: whether the last message is left open, so that the model continues it.
+            kwargs: further variables for the template, such as tools or its own switches.
 
         Raises:
-            ChatTemplateError: no messages, content that is not text, both or an impossible one of
-                the two switches, or an error within the template.
+            ChatTemplateError: there are no messages, some content is not text, both switches are set, the
+                last message cannot be continued, or the template fails.
         """
         flat = _with_texts(messages)
         return self._open_or_closed(flat, kwargs, add_generation_prompt, continue_final_message)
@@ -123,7 +124,7 @@ class ChatTemplate:
             return self._template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
         except TemplateError as error:
             raise ChatTemplateError(f"the chat template says: {error.message}") from error
-        # Whatever the template's expressions do to the client's values: wrong types, missing keys, too long a range.
+        # A template may fail on the values of a client in many ways: wrong types, missing keys, too long a range.
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template fails on these messages: {error}") from error
 
@@ -135,7 +136,7 @@ def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _text_of(content: object) -> str | None:
-    """A message's content as text; None stays None, which templates know from tool calls."""
+    """The content of a message as text. None stays None, because templates expect it in tool calls."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -187,7 +188,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja2's own `tojson` escapes for HTML, which a prompt must not."""
+    """Replaces the `tojson` of jinja2, whose HTML escapes must not get into a prompt."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,4 +1,4 @@
-"""Token ids to text while they arrive."""
+"""Incremental detokenising: token ids become text as they arrive."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Protocol
 
 
 class HasTokenBytes(Protocol):
-    """What is needed of a `Tokenizer`: the bytes that each token stands for."""
+    """The part of a `Tokenizer` that a detokenizer needs."""
 
     @property
     def token_bytes(self) -> Sequence[bytes]: ...
 
 
 class IncrementalDetokenizer:
-    """Turns one output's tokens into text, never emitting half a character.
+    """Turns the tokens of one output into text, and never emits half a character.
 
-    Whatever the split into calls, the pieces and the flush together are `Tokenizer.decode` of all
-    the tokens. Bytes that may yet become a character wait; bytes that cannot are U+FFFD at once.
+    However the tokens are split into calls, all pieces and the flush together equal `Tokenizer.decode` of
+    all tokens. Bytes that may still become a character wait for more; bytes that cannot become U+FFFD at once.
 
         detokenizer = IncrementalDetokenizer(tokenizer)
         text = detokenizer.decode(event.token_ids)
         rest = detokenizer.flush()
 
-    Each token costs one look-up in the table.
+    A token costs one look-up in a table.
     """
 
     __slots__ = ("_rest", "_token_bytes")
 
     def __init__(self, tokenizer: HasTokenBytes) -> None:
         self._token_bytes = tokenizer.token_bytes
-        self._rest = b""  # of a character that is not yet whole
+        self._rest = b""  # the bytes of an incomplete character
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete; "" while a character is incomplete or for control tokens.
+        """The text that these tokens complete; it may be empty, and control tokens have none.
 
         Raises:
             IndexError: a token id is outside the vocabulary.
@@ -46,6 +46,6 @@ class IncrementalDetokenizer:
         return text
 
     def flush(self) -> str:
-        """U+FFFD if the output ended within a character, else ""; call it once, at the end."""
+        """U+FFFD if the output ended within a character, else ""; call it once, after the last token."""
         rest, self._rest = self._rest, b""
         return rest.decode("utf-8", errors="replace")

@@ -1,6 +1,6 @@
-"""What the text side needs to know from a model folder's JSON files: limits, special tokens, chat template.
+"""Reads the text side's metadata of a model folder: limits, special tokens and chat template.
 
-Source of the files' meaning: Hugging Face transformers.
+The meaning of the JSON files is that of Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -12,32 +12,33 @@ from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-ADDED_TOKENS = "added_tokens.json"  # of older folders
-SPECIAL_TOKENS_MAP = "special_tokens_map.json"  # of older folders
+ADDED_TOKENS = "added_tokens.json"  # only in older folders
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"  # only in older folders
 GENERATION_CONFIG = "generation_config.json"
-CHAT_TEMPLATE = "chat_template.jinja"  # wins over the one in TOKENIZER_CONFIG
-MAX_VOCAB_SIZE = 1 << 24  # a damaged file shall not make a table of as many tokens as it says
-DEFAULT_TEMPLATE = "default"  # of several templates, the one for plain chat
+CHAT_TEMPLATE = "chat_template.jinja"  # has precedence over the template in TOKENIZER_CONFIG
+MAX_VOCAB_SIZE = 1 << 24  # so that a damaged file cannot ask for a huge table
+DEFAULT_TEMPLATE = "default"  # the name of the template for plain chat, if there are several
 
 
 @dataclass(frozen=True, slots=True)
 class FolderMetadata:
-    """The text side's view of a model folder, its vocabulary aside."""
+    """What the text side needs to know of a model folder, apart from its vocabulary."""
 
     context_length: int  # tokens the model was trained for
-    vocab_size: int  # of the model's matrices: a tokenizer may know fewer tokens
-    bos_token_id: int | None  # as the model's configuration has it
+    vocab_size: int  # of the model's matrices; the tokenizer may have fewer tokens
+    bos_token_id: int | None  # from the configuration of the model
     eos_token_ids: tuple[int, ...]  # any of them ends an output
-    bos_token: str | None  # as the tokenizer's configuration has it
+    bos_token: str | None  # from the configuration of the tokenizer
     eos_token: str | None
-    add_bos_token: bool | None  # None: what the tokenizer's own pipeline does
+    add_bos_token: bool | None  # None: the pipeline of the tokenizer decides
     add_eos_token: bool | None
-    added_tokens: Mapping[str, int]  # ids of tokens told beside the tokenizer's file, which may hold them as well
+    added_tokens: Mapping[str, int]  # ids by text, from other files than the tokenizer's own
     chat_template: str | None
 
 
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
-    """
+    """Reads the metadata of a model folder.
+
     Raises:
         ModelError: a file is damaged, or a needed field is missing or wrong.
     """
@@ -60,12 +61,12 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
 
 
 def _optional(folder: ModelFolder, name: str) -> JsonFile:
-    """A file that need not be there; without it nothing is told."""
+    """The content of a file, or an empty object if the folder does not have the file."""
     return folder.json(name) or JsonFile(folder.path / name, {})
 
 
 def _token_ids(file: JsonFile, key: str, vocab_size: int) -> tuple[int, ...]:
-    """One token id or a list of them."""
+    """The token ids of a field that may hold one id or a list."""
     value = file.value(key)
     token_ids = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in token_ids:
@@ -75,7 +76,7 @@ def _token_ids(file: JsonFile, key: str, vocab_size: int) -> tuple[int, ...]:
 
 
 def _token(file: JsonFile, key: str) -> str | None:
-    """A special token's text, alone or as an object that says how it is found in texts."""
+    """The text of a special token, which is stored as a string or as the `content` of an object."""
     value = file.value(key)
     content = value.get("content") if isinstance(value, dict) else value
     if content is None or isinstance(content, str):
@@ -84,7 +85,7 @@ def _token(file: JsonFile, key: str) -> str | None:
 
 
 def _added_tokens(tokenizer: JsonFile, added: JsonFile) -> dict[str, int]:
-    """Added tokens by their text, from `added_tokens_decoder` (ids to tokens) and from a file of its own."""
+    """The ids of added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
     highest = MAX_VOCAB_SIZE - 1
     tokens = {token: added.required_integer(token, least=0, most=highest) for token in added.names}
     decoder = tokenizer.table("added_tokens_decoder")
@@ -99,7 +100,7 @@ def _added_tokens(tokenizer: JsonFile, added: JsonFile) -> dict[str, int]:
 
 
 def _chat_template(file: JsonFile) -> str | None:
-    """The only template, or of a list of named ones the one for plain chat."""
+    """The template for plain chat: the only one, or the one named DEFAULT_TEMPLATE in a list."""
     value = file.value("chat_template")
     if value is None or isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder: `tokenizer.json`, or where there is none SentencePiece's `tokenizer.model`."""
+"""Loads the tokenizer of a model folder from `tokenizer.json`, or else from SentencePiece's `tokenizer.model`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ SENTENCEPIECE_MODEL = "tokenizer.model"
 
 
 def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer:
-    """
+    """Loads the tokenizer of a folder.
+
     Raises:
-        ModelError: there is no tokenizer, it is damaged, or it is of a kind that is not supported.
+        ModelError: there is no tokenizer, it is damaged, or its kind is not supported.
     """
     vocabulary = _read_vocabulary(folder, metadata)
     tokens = vocabulary.tokens
@@ -34,7 +35,7 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
     if isinstance(vocabulary, TokenizerJson):
         prefix_ids, suffix_ids = vocabulary.prefix_ids, vocabulary.suffix_ids
     elif adds_bos_token is None:
-        adds_bos_token = True  # the file does not tell; this is how transformers uses it
+        adds_bos_token = True  # the default of transformers
     if adds_bos_token is not None:
         prefix_ids = (bos_token_id,) if adds_bos_token and bos_token_id is not None else ()
     if adds_eos_token is not None:
@@ -67,7 +68,7 @@ def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str])
 
 
 def _refuse_unknown_tokens(folder: ModelFolder, metadata: FolderMetadata, tokens: Sequence[str]) -> None:
-    """Tokens added beside the tokenizer's file would never be found in a text; `tokenizer.json` can hold them."""
+    """Refuses added tokens that the tokenizer's own file lacks, because it would never find them in a text."""
     for token, token_id in metadata.added_tokens.items():
         if token_id < metadata.vocab_size and (token_id >= len(tokens) or tokens[token_id] != token):
             raise ModelError(

@@ -1,4 +1,4 @@
-"""What the text side needs to know from a GGUF file: names, limits, vocabulary, chat template."""
+"""Reads the text side's metadata of a GGUF file: name, limits, vocabulary and chat template."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GgufMetadata:
-    """The text side's view of a GGUF file. Lists of the vocabulary are indexed by token id."""
+    """What the text side needs to know of a GGUF file. Lists of the vocabulary are indexed by token id."""
 
     architecture: str
-    name: str | None  # what the file calls the model
+    name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
     tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
-    tokenizer_pre: str  # the pre-tokeniser's name
+    tokenizer_pre: str  # the name of the pre-tokenizer
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
-    scores: tuple[float, ...]  # of SentencePiece vocabularies, else empty
-    merges: tuple[str, ...]  # of byte-level BPE vocabularies, else empty; "left right", best first
+    scores: tuple[float, ...]  # for SentencePiece vocabularies, else empty
+    merges: tuple[str, ...]  # for byte-level BPE vocabularies, else empty; "left right", best first
     bos_token_id: int | None
     eos_token_id: int | None
     eot_token_id: int | None  # ends a turn
-    eom_token_id: int | None  # ends a message that waits for a tool's answer
-    add_bos_token: bool | None  # None: the file leaves it to the tokenizer's kind
-    add_space_prefix: bool | None  # None: likewise
+    eom_token_id: int | None  # ends a message that expects the answer of a tool
+    add_bos_token: bool | None  # None: the kind of the tokenizer decides
+    add_space_prefix: bool | None  # None: as above
     chat_template: str | None
 
     @property
@@ -63,14 +63,14 @@ def read_gguf_metadata(path: Path) -> GgufMetadata:
     """Reads the header of the GGUF file at `path`.
 
     Raises:
-        ModelError: not a GGUF file of a supported version, damaged, or a needed field is missing.
+        ModelError: the file is not a GGUF file of a supported version, is damaged, or lacks a needed field.
         OSError: the file cannot be read.
     """
     return _metadata_of(_Fields(path, GGUFFile(path)))
 
 
 class _Fields:
-    """A file's fields, with an error that names the field where one is missing or of the wrong type."""
+    """Reads the fields of a file; an error names the field that is missing or has the wrong type."""
 
     def __init__(self, path: Path, file: GGUFFile) -> None:
         self.path, self._file = path, file

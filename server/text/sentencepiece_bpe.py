@@ -1,10 +1,10 @@
 """SentencePiece vocabularies, through the `sentencepiece` library.
 
-A model folder may have the original file (`tokenizer.model`). A GGUF (`tokenizer.ggml.model`
-"llama") holds the pieces, scores and types of a BPE model, but not its file. The library reads only
-the file, so this module writes it again: a protocol buffer of the message `ModelProto`
-(https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto). Of the wire
-format only three kinds of field are needed, so no protobuf library is.
+A model folder may have the original file, `tokenizer.model`. A GGUF file (`tokenizer.ggml.model` "llama")
+has the pieces, scores and types of a BPE model, but not that file. The library reads nothing else, so this
+module writes the file again: a protocol buffer with the message `ModelProto`
+(https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto). It needs only three
+kinds of fields of the wire format, so no protobuf library is used.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 class SentencePieceBpe:
     """A SentencePiece vocabulary with byte fallback.
 
-    Control tokens are found in texts before SentencePiece sees them, which by itself never yields
-    one. Where the model wants a space before a text, each stretch after a control token gets one.
+    SentencePiece never yields control tokens, so their names are found before it sees the text. If the
+    model wants a space before a text, then each stretch of text behind a control token gets one too.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class SentencePieceBpe:
         *,
         prefix: str,
     ) -> None:
-        """
+        """Wraps a loaded model.
+
         Args:
-            processor: the model itself.
-            tokens: its pieces by token id.
+            tokens: the pieces of the model by token id.
             token_types: see TokenType.
-            control_ids: of the control tokens, which the processor never yields.
-            prefix: what is put before each stretch of text; empty where the processor does it.
+            control_ids: of the control tokens. The processor never yields one of them.
+            prefix: is put before each stretch of text; empty if the processor does so itself.
 
         Raises:
-            ValueError: a byte token is not written as one.
+            ValueError: the text of a byte token is not of the form <0xFF>.
         """
         self._processor = processor
         self._prefix = prefix
@@ -63,9 +63,10 @@ class SentencePieceBpe:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceBpe:
-        """
+        """Builds the model from the vocabulary in a GGUF file.
+
         Raises:
-            ModelError: the vocabulary is not one that SentencePiece accepts.
+            ModelError: SentencePiece does not accept the vocabulary.
         """
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
@@ -76,14 +77,14 @@ class SentencePieceBpe:
 
     @classmethod
     def from_file(cls, path: Path) -> SentencePieceBpe:
-        """The model in a file of SentencePiece's own, which puts the space before a text itself.
+        """Reads a model from SentencePiece's own file format; such a model adds the space before a text itself.
 
         Raises:
             ModelError: the file is damaged or cannot be read.
         """
         try:
             data = path.read_bytes()
-            if not data:  # the library takes it for no argument
+            if not data:  # the library would take empty bytes for a missing argument
                 raise ValueError("it is empty")
             processor = sentencepiece.SentencePieceProcessor(model_proto=data)
             token_ids = range(processor.vocab_size())
@@ -145,17 +146,17 @@ def _bytes_of(token: str, token_type: int) -> bytes:
 
 
 def _model_proto(metadata: GgufMetadata) -> bytes:
-    """The serialised `ModelProto`. Field numbers are those of its definition; GGUF keeps its piece types."""
+    """The serialised `ModelProto`. GGUF uses the same numbers for the types of pieces."""
     token_types = list(metadata.token_types)
     for token_id in metadata.control_ids:
-        token_types[token_id] = TokenType.CONTROL  # or SentencePiece would find it in texts itself
+        token_types[token_id] = TokenType.CONTROL  # otherwise SentencePiece itself finds it in texts
     pieces = b"".join(
         _bytes_field(1, _bytes_field(1, token.encode("utf-8")) + _float_field(2, score) + _int_field(3, token_type))
         for token, score, token_type in zip(metadata.tokens, metadata.scores, token_types, strict=True)
     )
     has_bytes = TokenType.BYTE in metadata.token_types
     unknown_id = metadata.token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in metadata.token_types else 0
-    # -1 (as protobuf writes it, in 64 bits) says that SentencePiece itself adds no begin, end or padding.
+    # -1, which protobuf writes in 64 bits, means that SentencePiece itself adds no begin, end or padding token.
     ids = {40: unknown_id, 41: -1, 42: -1, 43: -1}
     trainer = _int_field(3, MODEL_TYPE_BPE) + _int_field(4, len(metadata.tokens)) + _int_field(35, int(has_bytes))
     trainer += b"".join(_int_field(number, value) for number, value in ids.items())

@@ -1,4 +1,4 @@
-"""Stop strings, found in a text while it arrives."""
+"""Finds stop strings in a text while it arrives."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Cuts one output's text at the first stop string.
+    """Cuts the text of one output at the first stop string.
 
-    The match that ends first wins; of several that end at the same character, the longest. Read
-    character by character the text has only one such match, so the outcome is the same for every
-    split of it into chunks. What is held back is the longest end of the text that may yet become a
-    stop string, and nothing more.
+    The match that ends first wins, and among matches that end at the same character the longest. This
+    does not depend on how the text is split into chunks. Only the longest end of the text that may still
+    become a stop string is held back.
 
-    Each stop string is followed by the automaton of Knuth, Morris and Pratt, so a character costs
-    the same however long the strings are.
+    Each stop string has an automaton of Knuth, Morris and Pratt, so the cost of a character does not
+    depend on the length of the strings.
 
         stops = StopStrings(["\\n\\n", "User:"])
         text, stopped = stops.feed(delta)  # stopped: the stop string that was found
@@ -29,7 +28,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
         if "" in stops:
             raise ValueError("a stop string is empty; it must have at least one character")
-        # The longest first, so that of two matches that end together the longest is met first.
+        # Longest first, so that the longest of several matches at one character is found first.
         self._automata = [_Automaton(stop) for stop in sorted(set(stops), key=lambda stop: (-len(stop), stop))]
         self._first_characters = frozenset(stop[0] for stop in stops)
         self._include_stop = include_stop
@@ -37,14 +36,16 @@ class StopStrings:
         self._stopped: str | None = None
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """Takes the next piece of text; returns what may go out and the stop string found, if any.
+        """Takes the next piece of text.
 
-        After a stop string has been found, everything fed is dropped.
+        Returns:
+            The text that may be sent now, and the stop string that was found, or None. After a stop string,
+            all further text is dropped.
         """
         if self._stopped is not None:
             return "", self._stopped
         if not self._held and self._first_characters.isdisjoint(text):
-            return text, None  # nothing begins here: by far the most frequent case
+            return text, None  # no stop string can begin here, which is the usual case
         pending = self._held + text
         for position, character in enumerate(text, start=len(self._held) + 1):
             for automaton in self._automata:
@@ -57,20 +58,20 @@ class StopStrings:
         return pending[: len(pending) - num_held], None
 
     def flush(self) -> str:
-        """What was held back, now that the output has ended; "" if a stop string ended it."""
+        """The text that is still held back; call it when the output has ended without a stop string."""
         held, self._held = self._held, ""
         return held
 
 
 class _Automaton:
-    """How much of one stop string the text read so far ends with."""
+    """Tracks how many characters of one stop string the text so far ends with."""
 
     __slots__ = ("_fallback", "num_matched", "stop")
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self.num_matched = 0
-        # fallback[n]: the longest proper end of stop[: n + 1] that is also a beginning of it.
+        # fallback[n] is the length of the longest proper suffix of stop[: n + 1] that is also its prefix.
         self._fallback = [0] * len(stop)
         length = 0
         for index in range(1, len(stop)):
@@ -80,7 +81,7 @@ class _Automaton:
             self._fallback[index] = length
 
     def advance(self, character: str) -> bool:
-        """Reads one character; True if the stop string ends with it. Not to be called after that."""
+        """Reads one character; returns True if it completes the stop string, after which no call is allowed."""
         while self.num_matched and character != self.stop[self.num_matched]:
             self.num_matched = self._fallback[self.num_matched - 1]
         self.num_matched += character == self.stop[self.num_matched]

@@ -1,4 +1,4 @@
-"""Everything the text side knows of the loaded model."""
+"""The text side of the loaded model: its name, tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from server.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """A model as the routes see it: a name, a tokenizer and perhaps a chat template."""
+    """A model as the routes see it: a name, a tokenizer and, for chat models, a chat template."""
 
-    name: str  # the served name, where the user gives no other
+    name: str  # the name under which it is served
     path: Path
     context_length: int  # tokens the model was trained for, prompt and output together
     tokenizer: Tokenizer
-    chat_template: ChatTemplate | None  # None: the model is not made for chat
+    chat_template: ChatTemplate | None  # None if the model has none
 
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> TextModel:
         """Reads the text side of the model at `path`, a GGUF file or a folder in Hugging Face's layout.
 
-        Where no name is given, it is the folder's, or the file's less its suffix.
+        Args:
+            name: by default the name of the folder, or of the file without its suffix.
 
         Raises:
-            ModelError: damaged, incomplete, or with an unsupported tokenizer.
-            ChatTemplateError: its chat template is broken.
+            ModelError: the model is damaged or incomplete, or its tokenizer is not supported.
+            ChatTemplateError: the chat template is broken.
         """
         return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
 
@@ -56,7 +57,7 @@ class TextModel:
         folder = ModelFolder(path)
         metadata = read_folder_metadata(folder)
         return cls(
-            name or Path(os.path.abspath(path)).name,  # of "." too; a link keeps its own name
+            name or Path(os.path.abspath(path)).name,  # so "." has a name too, and a link keeps its own
             path,
             metadata.context_length,
             load_folder_tokenizer(folder, metadata),

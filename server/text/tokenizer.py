@@ -1,4 +1,4 @@
-"""Text to token ids and back, by the vocabulary of the loaded model."""
+"""The tokenizer: turns text into token ids and back, with the vocabulary of the loaded model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _USUAL_CHARS = 4  # of a token
 
 
 class Vocabulary(Protocol):
-    """The model's tokens, and how a text is split into them."""
+    """The tokens of a model, and how a text is split into them."""
 
     @property
     def tokens(self) -> Sequence[str]:
-        """Every token as the vocabulary writes it, by token id."""
+        """Each token as the vocabulary writes it, by token id."""
         ...
 
     @property
     def token_bytes(self) -> Sequence[bytes]:
-        """What each token stands for in a text, by token id."""
+        """The bytes of text that each token stands for, by token id; empty for control tokens."""
         ...
 
     @property
@@ -58,10 +58,10 @@ class Vocabulary(Protocol):
 
 
 class Tokenizer:
-    """The model's tokenizer.
+    """The tokenizer of a model.
 
-    `token_bytes[token_id]` is what a token stands for in a text: part of its UTF-8, perhaps less
-    than a character; empty for control tokens.
+    `token_bytes[token_id]` are the bytes of text that a token stands for. They may be part of a character,
+    and they are empty for control tokens.
     """
 
     def __init__(
@@ -74,31 +74,33 @@ class Tokenizer:
         suffix_ids: tuple[int, ...] = (),
         vocab_size: int = 0,
     ) -> None:
-        """
+        """Makes a tokenizer for a vocabulary.
+
         Args:
-            eos_token_ids: any of them ends an output.
-            prefix_ids: what the model wants before every text: its begin-of-sequence token.
-            suffix_ids: what it wants after every text.
-            vocab_size: of the model's matrices; tokens that only they know stand for no text.
+            eos_token_ids: any of these tokens ends an output.
+            prefix_ids: tokens that the model wants before every text, such as a begin-of-sequence token.
+            suffix_ids: tokens that the model wants after every text.
+            vocab_size: of the model's matrices; token ids beyond the vocabulary stand for no text.
         """
         num_unknown = max(0, vocab_size - len(vocabulary.tokens))
         self._vocabulary = vocabulary
         self._tokens = [*vocabulary.tokens, *[""] * num_unknown]
         self.token_bytes = [*vocabulary.token_bytes, *[b""] * num_unknown]
         self.vocab_size = len(self._tokens)
-        # Bytes of text that one token can stand for at most; a control token's name is text too.
+        # The largest number of bytes that one token can match in a prompt, where names of control tokens count too.
         self.max_token_bytes = max(len(text) for text in (*self.token_bytes, *(name.encode() for name in self._tokens)))
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self._prefix_ids, self._suffix_ids = list(prefix_ids), list(suffix_ids)
-        # On the instance, so that it goes when the tokenizer goes.
+        # The cache belongs to the instance, so that it does not keep the tokenizer alive.
         self._remembered_ids_with = lru_cache(maxsize=_REMEMBERED_SEARCHES)(self._find_ids_with)
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
-        """
+        """Makes the tokenizer of a GGUF file.
+
         Raises:
-            ModelError: a kind of vocabulary, or a way of splitting texts, that is not supported.
+            ModelError: the kind of vocabulary or its pre-tokenizer is not supported.
         """
         bos_token_id = metadata.bos_token_id
         vocabulary, adds_bos_token = _gguf_vocabulary(metadata)
@@ -122,15 +124,13 @@ class Tokenizer:
         return self._vocabulary.control
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`.
-
-        Names of control tokens in the text become those tokens. `add_special_tokens` puts what the
-        model wants around a text there, the begin-of-sequence token above all; a rendered chat
-        template has its own.
+        """Token ids of `text`; names of control tokens in it become those tokens.
 
         Args:
-            max_tokens: the most tokens that are of use. Without it, a text of millions of tokens
-                keeps other threads from running for a tenth of a second, while its list is made.
+            add_special_tokens: whether to add the tokens that the model wants around a text. A rendered chat
+                template has them already.
+            max_tokens: the largest number of tokens that the caller can use. Without this limit, a text of
+                millions of tokens blocks all other threads for a tenth of a second, while its list is made.
 
         Raises:
             TooManyTokens: the text itself has more than `max_tokens`.
@@ -157,16 +157,16 @@ class Tokenizer:
         return self._vocabulary.encode_parts(_unmarked(self.control.split(text), mark), mark, max_tokens)
 
     def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
-        """Refuses a text of whose beginning alone twice too much is left; the rest of it costs nothing then.
+        """Tokenises the beginning of a very long text, so that the work does not grow with hostile texts.
 
         Raises:
-            TooManyTokens: so it is.
+            TooManyTokens: the beginning alone has more than twice as many tokens as allowed.
         """
         if max_tokens is not None and len(text) > _USUAL_CHARS * max_tokens:
             self._vocabulary.encode(text[: _USUAL_CHARS * max_tokens], 2 * max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of `token_ids`, control tokens left out; U+FFFD where the bytes are no UTF-8.
+        """The text of `token_ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD.
 
         Raises:
             IndexError: a token id is not below `vocab_size`.
@@ -175,17 +175,17 @@ class Tokenizer:
         return b"".join([table[token_id] for token_id in token_ids]).decode("utf-8", errors="replace")
 
     def count(self, text: str, *, add_special_tokens: bool) -> int:
-        """How many tokens `encode` makes of `text`."""
+        """The number of tokens that `encode` returns."""
         return len(self.encode(text, add_special_tokens=add_special_tokens))
 
     def token_text(self, token_id: int) -> str:
-        """The token as the vocabulary writes it: `<|im_end|>`, `Ġthe`."""
+        """The token as the vocabulary writes it, for example `<|im_end|>` or `Ġthe`."""
         return self._tokens[token_id]
 
     def token_ids_with(self, texts: Collection[str]) -> tuple[int, ...]:
-        """Tokens that have one of `texts` in their own; that of control tokens is their name.
+        """The tokens whose text contains one of `texts`; the text of a control token is its name.
 
-        A look at the whole vocabulary, some ms long, but for texts that were asked for lately.
+        This searches the whole vocabulary. The results of the last searches are kept.
         """
         return self._remembered_ids_with(frozenset(texts))
 
@@ -219,13 +219,13 @@ def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
 
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:
-    """Tokens that end an output: those that the model states first, then control tokens known by name."""
+    """The tokens that end an output: first those that the model states, then control tokens in END_TOKENS."""
     named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in END_TOKENS)
     return tuple(dict.fromkeys([*(token_id for token_id in stated if token_id is not None), *named]))
 
 
 def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool]:
-    """The vocabulary, and whether texts begin with the begin-of-sequence token."""
+    """The vocabulary, and whether a text gets a begin-of-sequence token."""
     match metadata.tokenizer_model:
         case "gpt2":
             vocabulary = ByteLevelBpe(metadata)

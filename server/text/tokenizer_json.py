@@ -1,7 +1,8 @@
 """The tokenizer that a `tokenizer.json` describes, through the `tokenizers` library that defines the format.
 
-Texts become tokens by the whole pipeline as it is stored. The way back is a table instead, because
-outputs arrive token by token: the bytes that each token stands for, from the pipeline's decoder.
+A text is tokenised by the whole stored pipeline. Tokens are turned back into text by a table of the bytes
+that each token stands for, because outputs arrive token by token; the table comes from the decoder of the
+pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from server.text.folder_metadata import MAX_VOCAB_SIZE
 from server.text.library_encoder import LibraryEncoder
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-PROBE = "a\ufdd0"  # a text to see what the pipeline puts around a text; it ends in what no vocabulary has
+PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
 
 BytesOf = Callable[[str], bytes]
 
@@ -30,7 +31,7 @@ class TokenizerJson:
     """A vocabulary with its pipeline.
 
     Raises:
-        ModelError: the file is damaged, or turns tokens into text in a way that is not known here.
+        ModelError: the file is damaged, or its decoder is not supported.
     """
 
     def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
@@ -43,9 +44,9 @@ class TokenizerJson:
         try:
             decoder = orjson.loads(text).get("decoder")
             self._tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # the package has no narrower one
+        except Exception as error:  # the library raises no narrower type
             raise ModelError(f"{path} is damaged, or of a kind that is not known: {error}") from error
-        # Stored by whoever used it last for training; a prompt is never cut or filled up.
+        # The file may store these from training, but a prompt must be neither cut nor padded.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._mark_special(special_tokens)
@@ -75,7 +76,7 @@ class TokenizerJson:
         self._tokenizer.add_special_tokens([token for token in known if token not in special])
 
     def _token_table(self) -> list[str]:
-        """Tokens by id; ids that the file leaves out are empty."""
+        """The tokens by id; an id without a token gets an empty string."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         highest = max(vocabulary.values(), default=-1)
         if not 0 <= highest < MAX_VOCAB_SIZE:
@@ -88,11 +89,11 @@ class TokenizerJson:
         return tokens
 
     def _around_a_text(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Token ids that the pipeline puts before and after every text."""
+        """The token ids that the pipeline adds before and after every text."""
         try:
             alone = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
             around = self._tokenizer.encode(PROBE, add_special_tokens=True).ids
-        except Exception as error:  # the package has no narrower one
+        except Exception as error:  # the library raises no narrower type
             raise ModelError(f"{self._path} cannot tokenise every text: {error}") from error
         for start in range(len(around) - len(alone) + 1):
             end = start + len(alone)
@@ -101,7 +102,7 @@ class TokenizerJson:
         raise ModelError(f"{self._path}: the post_processor does not leave a text's tokens as they are")
 
     def _bytes_of(self, decoder: Any) -> BytesOf:
-        """How the stored decoder turns a token of the vocabulary into bytes of text."""
+        """A function that turns a token of the vocabulary into bytes of text, as the stored decoder does."""
         steps = list(_steps(decoder))
         kinds = {step.get("type") for step in steps}
         if kinds == {"ByteLevel"}:
@@ -116,7 +117,9 @@ class TokenizerJson:
                 case {"type": "Metaspace", "replacement": str(mark)}:
                     replacements.append((mark, " "))
                 case {"type": "Strip", "content": " ", "stop": 0}:
-                    pass  # the space that began the prompt; an output goes on after one, and keeps its own
+                    # This removes the first space of a whole text. An output continues a prompt, so its
+                    # first space is part of the text.
+                    pass
                 case {"type": "ByteFallback" | "Fuse"}:
                     pass
                 case _:
@@ -131,7 +134,7 @@ class TokenizerJson:
 
 
 def _steps(decoder: Any) -> Iterator[dict[str, Any]]:
-    """The decoder's parts in order, sequences within sequences opened."""
+    """The steps of the decoder in order, with nested sequences flattened."""
     match decoder:
         case {"type": "Sequence", "decoders": list(parts)}:
             for part in parts:
@@ -151,7 +154,7 @@ def _byte_level(token: str) -> bytes:
 
 
 def _marked(token: str, replacements: Sequence[tuple[str, str]], *, has_bytes: bool) -> bytes:
-    """A SentencePiece token: spaces are marked, and bytes of characters that it does not know written out."""
+    """The bytes of a SentencePiece token, whose spaces are written as a mark and unknown bytes as `<0xFF>`."""
     if has_bytes and (match := BYTE_TOKEN.fullmatch(token)):
         return bytes([int(match[1], 16)])
     for old, new in replacements:

@@ -1,4 +1,4 @@
-"""A server whose answers are known: it speaks the two streaming protocols and has no model behind it."""
+"""A stub server with known answers, which speaks both streaming protocols and has no model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 TOKENS_PER_CHUNK = 3
-NUM_CACHED_TOKENS = 5  # of every prompt, it says
+NUM_CACHED_TOKENS = 5  # reported for every prompt
 TEXTLESS = 4  # the value of max_tokens that asks for tokens without text
 REFUSED, BROKEN, CUT_OFF = 1, 2, 3  # values of max_tokens that ask for a failure
 
@@ -25,7 +25,7 @@ class StubServer:
         self.num_open = 0
         self.max_open = 0
         self.num_sockets = 0
-        self.clients: set[tuple[str, int]] = set()  # addresses that completions were asked from
+        self.clients: set[tuple[str, int]] = set()  # addresses of clients that asked for completions
         app = web.Application()
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_get("/v1/stream", self.stream)

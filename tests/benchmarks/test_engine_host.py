@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine_host import COLUMNS, HostCost, Marks, Meter, main, measure, table_row
-from engine.schedule.plan import StepPlan
 from engine.schedule.request import Request
+from engine.schedule.step_plan import StepPlan
 from sampling.host.params import SamplingParams
 
 
-def test_a_cost_is_what_lies_between_two_marks() -> None:
+def test_a_cost_is_the_difference_of_two_marks() -> None:
     first = Marks(schedule=1.0, build=1.0, dispatch=1.0, commit=1.0, wait=1.0, wall=100.0, thread=5.0, idle=7.0)
     last = Marks(schedule=3.0, build=5.0, dispatch=2.0, commit=1.0, wait=11.0, wall=120.0, thread=9.0, idle=12.0)
     cost = HostCost.between(first, last, num_steps=10, step_seconds=1.5)
@@ -41,9 +41,9 @@ def test_only_steps_in_which_every_row_decodes_are_marked() -> None:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_a_small_run(overlap: bool) -> None:
+def test_a_small_run_gives_all_figures(overlap: bool) -> None:
     cost = measure(2, num_steps=10, step_seconds=0.002, overlap=overlap, enable_prefix_caching=True, seed=0)
-    assert cost.step >= 0.9 * 0.002  # no step is faster than the device, but the last may not have begun on it
+    assert cost.step >= 0.9 * 0.002  # a step is not faster than the device, except the last, which may not have begun
     assert 0.0 <= cost.idle < 1.0
     assert cost.step == pytest.approx(
         cost.schedule + cost.build + cost.dispatch + cost.commit + cost.rest + cost.wait, rel=1e-6

@@ -11,7 +11,7 @@ SPEEDS = {"bare": 100.0, "synchronous": 50.0, "overlapped": 75.0, "SSE": 90.0}
 
 
 class StubWays:
-    """Ways of known speed that note which load each was given."""
+    """Variants of known speed; each call is noted with its load."""
 
     def __init__(self) -> None:
         self.turns: list[tuple[str, int]] = []
@@ -21,7 +21,7 @@ class StubWays:
         return SPEEDS[way] * load.concurrency
 
 
-def test_ways_take_turns_with_the_same_prompts() -> None:
+def test_variants_alternate_and_get_the_same_prompts() -> None:
     stub = StubWays()
     ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
     loads = [Workload(url="", model="stub", concurrency=2, seed=seed) for seed in (5, 6, 7)]
@@ -41,5 +41,5 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert header.split() == ["streams", *SPEEDS, "SSE/bare", "overlapped/synchronous", "others"]
     assert line.split()[:3] == ["16", "1,600.0", "(1,600.0..1,600.0)"]
     assert line.split()[-3:-1] == ["0.900", "1.500"]
-    # The warm-up, then prompts of their own in each repeat.
+    # First the warm-up, and then each repeat with new prompts.
     assert len({seed for _, seed in stub.turns}) == 1 + 2 * 2

@@ -1,4 +1,4 @@
-"""Our side does the work that the page benchmark counts; vLLM's is left out where it is not installed."""
+"""The page benchmark: our side does the counted work, and vLLM's side is left out if it is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds whose servers and loads are stand-ins: what is measured in which order, and what the table says of it."""
+"""The order of measurements and the table of figures, with stand-ins for servers and loads."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class FakeServer(PeerServer):
 
 
 class Bench:
-    """Notes what is started and asked for."""
+    """Stand-ins for servers and loads, which note what is started and measured."""
 
     def __init__(self) -> None:
         self.starts: list[str] = []
         self.loads: list[Workload] = []
-        self.others: list[float] = []  # the next turns' shares; then 0
+        self.others: list[float] = []  # the shares of other processes in the next turns; afterwards 0
 
     @contextlib.contextmanager
     def started_peer(self, peer: Peer) -> Iterator[PeerServer]:
@@ -57,7 +57,7 @@ class Bench:
 
     @property
     def measured(self) -> list[Workload]:
-        """The loads but for those that warm up."""
+        """The loads without those that warm up."""
         return self.loads[1::2]
 
 
@@ -70,10 +70,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def test_servers_take_turns_with_the_same_new_prompts(bench: Bench) -> None:
+def test_servers_alternate_and_get_the_same_new_prompts(bench: Bench) -> None:
     loads = [peer_loads.decode(1), peer_loads.prefix()]
     peers.Rounds(PAIR, loads, max_others=1.0, seed=0).run(num_rounds=2)
-    # Each once without being counted, then a round in either order.
+    # Each server once uncounted, and then one round in each order.
     assert bench.starts == ["Eagre", "llama.cpp", "Eagre", "llama.cpp", "llama.cpp", "Eagre"]
     there, back = ["http://Eagre", "http://llama.cpp"], ["http://llama.cpp", "http://Eagre"]
     assert [load.url for load in bench.measured] == [*there, *there, *back, *back]
@@ -92,7 +92,7 @@ def test_a_disturbed_turn_is_taken_again_with_other_prompts(bench: Bench) -> Non
     assert first == other != second
 
 
-def test_the_quietest_of_too_many_tries_counts(bench: Bench) -> None:
+def test_the_least_disturbed_of_all_tries_counts(bench: Bench) -> None:
     bench.others = [0.9, 0.5, 0.7, 0.8, 0.6]
     turns = peers.Rounds(PAIR, [peer_loads.prefill()], max_others=0.05, seed=0).run(num_rounds=1)
     assert turns[0].others == 0.5
@@ -160,7 +160,9 @@ def test_command(
         ("--llama-server sh --concurrency 4 0", "--concurrency must be at least 1, not 0"),
     ],
 )
-def test_what_cannot_be_compared(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_servers_that_cannot_be_compared_are_refused(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         peers.main(arguments.split())
     assert message in capsys.readouterr().err

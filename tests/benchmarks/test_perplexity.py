@@ -1,4 +1,4 @@
-"""Perplexities and their differences are what the definitions say; the command compares ways."""
+"""Perplexities and their differences follow the definitions; the command compares variants."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_windows_that_all_lose_the_same_leave_no_doubt_however_hard_they_are() -
     assert worse.difference_interval(reference) == pytest.approx((0.01, 0.01))
 
 
-def test_the_interval_is_as_wide_as_the_standard_error_says() -> None:
+def test_the_interval_follows_from_the_standard_error() -> None:
     losses = np.random.default_rng(1).normal(0.0, 0.001, 400)
     reference = a_score(np.zeros(400))
     low, high = a_score(-losses).difference_interval(reference)
@@ -56,7 +56,7 @@ def test_only_a_perplexity_above_the_limit_is_beyond_it() -> None:
     assert ways_beyond(math.inf, scores) == []
 
 
-def test_by_default_the_engine_is_set_against_exact_arithmetic() -> None:
+def test_by_default_the_engine_is_compared_with_exact_arithmetic() -> None:
     exact, served = parse_arguments([]).ways
     assert (exact.config.dtype, exact.config.matmul_backend, exact.config.attention_backend) == (
         "float32",
@@ -66,7 +66,7 @@ def test_by_default_the_engine_is_set_against_exact_arithmetic() -> None:
     assert served.config == EngineConfig()
 
 
-def test_a_way_is_a_dtype_and_settings() -> None:
+def test_a_variant_is_a_dtype_and_settings() -> None:
     way = Way.parse("bfloat16,kv_cache_dtype=int8,page_size=16")
     assert (way.config.dtype, way.config.kv_cache_dtype, way.config.page_size) == ("bfloat16", "int8", 16)
 
@@ -80,7 +80,7 @@ def test_a_way_is_a_dtype_and_settings() -> None:
         ("float32,kv_cache_dtype", "kv_cache_dtype is ''"),
     ],
 )
-def test_a_way_that_there_is_not_is_refused(name: str, words: str) -> None:
+def test_an_unknown_variant_is_refused(name: str, words: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=words):
         Way.parse(name)
 
@@ -122,7 +122,7 @@ def test_the_command_compares_every_way_with_the_first(
         (["--model", "/nowhere/model.gguf"], "there is no such file"),
     ],
 )
-def test_what_cannot_be_measured_is_said(tmp_path: Path, text_file: Path, arguments: list[str], words: str) -> None:
+def test_impossible_measurements_are_refused(tmp_path: Path, text_file: Path, arguments: list[str], words: str) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf")
     defaults = ["--model", str(model), "--text", str(text_file), "--windows", "2", "--window-size", "64"]
     with pytest.raises(SystemExit, match=words):

@@ -1,4 +1,4 @@
-"""A warm prompt finds its beginning in the cache, a cold one nothing."""
+"""A warm prompt finds its prefix in the cache, and a cold prompt finds nothing."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def make_client(**options: Any) -> EngineClient:
 async def test_warm_prompts_are_cached_and_so_faster() -> None:
     pairs = await measure(make_client(), num_prompt_tokens=320, num_cached_tokens=256, num_rounds=3, seed=0)
     assert [(pair.cold.num_cached_tokens, pair.warm.num_cached_tokens) for pair in pairs] == [(0, 256)] * 3
-    # Five steps of 64 prompt tokens beside one.
+    # The cold prompt takes five steps of 64 tokens, and the warm one takes one step.
     assert sorted(pair.ratio for pair in pairs)[1] < 0.8
     assert min(pair.cold.seconds for pair in pairs) >= 5 * 0.002
 
 
-async def test_a_warm_prompt_that_finds_nothing_is_an_error() -> None:
+async def test_a_warm_prompt_without_cached_tokens_is_an_error() -> None:
     client = make_client(enable_prefix_caching=False)
     with pytest.raises(RuntimeError, match="0 cold and 0 warm tokens were cached"):
         await measure(client, num_prompt_tokens=64, num_cached_tokens=32, num_rounds=1, seed=0)
 
 
-def test_the_ratio_is_the_median_of_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ratio_is_the_median_over_pairs(capsys: pytest.CaptureFixture[str]) -> None:
     warm_seconds = (0.1, 0.2, 0.9)
     print_pairs([Pair(FirstToken(1.0, 0), FirstToken(seconds, 960)) for seconds in warm_seconds])
     output = capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_the_ratio_is_the_median_of_pairs(capsys: pytest.CaptureFixture[str]) ->
     assert "960 tokens cached, time to first token 200.0 ms (100.0 to 900.0)" in output
 
 
-def test_a_prompt_is_longer_than_what_is_cached_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_cached_than_prompt_tokens_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--prompt-tokens", "64", "--cached-tokens", "64"])
     assert "--cached-tokens must be more than 0 and less than --prompt-tokens" in capsys.readouterr().err

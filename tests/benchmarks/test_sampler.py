@@ -1,4 +1,4 @@
-"""The sampler's benchmark on a tiny model: every kind and way is run, and its figures are of what they say."""
+"""The benchmark of the sampler on a tiny model: it runs every kind of request and gives the right figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sampling.host.usage import BITS, level_of, uses_bits
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
 
 
-def test_the_kinds_are_of_the_three_levels_and_everything_is_everything() -> None:
+def test_the_kinds_cover_the_three_levels_and_all_features() -> None:
     params = {kind: SamplingParams(max_tokens=100, **wishes) for kind, wishes in kinds(VOCAB_SIZE).items()}
     assert [level_of(wishes) for wishes in params.values()] == list(Level)
     assert uses_bits(params["everything"], has_grammar=True) == sum(BITS.values())

@@ -1,4 +1,4 @@
-"""A short soak leaves nothing, and whatever is left is told."""
+"""A short soak leaves nothing behind, and what a soak leaves behind is reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GOOD = Outcome(
         ({"tally": Tally(num_requests=3, num_row_steps=100)}, "3 streams have not ended"),
     ],
 )
-def test_what_is_left_is_told(change: dict[str, Any], failure: str | None) -> None:
+def test_what_the_soak_leaves_behind_is_reported(change: dict[str, Any], failure: str | None) -> None:
     failures = dataclasses.replace(GOOD, **change).failures
     if failure is None:
         assert failures == []

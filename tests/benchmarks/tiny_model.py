@@ -1,4 +1,4 @@
-"""A whole model of a few thousand random weights, with a vocabulary of bytes, as a GGUF file."""
+"""A complete model as a GGUF file: a few thousand random weights and a vocabulary of bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MATRICES = {
 
 
 def write_tiny_model(path: Path, *, add_bos_token: bool = False, is_blind: bool = False) -> Path:
-    """Two layers. A blind model has an embedding of zeros: to it every token is as probable as any other."""
+    """Writes a model of two layers. A blind model has an embedding of zeros, so all tokens are equally probable."""
     random = np.random.default_rng(0)
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(2)

@@ -1,4 +1,4 @@
-"""The free queue against a plain list."""
+"""The free queue behaves like a plain list."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ operations = st.lists(
 
 
 @given(st.integers(0, 10), operations)
-def test_it_is_a_list_with_fast_removal(num_pages, script):
+def test_the_queue_behaves_like_a_list(num_pages, script):
     pages = [CachePage(i) for i in range(num_pages)]
     queue, model, outside = FreeCachePageQueue(pages), list(pages), []
     for name, argument in script:
@@ -43,7 +43,7 @@ def test_it_is_a_list_with_fast_removal(num_pages, script):
         assert queue.num_free_pages == len(model)
 
 
-def test_what_is_not_there_cannot_be_taken():
+def test_more_pages_than_free_cannot_be_taken():
     page = CachePage(1)
     queue = FreeCachePageQueue([page])
     with pytest.raises(IndexError, match="2 free pages are asked for, 1 are left"):
@@ -55,7 +55,7 @@ def test_what_is_not_there_cannot_be_taken():
         queue.remove(page)
 
 
-def test_a_page_stands_in_the_queue_once():
+def test_a_page_is_in_the_queue_at_most_once():
     page = CachePage(1)
     queue = FreeCachePageQueue([page])
     with pytest.raises(ValueError, match="in the free queue already"):

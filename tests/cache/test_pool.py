@@ -1,4 +1,4 @@
-"""The pool against a naive model that keeps everything in plain dictionaries."""
+"""The pool behaves like a naive model that keeps everything in plain dictionaries."""
 
 import pytest
 from hypothesis import strategies as st
@@ -11,12 +11,12 @@ PAGE_SIZE = 2
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Requests allocate, hash, share and release pages; a recency list predicts every eviction."""
+    """Requests allocate, hash, share and release pages; a plain list predicts every eviction."""
 
     @initialize(num_pages=st.integers(2, 9))
     def start(self, num_pages):
         self.pool = PagePool(num_pages)
-        self.holders: list[list] = []  # pages of each living request, in token order
+        self.holders: list[list] = []  # the pages of each request that holds some, in token order
         self.references = dict.fromkeys(range(1, num_pages), 0)
         self.names: dict[int, PageHash] = {}  # page id -> name
         self.queue = list(range(1, num_pages))  # the naive eviction order, front first
@@ -111,7 +111,7 @@ def test_pages_without_a_name_are_handed_out_before_remembered_ones():
     pool.release(remembered)
     pool.release(scratch)
     assert pool.allocate(2) == scratch
-    # The tail of the remembered chain goes before its head.
+    # The tail of the remembered chain is evicted before its head.
     assert pool.allocate(2) == remembered[::-1]
 
 
@@ -127,12 +127,11 @@ def test_a_page_cannot_be_released_twice():
 def test_the_null_page_is_never_handed_out():
     pool = PagePool(4)
     assert [page.page_id for page in pool.allocate(3)] == [1, 2, 3]
-    assert pool.null_page.is_null
     with pytest.raises(ValueError, match="at least one more"):
         PagePool(1)
 
 
-def test_forgotten_pages_are_free_when_their_holder_lets_go():
+def test_forgotten_pages_become_free_when_they_are_released():
     pool = PagePool(4)
     pages = pool.allocate(3)
     names = hash_request_tokens(sha256_hash, 1, [1, 2])

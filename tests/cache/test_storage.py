@@ -1,4 +1,4 @@
-"""What is written into pages comes back, exactly or within the error of its format."""
+"""Keys and values are read from pages as they were written, within the error of the format."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def layout(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 0.0), ("bfloat16", 2**-8), ("int8", 0.5 / 127)])
-def test_what_is_written_is_read(dtype, error):
+def test_keys_and_values_are_read_as_written(dtype, error):
     random = np.random.default_rng(0)
     keys, values = random.standard_normal((2, 6, HEADS, DIM)).astype(np.float32) * 5
     pages, offsets = np.array([1, 1, 3, 3, 4, 2]), np.array([0, 3, 1, 2, 0, 3])
@@ -46,7 +46,7 @@ def test_a_vector_of_zeros_survives_int8():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_a_page_takes_as_many_bytes_as_it_says(dtype):
+def test_bytes_per_page_is_the_real_size(dtype):
     kv = layout(dtype).allocate()
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(kv)) == PAGES * layout(dtype).bytes_per_page
 
@@ -65,7 +65,9 @@ def test_pages_come_from_a_share_or_from_bytes_and_never_more_than_are_of_use(mo
     monkeypatch.setattr(storage, "machine_memory", lambda: (1000, 500))
     assert pages_that_fit(10, 99, memory_utilization=0.2) == 20
     assert pages_that_fit(10, 7, memory_utilization=0.2) == 7
-    assert pages_that_fit(10, 99, memory_utilization=0.9) == 40  # the share is of all, the limit of what is free
+    assert (
+        pages_that_fit(10, 99, memory_utilization=0.9) == 40
+    )  # the share is of the total, the limit of the available memory
     assert pages_that_fit(10, 99, memory_utilization=0.2, kv_cache_bytes=305) == 30
     with pytest.raises(ValueError, match="kv_cache_bytes is 401; at most 400"):
         pages_that_fit(10, 99, memory_utilization=0.2, kv_cache_bytes=401)
@@ -73,7 +75,7 @@ def test_pages_come_from_a_share_or_from_bytes_and_never_more_than_are_of_use(mo
         pages_that_fit(60, 99, memory_utilization=0.1)
 
 
-def test_the_machine_tells_its_memory():
+def test_the_memory_of_the_machine_is_known():
     total, available = storage.machine_memory()
     assert 0 < available <= total
 

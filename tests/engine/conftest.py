@@ -1,4 +1,4 @@
-"""What tests of the engine share."""
+"""Fixtures that the tests of the engine share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.kernels.native import library
 
 @pytest.fixture
 def native() -> str:
-    """The variant of the native kernels; without them a test that asks for it is skipped."""
+    """The variant of the native kernels; a test that uses it is skipped if there are none."""
     try:
         return library.load()
     except library.NativeUnavailable as error:

@@ -15,7 +15,10 @@ from tests.fakes.script import World
 
 
 class FakeEngine:
-    """What the client needs of an Engine, over the fake device; `gate` holds every result back."""
+    """What the client needs of an Engine, over the fake device.
+
+    While `gate` is closed, no step finishes; while `exit_gate` is closed, a failed engine thread does not end.
+    """
 
     def __init__(self, **config):
         self.world = World(num_slots=2, num_pages=100, max_model_len=60)
@@ -25,7 +28,9 @@ class FakeEngine:
             "fake", VOCAB_SIZE, self.world.max_model_len, "float32", 0, "cpu", "xla", "xla", "a fake"
         )
         self.gate = threading.Event()
-        self.gate.set()
+        self.exit_gate = threading.Event()
+        for gate in (self.gate, self.exit_gate):
+            gate.set()
         self.error = None
         result = self.world.runner.result
 
@@ -38,8 +43,12 @@ class FakeEngine:
         self.world.runner.result = gated
 
     def make_loop(self, publish, on_failure):
+        def fail(error):
+            on_failure(error)
+            assert self.exit_gate.wait(10)
+
         runner, timeline = self.world.runner, self.world.timeline
-        return EngineLoop(self.scheduler, runner, publish, on_failure, overlap=self.config.overlap, timeline=timeline)
+        return EngineLoop(self.scheduler, runner, publish, fail, overlap=self.config.overlap, timeline=timeline)
 
     def stats(self):
         return EngineStats(num_running=self.scheduler.num_running, num_waiting=self.scheduler.num_waiting)
@@ -91,7 +100,7 @@ async def test_streams_deliver_what_the_model_says(make_client):
     assert client.is_alive
 
 
-async def test_the_trace_tells_of_every_step(make_client):
+async def test_the_trace_has_every_step(make_client):
     client, _ = make_client()
     assert not [event for event in client.trace() if event["name"] == "step"]
     await read(client.submit([1, 2, 3], greedy(5)))
@@ -115,7 +124,7 @@ async def test_a_slow_reader_gets_merged_events_and_loses_nothing(make_client):
     assert events <= 2
 
 
-async def test_one_wake_up_of_the_loop_for_each_step(make_client, monkeypatch):
+async def test_the_asyncio_loop_is_woken_once_for_each_step(make_client, monkeypatch):
     client, engine = make_client()
     loop, wake_ups = asyncio.get_running_loop(), []
     call_soon_threadsafe = loop.call_soon_threadsafe
@@ -150,7 +159,7 @@ async def test_abort_ends_the_stream_with_one_event(make_client):
         ([1], greedy(1, stop_token_ids=(VOCAB_SIZE,)), "stop_token_ids", f"stop_token_ids has {VOCAB_SIZE}"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_at_submit(make_client, prompt, params, param, words):
+async def test_a_request_that_cannot_be_served_is_refused_at_submit(make_client, prompt, params, param, words):
     client, _ = make_client()
     with pytest.raises(InvalidParameter, match=words) as caught:
         client.submit(prompt, params)
@@ -193,7 +202,7 @@ async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client
     await read(client.submit([1], greedy(2)))
 
 
-async def test_a_failure_ends_every_stream_with_one_error_and_the_client_with_them(make_client):
+async def test_a_failure_ends_every_stream_with_one_error_and_closes_the_client(make_client):
     client, engine = make_client()
     engine.gate.clear()
     streams = [client.submit([i + 1], greedy(9)) for i in range(4)]
@@ -212,15 +221,9 @@ async def test_a_failure_ends_every_stream_with_one_error_and_the_client_with_th
         client.submit([1], greedy(1))
 
 
-async def test_what_is_asked_of_a_failed_engine_whose_thread_has_not_ended_yet_is_refused(make_client):
+async def test_calls_to_a_failed_engine_are_refused_before_its_thread_has_ended(make_client):
     client, engine = make_client()
-    told, ended = client._engine_loop._on_failure, threading.Event()
-
-    def tell_and_linger(error):
-        told(error)
-        assert ended.wait(10)
-
-    client._engine_loop._on_failure = tell_and_linger
+    engine.exit_gate.clear()
     engine.error = RuntimeError("the device is gone")
     client.submit([1], greedy(3))
     with pytest.raises(RuntimeError, match="the device is gone"):
@@ -229,10 +232,10 @@ async def test_what_is_asked_of_a_failed_engine_whose_thread_has_not_ended_yet_i
         with pytest.raises(EngineError, match="not running"):
             await asyncio.wait_for(client.lifecycle.pause(), 5)
     finally:
-        ended.set()
+        engine.exit_gate.set()
 
 
-async def test_shutdown_ends_what_runs_and_can_be_repeated(make_client):
+async def test_shutdown_ends_running_requests_and_can_be_repeated(make_client):
     client, engine = make_client()
     engine.gate.clear()
     stream = client.submit([1], greedy(50))
@@ -244,7 +247,7 @@ async def test_shutdown_ends_what_runs_and_can_be_repeated(make_client):
         client.submit([1], greedy(1))
 
 
-async def test_unseeded_requests_differ_and_a_configured_seed_repeats_them(make_client):
+async def test_requests_without_a_seed_differ_and_a_configured_seed_repeats_them(make_client):
     wish = SamplingParams(max_tokens=20, temperature=1.0, ignore_eos=True)
 
     async def answers(**config):

@@ -1,4 +1,4 @@
-"""Requests before, during and after whatever an operator asks of the engine, on the real model."""
+"""Requests before, during and after each call of the lifecycle, on the real model."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ NUM_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def expected(real_engine):
-    """What the engine says when nobody interferes."""
+    """The tokens of the engine without any call of the lifecycle."""
 
     async def outputs():
         client = EngineClient(real_engine)
@@ -68,7 +68,7 @@ async def read(stream):
 
 
 async def begin(client, golden):
-    """A request that has its first tokens, and those."""
+    """Starts a request; returns its stream and its first tokens."""
     stream = submit(client, golden)
     event = await anext(stream)
     return stream, event.token_ids
@@ -89,7 +89,7 @@ async def test_a_paused_engine_keeps_everything_and_goes_on(client, expected):
     assert (await read(waiting))[0] == expected(FACT)
 
 
-async def test_an_abort_during_a_pause_is_heard(client, expected):
+async def test_an_abort_during_a_pause_takes_effect(client, expected):
     stream, first = await begin(client, STORY)
     await client.lifecycle.pause()
     assert client.abort(stream.request_id)
@@ -128,7 +128,7 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert device_bytes() >= weights + pages
 
 
-async def test_a_sleep_that_nobody_waits_for_any_more_is_still_a_sleep(client, real_engine, monkeypatch, expected):
+async def test_a_cancelled_call_of_sleep_still_sleeps(client, real_engine, monkeypatch, expected):
     begun, may_go_on, sleep = threading.Event(), threading.Event(), real_engine.sleep
 
     def slow(**options):
@@ -168,12 +168,12 @@ async def test_a_sleep_that_fails_half_way_can_be_woken_from(client, real_engine
 async def test_requests_that_waited_for_new_weights_begin_at_once(
     client, real_engine, model_path, monkeypatch, expected
 ):
-    monkeypatch.setattr("engine.loop.IDLE_TURN_SECONDS", 30.0)  # longer than the test has patience
+    monkeypatch.setattr("engine.loop.IDLE_TURN_SECONDS", 30.0)  # longer than the test waits
     run = client.lifecycle._run
 
     async def late(function):
         result = await run(function)
-        await asyncio.sleep(0.1)  # by now the engine thread has found nothing to do
+        await asyncio.sleep(0.1)  # long enough for the engine thread to become idle
         return result
 
     monkeypatch.setattr(client.lifecycle, "_run", late)
@@ -217,9 +217,9 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
-async def test_new_weights_are_what_answers_afterwards(client, real_engine, model_path, expected):
+async def test_requests_after_an_update_use_the_new_weights(client, real_engine, model_path, expected):
     params = real_engine.runner._params
-    # Every logit is 0: token 0 is the first of the best. (Made on the host, as the device would have to compile.)
+    # All logits are 0, so token 0 is sampled. The array is made on the host, because the device would compile.
     silent = params | {"output_norm": jax.device_put(np.zeros(params["output_norm"].shape, np.float32))}
     client.lifecycle._read_weights = lambda path: silent
     await client.lifecycle.update_weights(model_path)
@@ -260,7 +260,7 @@ async def test_a_timeout_ends_a_request_wherever_it_is(client, expected):
     assert (await read(submit(client, FACT, timeout=60)))[0] == expected(FACT)
 
 
-async def test_what_is_asked_of_an_ended_engine_fails_at_once(client):
+async def test_calls_to_an_ended_engine_fail_at_once(client):
     client.shutdown()
     with pytest.raises(EngineError, match="not running"):
         await client.lifecycle.pause()

@@ -1,4 +1,4 @@
-"""The real model in float32 against PyTorch and transformers: log probabilities, and greedy output under processors."""
+"""Logprobs and greedy output of the real model in float32 equal those of PyTorch and transformers."""
 
 import asyncio
 import json
@@ -15,9 +15,9 @@ PROMPTS = {entry["name"]: entry for entry in json.loads((GOLDEN / "smollm2_greed
 ENTRIES = json.loads((GOLDEN / "smollm2_logprobs.json").read_text())["entries"]
 SCORED = [entry for entry in ENTRIES if entry["kind"] == "scored"]
 STEERED = [entry for entry in ENTRIES if entry["kind"] == "steered"]
-EOS = 2  # the model's own
+EOS = 2  # of the model
 WITHIN = 1e-4
-TIE = 1e-4  # where the reference's two best logits are closer than this, rounding decides
+TIE = 1e-4  # if the two best logits of the reference are closer than this, rounding decides
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def client(exact_engine):
 
 
 async def generate(client, prompt, **params):
-    """Token ids, their logprobs, and the prompt's."""
+    """The token ids, their logprobs, and the logprobs of the prompt."""
     token_ids, logprobs, of_prompt = [], [], []
     async for event in client.submit(prompt, SamplingParams(ignore_eos=True, **params)):
         assert event.error is None
@@ -48,7 +48,7 @@ async def generate(client, prompt, **params):
 
 @pytest.mark.parametrize("entry", SCORED, ids=lambda entry: entry["name"])
 async def test_logprobs_of_a_prompt_are_those_of_the_reference(client, entry):
-    """In chunks where it is long, and the same once its pages are remembered."""
+    """A long prompt is computed in chunks; the logprobs are the same once its pages are cached."""
     prompt = PROMPTS[entry["name"]]["prompt_token_ids"]
     for _ in range(2):
         _, _, (scores,) = await generate(client, prompt, max_tokens=1, temperature=0.0, prompt_logprobs=5)
@@ -62,7 +62,7 @@ async def test_logprobs_of_a_prompt_are_those_of_the_reference(client, entry):
             np.testing.assert_allclose([logprob for _, logprob in score.top], best, rtol=0, atol=WITHIN)
             of = dict(zip(best_ids, best, strict=True))
             for token_id, logprob in score.top:
-                # At a tie another token may stand in the last place.
+                # At a tie, another token may be in the last place.
                 assert abs(of.get(token_id, best[-1]) - logprob) <= WITHIN
 
 
@@ -72,7 +72,7 @@ async def test_greedy_output_under_a_processor_is_that_of_the_reference(client, 
         name: tuple(map(tuple, value)) if isinstance(value, list) else value for name, value in entry["params"].items()
     }
     if "min_tokens" in params:
-        params["stop_token_ids"] = (EOS,)  # what the reference bans
+        params["stop_token_ids"] = (EOS,)  # banned in the reference
     output, _, _ = await generate(
         client, PROMPTS[entry["name"]]["prompt_token_ids"], max_tokens=len(entry["output"]), temperature=0.0, **params
     )
@@ -82,7 +82,7 @@ async def test_greedy_output_under_a_processor_is_that_of_the_reference(client, 
 
 
 async def test_logprobs_of_an_output_are_those_of_the_same_text_as_a_prompt(client):
-    """Decoded one by one, drawn or not, they are what a teacher-forced pass over all of it gives."""
+    """Logprobs of tokens decoded one by one equal those of one pass over the whole text as a prompt."""
     prompt = PROMPTS["story"]["prompt_token_ids"]
     listed = (28, 30, 198)
     output, logprobs, _ = await generate(
@@ -103,8 +103,8 @@ async def test_logprobs_of_an_output_are_those_of_the_same_text_as_a_prompt(clie
         assert total <= 1 + 1e-5
 
 
-async def test_neighbours_who_want_logprobs_change_nothing(client):
-    """Neither tokens nor logprobs, alone or with requests of every other level."""
+async def test_logprobs_of_other_requests_change_nothing(client):
+    """Tokens and logprobs stay the same, alone and beside requests of every other level."""
     prompt = PROMPTS["story"]["prompt_token_ids"]
     wishes = [
         {"temperature": 0.0},

@@ -1,4 +1,4 @@
-"""The default model: in float32 equal to its reference, and in every format the same however it is scheduled."""
+"""The default model: its float32 tokens equal the reference, and scheduling never changes tokens in any format."""
 
 import asyncio
 import dataclasses
@@ -14,14 +14,15 @@ from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
+from engine.schedule.preemption import preempt
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
-from tests.feature_sets import FEATURE_SETS
+from tests.engine.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]
 LONG = next(golden for golden in GOLDENS if golden["name"] == "long")
-TIE = 1e-4  # where the reference's two best logits are closer than this, rounding decides
+TIE = 1e-4  # if the two best logits of the reference are closer than this, rounding decides
 
 
 async def run(engine, requests, *, overlap=True, together=True):
@@ -61,7 +62,7 @@ async def run(engine, requests, *, overlap=True, together=True):
 
 
 async def num_equal_to_the_reference(engine, goldens, num_tokens):
-    """How many tokens were compared, of each prompt those before the reference's first tie."""
+    """Compares the tokens of each prompt before the first tie of the reference; returns how many they are."""
     params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
     outputs = await run(engine, [(golden["prompt_token_ids"], params, 0, None) for golden in goldens])
     num_compared = 0
@@ -75,7 +76,7 @@ async def num_equal_to_the_reference(engine, goldens, num_tokens):
 
 
 async def test_float32_gives_the_tokens_of_the_reference(exact_engine, record_property):
-    """With native kernels where they are."""
+    """Uses native kernels if there are some."""
     num_compared = await num_equal_to_the_reference(exact_engine, GOLDENS, 64)
     record_property("tokens compared", num_compared)
     assert len(GOLDENS) >= 20
@@ -133,7 +134,7 @@ async def test_overlapped_equals_synchronous_equals_alone(real_engine):
 
 
 async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_config, real_engine):
-    """Several steps in one program."""
+    """`decode_chunk` does several steps in one program."""
     config = dataclasses.replace(real_engine_config, decode_chunk=4, max_num_seqs=2, num_pages=100)
     client = EngineClient(Engine.load(model_path, config, silent))
     client.start(asyncio.get_running_loop())
@@ -160,7 +161,7 @@ async def test_chunked_decoding_gives_the_same_tokens(model_path, real_engine_co
 
 
 async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_engine, monkeypatch):
-    """A long prompt in chunks of one tile and of two, cold and warm, and thrown out in the middle of its answer."""
+    """A long prompt in chunks of one tile and of two, cold and warm, with and without preemption."""
     scheduler = real_engine.scheduler
     wishes = [
         SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True),
@@ -169,28 +170,28 @@ async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_
         SamplingParams(max_tokens=12, seed=13, ignore_eos=True, **FEATURE_SETS[-1]),
     ]
     outputs = []
-    for budget, preempt in ((72, False), (128, False), (72, True), (128, True)):
-        monkeypatch.setattr(scheduler, "_max_num_batched_tokens", budget)
+    for budget, is_preempting in ((72, False), (128, False), (72, True), (128, True)):
+        monkeypatch.setattr(scheduler, "max_num_batched_tokens", budget)
         assert real_engine.pool.reset_prefix_cache()
         client = EngineClient(real_engine)
         client.start(asyncio.get_running_loop())
 
         def preempt_all():
-            for request in tuple(scheduler._running):
-                scheduler._preempt(request)
+            for request in tuple(scheduler.requests.running):
+                preempt(scheduler.requests, request)
 
-        async def read(wish, client=client, preempt=preempt, preempt_all=preempt_all):
+        async def read(wish, client=client, is_preempting=is_preempting, preempt_all=preempt_all):
             token_ids = []
             stream = client.submit(LONG["prompt_token_ids"], wish)
             async for event in stream:
-                if preempt and not token_ids:
+                if is_preempting and not token_ids:
                     client._engine_loop.post(Call(preempt_all))
                 token_ids += event.token_ids
             return token_ids
 
         num_preemptions = scheduler.counters.num_preemptions
         outputs.append(await asyncio.gather(*map(read, wishes)))
-        assert (scheduler.counters.num_preemptions > num_preemptions) == preempt
+        assert (scheduler.counters.num_preemptions > num_preemptions) == is_preempting
         client.shutdown()
         real_engine.pool.check()
     assert all(output == outputs[0] for output in outputs)
@@ -198,7 +199,7 @@ async def test_forced_preemption_and_every_chunk_size_give_the_same_tokens(real_
 
 @pytest.fixture(scope="module")
 def same_bits(real_engine):
-    """Skips where only near-ties keep XLA's different orders of additions from other tokens."""
+    """Skips a test without native kernels, because XLA adds in different orders for different shapes."""
     if real_engine.model_info.matmul_backend != "native":
         pytest.skip(f"only native kernels promise the same bits: {real_engine.model_info.backend_detail}")
 

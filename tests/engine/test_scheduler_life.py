@@ -1,4 +1,4 @@
-"""Everything at once: arrivals, aborts, deadlines, salts, pauses, lost pages, uneven budgets, chunks of steps."""
+"""Random arrivals, aborts, deadlines, salts, pauses, lost pages and budgets, all in one test."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -41,12 +41,12 @@ sizes = st.sampled_from([(1, 45, 4), (4, 45, 4), (4, 60, 4), (6, 60, 3), (3, 200
     st.sampled_from([1, 1, 3, 5]),
     st.integers(0, 126),
 )
-def test_whatever_happens_every_request_gets_what_it_gets_alone(
+def test_every_request_gets_what_it_gets_alone_whatever_happens(
     script, events, size, overlap, prefix_caching, decode_chunk, more_budget
 ):
     num_slots, num_pages, page_size = size
     world = World(num_slots, num_pages, page_size, 170, 3, overlap, prefix_caching, decode_chunk)
-    world.scheduler._max_num_batched_tokens = num_slots + 64 + more_budget
+    world.scheduler.max_num_batched_tokens = num_slots + 64 + more_budget
     turns, requests, expected = {}, {}, {}
     for index, wish in enumerate(script):
         name, seed = str(index), wish["seed"]

@@ -1,4 +1,4 @@
-"""What the timeline makes of the loop's marks: on a clock that the test moves, and on a device that takes its time."""
+"""The timeline: on a clock that the test moves, and in loops on devices whose steps take a known time."""
 
 import gc
 import json
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Script:
-    """Calls a timeline's marks at given times; `done_at` tells when each step is seen done, in order of dispatch."""
+    """Calls the marks of a timeline at given times; `done_at` is when each step is done, in order of dispatch."""
 
     def __init__(self, *done_at: float, num_steps: int = 100) -> None:
         self.clock = Clock()
@@ -69,7 +69,6 @@ def test_a_step_that_is_waited_for_lasts_until_the_wait_returns() -> None:
     script.dispatch(10.0, 10.5, 11.0)
     script.commit(11.5, 14.0, 15.0)
     assert script.totals == (3.0, 1.0)  # 11 to 14; idle while the request was being scheduled and dispatched
-    assert script.timeline.idle_fraction == 0.25
 
 
 def test_a_step_that_is_dispatched_before_the_last_one_ends_follows_it_at_once() -> None:
@@ -95,11 +94,11 @@ def test_a_step_that_is_seen_done_may_have_ended_when_it_was_last_seen_unfinishe
     assert (second["ts"], second["dur"], second["args"]["end_unknown_us"]) == (19e6, 11e6, 0.0)
 
 
-def test_a_host_that_wakes_up_late_does_not_hide_idle_time() -> None:
+def test_a_late_wake_up_of_the_host_does_not_hide_idle_time() -> None:
     script = Script(16.0, 20.0, 99.0)
     script.dispatch(10.0, 10.0, 10.0)
     script.dispatch(11.0, 11.0, 12.0)
-    script.commit(12.0, 30.0, 31.0)  # the second step is done by 30 too: since when, the host cannot know
+    script.commit(12.0, 30.0, 31.0)  # the second step is done by 30 too, but the host cannot know since when
     script.dispatch(31.0, 32.0, 33.0)
     script.commit(33.0, 33.0, 34.0)
     script.commit(34.0, 99.0, 99.0)
@@ -113,7 +112,7 @@ def test_a_step_that_was_never_seen_unfinished_counts_as_idle_time() -> None:
     script.dispatch(14.0, 15.0, 16.0)
     script.commit(16.0, 16.0, 17.0)
     assert script.totals == (0.0, 2.0 + 4.0)
-    assert script.timeline.idle_fraction == script.timeline.recent_idle_fraction == 1.0
+    assert script.timeline.recent_idle_fraction == 1.0
 
 
 def test_no_time_counts_while_there_is_no_request() -> None:
@@ -137,7 +136,7 @@ def test_time_counts_while_a_request_waits_and_nothing_can_be_planned() -> None:
     assert script.totals == (10.0 + 20.0, 10.0)
 
 
-def test_work_that_ends_while_its_step_is_in_flight_waits_no_more() -> None:
+def test_work_that_ends_while_its_step_is_in_flight_no_longer_waits() -> None:
     script = Script(20.0, 50.0)
     script.dispatch(10.0, 10.0, 10.0)
     script.look_for_work(11.0, has_work=False)  # its request has been aborted
@@ -190,13 +189,13 @@ def test_a_remembered_step_keeps_nothing_of_the_device_alive() -> None:
     assert len(device_slices(timeline)) == 1
 
 
-def test_before_the_first_step_there_is_nothing_to_tell() -> None:
+def test_before_the_first_step_the_trace_is_empty() -> None:
     timeline = Timeline()
-    assert timeline.idle_fraction == timeline.recent_idle_fraction == 0.0
+    assert timeline.recent_idle_fraction == 0.0
     assert {event["ph"] for event in timeline.export_trace()} == {"M"}
 
 
-# ---------------------------------------------------------------- the loops on a device whose time is reckoned
+# ---------------------------------------------------------------- the loops on a device whose time is computed
 
 
 class ReckonedRunner(FakeRunner):
@@ -256,7 +255,7 @@ def test_the_overlapped_loop_hides_the_hosts_work_behind_the_device() -> None:
 def test_the_synchronous_loop_lets_the_device_wait_for_the_host() -> None:
     timeline = run_reckoned(overlap=False, step_seconds=5.0, host_seconds=2.0).timeline
     assert (timeline.device_busy_seconds, timeline.device_idle_seconds) == (500.0, 200.0)
-    assert timeline.idle_fraction == timeline.recent_idle_fraction == 2 / 7
+    assert timeline.recent_idle_fraction == 2 / 7
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -309,7 +308,7 @@ def device_slices(timeline: Timeline, num_steps: int | None = None) -> list[dict
 
 
 class SlowRunner(FakeRunner):
-    """Every step takes another thread 5 ms, every dispatch takes the engine's 2 ms."""
+    """Every step takes 5 ms in another thread, and every dispatch takes 2 ms in the engine's thread."""
 
     def start(self, device: ThreadPoolExecutor) -> None:
         self.device = device
@@ -338,10 +337,10 @@ def test_the_device_idles_less_under_the_overlapped_loop() -> None:
                 runner.start(device)
                 return runner
 
-            return run_world(make, time.perf_counter, overlap=overlap).timeline.idle_fraction
+            return run_world(make, time.perf_counter, overlap=overlap).timeline.recent_idle_fraction
 
         overlapped = 1.0
-        for _ in range(3):  # a busy machine may keep the engine's thread from running
+        for _ in range(3):  # repeated, because a busy machine may delay the engine's thread
             overlapped = min(overlapped, idle_fraction(overlap=True))
             if overlapped < 0.05:
                 break

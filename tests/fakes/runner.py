@@ -1,9 +1,9 @@
-"""A device that can be computed by hand.
+"""A fake device whose output can be computed by hand.
 
-Its cache stores token ids where a real one stores keys and values, and its "model" reads every
-token of a sequence back through the page table: one page written, shared or freed wrongly, or
-one input token taken from the wrong place, and the output differs from `expected_output`.
-Steps run late, when their result is asked for, as they do on a device that is behind.
+Its cache stores token ids where a real one stores keys and values, and its "model" reads every token of a
+sequence back through the page table. So the output differs from `expected_output` if a page is written,
+shared or freed wrongly, or if an input token comes from the wrong place. A step runs only when its result
+is asked for, as on a device that is late.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
-from engine.schedule.plan import StepPlan
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_result import StepResult
-from engine.step.batch import FROM_DEVICE, HostStep, build_step
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.batch import FROM_DEVICE
+from engine.step.grammar_masks import allocate_masks
+from engine.step.inputs import StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
 from sampling.host.packed import num_words_of
 from sampling.host.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
@@ -30,12 +31,12 @@ EOS = 0
 
 
 def next_token(token_ids: Sequence[int], seed: int) -> int:
-    """The fake model: a function of the whole sequence and, where it draws, of its seed."""
+    """The fake model: a function of the whole sequence and of the seed; pass seed 0 for greedy sampling."""
     return zlib.crc32(np.array(token_ids, np.int32).tobytes(), seed & 0xFFFFFFFF) % VOCAB_SIZE
 
 
 def next_allowed(token: int, mask: np.ndarray) -> int:
-    """The first token from `token` on, around the end, that a mask allows; VOCAB_SIZE + NOTHING_LEFT if none does."""
+    """The first allowed token from `token` on, with wrap-around; VOCAB_SIZE + NOTHING_LEFT if none is allowed."""
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB_SIZE]
     order = np.roll(np.arange(VOCAB_SIZE), -token)
     allowed = order[bits[order] != 0]
@@ -43,7 +44,7 @@ def next_allowed(token: int, mask: np.ndarray) -> int:
 
 
 def expected_output(prompt: Sequence[int], seed: int, max_length: int, *, ignore_eos: bool = False) -> list[int]:
-    """What a request gets when it is alone in the world. Pass seed 0 for a greedy request."""
+    """What a request gets when it runs alone. Pass seed 0 for a greedy request."""
     tokens = list(prompt)
     while len(tokens) < max_length:
         tokens.append(next_token(tokens, seed))
@@ -55,14 +56,14 @@ def expected_output(prompt: Sequence[int], seed: int, max_length: int, *, ignore
 @dataclass
 class FakePending:
     plan: StepPlan
-    step: HostStep
+    inputs: StepInputs
     tokens: list[int] | None = None
     masks: np.ndarray | None = None  # of a step that awaits them
 
 
 @dataclass
 class FakeRunner:
-    """Executes plans with numpy; `max_in_flight` tells how deep the pipeline ever was."""
+    """Executes plans with numpy; `max_in_flight` is the largest number of steps that were in flight at once."""
 
     buffer: SequenceBuffer
     table: ShapeTable
@@ -77,42 +78,44 @@ class FakeRunner:
         self.last_token = np.zeros(self.buffer.num_slots, np.int64)
 
     def dispatch(self, plan: StepPlan) -> FakePending:
-        pending = FakePending(plan, build_step(plan, self.buffer, self.table))
+        pending = FakePending(plan, build_inputs(plan, self.buffer, self.table))
         self.queue.append(pending)
         self.num_steps += 1
         self.max_in_flight = max(self.max_in_flight, len(self.queue))
         return pending
 
     def new_masks(self, pending: FakePending) -> np.ndarray:
-        return np.zeros((len(pending.step.batch.sampled), num_words_of(VOCAB_SIZE)), np.uint32)
+        return allocate_masks(len(pending.inputs.batch.sampled), num_words_of(VOCAB_SIZE))
 
     def sample(self, pending: FakePending, masks: np.ndarray) -> None:
-        assert pending.step.awaits_masks
+        assert pending.inputs.awaits_masks
         pending.masks = masks
 
     def result(self, pending: FakePending) -> StepResult:
         while pending.tokens is None:
             first = self.queue.pop(0)
-            assert first.masks is not None or not first.step.awaits_masks, "a step samples before its masks are there"
-            first.tokens = self._execute_repeats(first.step, first.masks)
+            assert first.masks is not None or not first.inputs.awaits_masks, "a step samples before its masks are there"
+            first.tokens = self._execute_repeats(first.inputs, first.masks)
         return StepResult(pending.tokens)
 
     def is_done(self, pending: FakePending) -> bool:
         return pending.tokens is not None
 
-    def _execute_repeats(self, step: HostStep, masks: np.ndarray | None) -> list[int]:
+    def _execute_repeats(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
         tokens = []
-        for _ in range(step.num_repeats):
-            tokens += self._execute(step, masks)
-            rows, ints = step.batch.rows.copy(), step.sampling.ints.copy()
+        for _ in range(inputs.num_repeats):
+            tokens += self._execute(inputs, masks)
+            rows, ints = inputs.batch.rows.copy(), inputs.sampling.ints.copy()
             rows[:, START] += 1
             rows[:, TOKEN] = FROM_DEVICE
             ints[:, POSITION] += 1
-            step = step._replace(batch=step.batch._replace(rows=rows), sampling=step.sampling._replace(ints=ints))
+            inputs = inputs._replace(
+                batch=inputs.batch._replace(rows=rows), sampling=inputs.sampling._replace(ints=ints)
+            )
         return tokens
 
-    def _execute(self, step: HostStep, masks: np.ndarray | None) -> list[int]:
-        batch, shape = step.batch, step.shape
+    def _execute(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
+        batch, shape = inputs.batch, inputs.shape
         input_tokens = np.zeros(shape.num_tokens, np.int64)
         owner = np.zeros(shape.num_tokens, np.int64)
         tile_size = batch.tile_tokens.shape[1]
@@ -132,8 +135,8 @@ class FakeRunner:
                 self.cache[page, position % self.page_size] = token
                 input_tokens[first + i], owner[first + i] = token, row
         tokens = []
-        sampling = step.sampling
-        for index in range(step.num_sampled):
+        sampling = inputs.sampling
+        for index in range(inputs.num_sampled):
             row = owner[batch.sampled[index]]
             position = sampling.ints[index, POSITION]
             pages = batch.page_table[row, : -(-position // self.page_size)]
@@ -145,5 +148,5 @@ class FakeRunner:
                 assert masks is not None
                 token = next_allowed(token, masks[index])
             tokens.append(token)
-        self.last_token[sampling.ints[: step.num_sampled, SAMPLING_SLOT]] = tokens
+        self.last_token[sampling.ints[: inputs.num_sampled, SAMPLING_SLOT]] = tokens
         return tokens

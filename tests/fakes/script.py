@@ -1,9 +1,9 @@
-"""An engine on the fake device, driven turn by turn by a script instead of by other threads."""
+"""An engine on the fake device, driven turn by turn by a script, without other threads."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cache.pool import PagePool
@@ -11,9 +11,9 @@ from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.loop import EngineLoop, Message, Shutdown
 from engine.schedule.request import Request
+from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
-from engine.schedule.step_event import StepEvent
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from sampling.host.grammar import TokenMatcher
@@ -23,7 +23,7 @@ from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner
 
 @dataclass
 class Outcome:
-    """What one request's reader saw."""
+    """What the reader of one request saw."""
 
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -31,7 +31,7 @@ class Outcome:
 
 
 class ScriptedInbox(queue.SimpleQueue):
-    """Hands out the messages of turn 0, then those of turn 1, …; Shutdown when all is done."""
+    """Gives the messages of turn 0, then those of turn 1, and so on; Shutdown when no work is left."""
 
     def __init__(self, turns: Mapping[int, Sequence[Message]], scheduler: Scheduler) -> None:
         self._turns = {turn: list(messages) for turn, messages in turns.items()}
@@ -44,7 +44,7 @@ class ScriptedInbox(queue.SimpleQueue):
         if pending:
             return pending.pop(0)
         self._turns.pop(self._turn, None)
-        if not self._turns and self._scheduler.is_idle and not self._is_over:
+        if not self._turns and not self._scheduler.has_work and not self._is_over:
             self._is_over = True
             return Shutdown()
         self._turn += 1
@@ -56,7 +56,7 @@ class ScriptedInbox(queue.SimpleQueue):
 
 @dataclass
 class World:
-    """A small engine: all limits are chosen by the test."""
+    """A small engine whose limits the test chooses."""
 
     num_slots: int = 4
     num_pages: int = 40
@@ -67,6 +67,8 @@ class World:
     prefix_caching: bool = True
     decode_chunk: int = 1
     max_turns: int = 20_000
+    # Called with the events of each turn, before the world takes note of them.
+    watchers: list[Callable[[Sequence[RequestEvent]], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.max_model_len = min(self.max_model_len, (self.num_pages - 1) * self.page_size)
@@ -105,11 +107,11 @@ class World:
         return Request(name, list(prompt), wishes, seed, max_length, priority, arrival, matcher=matcher)
 
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
-        """Plays the script to its end and returns what each request's reader saw."""
+        """Plays the script to its end and returns what the reader of each request saw."""
         self.loop = EngineLoop(
-            self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline
-        )
-        self.loop._inbox = ScriptedInbox(turns, self.scheduler)
+            self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline,
+            inbox=ScriptedInbox(turns, self.scheduler),
+        )  # fmt: skip
         self.loop.run()
         if self.failure is not None:
             raise self.failure
@@ -126,7 +128,9 @@ class World:
     def is_paused(self, value: bool) -> None:
         self.loop.is_paused = value
 
-    def _publish(self, events: Sequence[StepEvent]) -> None:
+    def _publish(self, events: Sequence[RequestEvent]) -> None:
+        for watch in self.watchers:
+            watch(events)
         self.pool.check()
         told = [event.request.request_id for event in events if event.token_ids]
         assert len(set(told)) == len(told), "two events with tokens of one request in one step"

@@ -1,4 +1,4 @@
-"""A generation read while the fake engine steps at a given pace."""
+"""Reads a generation while the fake engine steps at a given pace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.fakes.engine_client import FakeEngineClient
 
 
 async def read_at_pace(engine: FakeEngineClient, generation: Generation, sizes: Sequence[int]) -> list[Delta]:
-    """All deltas, where so many tokens come at once, one number after the other."""
+    """All deltas of a generation whose tokens arrive in groups of the given sizes."""
     deltas: list[Delta] = []
 
     async def read() -> None:

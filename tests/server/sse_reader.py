@@ -1,4 +1,4 @@
-"""An SSE parser of the tests' own, so that the server's bytes are not judged by the server's code."""
+"""An independent SSE parser for tests, so that the server's bytes are not checked with the server's code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SseRecord(NamedTuple):
 
 
 class SseReader:
-    """Bytes in, records out; keeps what is not yet a whole record."""
+    """Turns bytes into records, and keeps an incomplete record until its rest arrives."""
 
     def __init__(self) -> None:
         self._rest = b""

@@ -1,4 +1,4 @@
-"""Wishes for structured output, each with what its outputs must be: for simulated models and for a real one."""
+"""Cases of structured output, each with a check of its outputs, for simulated models and for a real one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import jsonschema
 @dataclass(frozen=True)
 class StructuredCase:
     name: str
-    parameters: dict[str, Any]  # of a request's body
-    check: Callable[[str], None]  # fails where the text is not what was asked for
-    is_bounded: bool = True  # no output is long; of others a model may write as much as it likes
+    parameters: dict[str, Any]  # of the body of a request
+    check: Callable[[str], None]  # raises AssertionError unless the text is what was asked for
+    is_bounded: bool = True  # whether all outputs are short
 
 
 def schema_case(name: str, schema: dict[str, Any], *, is_bounded: bool = True) -> StructuredCase:
-    """As response_format and as structured_outputs, by turns."""
+    """A schema as response_format and as structured_outputs, alternately."""
 
     def check(text: str) -> None:
         value = json.loads(text)

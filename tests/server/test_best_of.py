@@ -1,4 +1,4 @@
-"""best_of: more answers are generated than are told, and the likeliest are."""
+"""best_of: more answers are generated than are returned, and the most probable ones are returned."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import pytest
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
+from engine.schedule.preemption import preempt
 from server.text.text_model import TextModel
 from tests.server.real_server import RealServer, serving
 from tests.server.sse_reader import chunks_of
@@ -155,8 +156,8 @@ async def test_neighbours_and_preemption_change_nothing(server: RealServer, real
     num_before = scheduler.counters.num_preemptions
 
     def preempt_all() -> None:
-        for request in tuple(scheduler._running):
-            scheduler._preempt(request)
+        for request in tuple(scheduler.requests.running):
+            preempt(scheduler.requests, request)
 
     tasks = [asyncio.create_task(complete(server, **wish)) for wish in wishes]
     while not all(task.done() for task in tasks):

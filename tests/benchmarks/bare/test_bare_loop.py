@@ -24,9 +24,9 @@ def engine() -> SimulatedEngine:
 
 
 def test_computes_what_the_loops_compute(engine: SimulatedEngine) -> None:
-    """And leaves the engine as it was, so that the next way of decoding may use it."""
+    """The bare loop leaves the engine as it was, so that the next measurement may use it."""
     bare = run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS)
-    assert engine.scheduler.is_idle
+    assert not engine.scheduler.has_work
     engine.pool.check()
     for overlap in (False, True):
         assert run_streams(engine, PROMPTS, NUM_OUTPUT_TOKENS, overlap=overlap).token_ids == bare.token_ids
@@ -34,13 +34,13 @@ def test_computes_what_the_loops_compute(engine: SimulatedEngine) -> None:
     assert run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS).token_ids == bare.token_ids
 
 
-def test_no_way_is_faster_than_the_device(engine: SimulatedEngine) -> None:
+def test_no_loop_is_faster_than_the_device(engine: SimulatedEngine) -> None:
     limit = len(PROMPTS) / engine.clock.step_seconds
     assert 0 < run_bare(engine, PROMPTS, NUM_OUTPUT_TOKENS).tokens_per_s <= limit
-    # Its window begins with the arrival of a step's tokens, a little after the step's end.
+    # The measured time begins when the tokens of a step arrive, shortly after the end of the step.
     assert 0 < run_streams(engine, PROMPTS, NUM_OUTPUT_TOKENS, overlap=True).tokens_per_s <= 1.3 * limit
 
 
-def test_an_engine_too_small_is_told() -> None:
+def test_a_too_small_engine_is_reported() -> None:
     with pytest.raises(ValueError, match="cannot decode 3 requests"):
         run_bare(make_engine(num_pages=6), PROMPTS, NUM_OUTPUT_TOKENS)

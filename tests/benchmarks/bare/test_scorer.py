@@ -1,4 +1,4 @@
-"""Scores are logarithms of probabilities, whatever the size of the steps."""
+"""Scores are log probabilities, and do not depend on the size of the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.models.open_model import OpenModel, open_model
 from server.startup.progress import silent
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
 
-WINDOW_SIZE = 150  # two tiles and a part of a third
+WINDOW_SIZE = 150  # tokens: two tiles and a part of a third
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +36,18 @@ def test_the_probabilities_of_all_tokens_add_up_to_one(model: OpenModel) -> None
     windows = [np.array([5, 9, token], np.int32) for token in range(VOCAB_SIZE)]
     scores = np.array([scorer.log_likelihoods(window) for window in windows], np.float64)
     assert np.exp(scores[:, 1]).sum() == pytest.approx(1.0, abs=1e-5)
-    assert np.ptp(scores[:, 1]) > 1.0  # a model that tells tokens apart
+    assert np.ptp(scores[:, 1]) > 1.0  # the model gives tokens different probabilities
     assert np.ptp(scores[:, 0]) == 0.0
 
 
-def test_a_blind_model_finds_every_token_equally_probable(tmp_path: Path, window: np.ndarray) -> None:
+def test_a_model_without_information_finds_all_tokens_equally_probable(tmp_path: Path, window: np.ndarray) -> None:
     blind = open_model(write_tiny_model(tmp_path / "blind.gguf", is_blind=True))
     scores = Scorer(blind, EngineConfig(dtype="float32"), WINDOW_SIZE, silent).log_likelihoods(window)
     assert scores.shape == (WINDOW_SIZE - 1,)
     np.testing.assert_allclose(scores, -np.log(VOCAB_SIZE), rtol=1e-6)
 
 
-def test_chunks_and_pages_change_nothing(model: OpenModel, scorer: Scorer, window: np.ndarray) -> None:
+def test_chunks_and_page_sizes_do_not_change_the_result(model: OpenModel, scorer: Scorer, window: np.ndarray) -> None:
     chunked = EngineConfig(dtype="float32", max_num_seqs=1, max_num_batched_tokens=65, page_size=4)
     scores = Scorer(model, chunked, WINDOW_SIZE, silent).log_likelihoods(window)
     np.testing.assert_allclose(scores, scorer.log_likelihoods(window), atol=1e-4)
@@ -61,7 +61,7 @@ def test_a_token_counts_for_itself_and_those_after_it(scorer: Scorer, window: np
     assert (before[69:] != after[69:]).all()
 
 
-def test_coarser_pages_change_a_little(model: OpenModel, scorer: Scorer, window: np.ndarray) -> None:
+def test_int8_pages_change_the_result_a_little(model: OpenModel, scorer: Scorer, window: np.ndarray) -> None:
     scores = Scorer(model, EngineConfig(dtype="float32", kv_cache_dtype="int8"), WINDOW_SIZE, silent).log_likelihoods(
         window
     )

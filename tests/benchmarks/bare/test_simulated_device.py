@@ -1,4 +1,4 @@
-"""The simulated device's books, and that an engine on it behaves like one."""
+"""The clock of the simulated device, and an engine that runs on it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sampling.host.params import SamplingParams
 
 def test_steps_follow_each_other() -> None:
     clock = DeviceClock(step_seconds=2.0)
-    assert clock.enqueue(10.0) == 12.0  # what was before the first step is no idle time
-    assert clock.enqueue(11.0) == 14.0  # waits for the step before it
+    assert clock.enqueue(10.0) == 12.0  # time before the first step does not count as idle
+    assert clock.enqueue(11.0) == 14.0  # begins when the step before it ends
     assert clock.idle_seconds == 0.0
     assert clock.enqueue(17.0) == 19.0
     assert clock.idle_seconds == 3.0
@@ -65,13 +65,13 @@ async def test_a_step_takes_its_time_and_the_overlapped_loop_keeps_the_device_bu
     assert engine.stats().compiles_after_ready == 0
 
 
-async def test_the_synchronous_loop_lets_the_device_wait() -> None:
+async def test_the_device_waits_in_the_synchronous_loop() -> None:
     engine = SimulatedEngine(config(overlap=False), step_seconds=0.0)
     await run(engine, [[1, 2, 3]], SamplingParams(max_tokens=10, ignore_eos=True))
     assert engine.clock.idle_seconds > 0.0
 
 
-def test_what_cannot_be_simulated_is_refused() -> None:
+def test_configurations_that_cannot_be_simulated_are_refused() -> None:
     with pytest.raises(ValueError, match="num_pages is None"):
         SimulatedEngine(EngineConfig())
     with pytest.raises(ValueError, match="decode_chunk is 4"):

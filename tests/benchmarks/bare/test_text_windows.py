@@ -1,4 +1,4 @@
-"""Windows are pieces of the text, spread over it; the novel that is shipped is the one that figures were made with."""
+"""Windows of a text, and the novel from which the published figures were made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_windows_are_spread_over_the_text(tmp_path: Path) -> None:
     assert [tokens.decode(window.tolist()) for window in windows] == [TEXT[0:10], TEXT[30:40], TEXT[60:70]]
 
 
-def test_a_model_that_wants_a_first_token_gets_it_in_every_window(tmp_path: Path) -> None:
+def test_every_window_begins_with_the_token_that_the_model_wants_first(tmp_path: Path) -> None:
     tokens = tokenizer(tmp_path, add_bos_token=True)
     windows = text_windows(TEXT, tokens, num_windows=2, window_size=10)
     assert windows.shape == (2, 10)
@@ -36,7 +36,7 @@ def test_a_model_that_wants_a_first_token_gets_it_in_every_window(tmp_path: Path
     assert [tokens.decode(window.tolist()) for window in windows] == [TEXT[0:9], TEXT[45:54]]
 
 
-def test_all_of_a_text_can_be_taken(tmp_path: Path) -> None:
+def test_windows_can_cover_the_whole_text(tmp_path: Path) -> None:
     tokens = tokenizer(tmp_path, add_bos_token=False)
     windows = text_windows(TEXT, tokens, num_windows=10, window_size=10)
     assert tokens.decode(windows.reshape(-1).tolist()) == TEXT
@@ -50,20 +50,20 @@ def test_all_of_a_text_can_be_taken(tmp_path: Path) -> None:
         (1, 1, "the window size is 1; it must be at least 2"),
     ],
 )
-def test_what_cannot_be_cut_is_said(tmp_path: Path, num_windows: int, window_size: int, words: str) -> None:
+def test_impossible_windows_are_refused(tmp_path: Path, num_windows: int, window_size: int, words: str) -> None:
     tokens = tokenizer(tmp_path, add_bos_token=False)
     with pytest.raises(ValueError, match=words):
         text_windows(TEXT, tokens, num_windows=num_windows, window_size=window_size)
 
 
-def test_the_novel_is_whole() -> None:
+def test_the_novel_is_complete() -> None:
     text = read_text(NOVEL)
     assert text.startswith("CHAPTER 1\n\nNo one who had ever seen Catherine Morland in her infancy")
     digest = hashlib.sha256(text.encode()).hexdigest()
     assert digest in (NOVEL.parent / "README.md").read_text(encoding="utf-8")
 
 
-def test_plain_and_packed_texts_are_read(tmp_path: Path) -> None:
+def test_plain_and_compressed_texts_are_read(tmp_path: Path) -> None:
     plain, packed = tmp_path / "text.txt", tmp_path / "text.txt.gz"
     plain.write_bytes("naïve".encode())
     packed.write_bytes(gzip.compress("naïve".encode()))

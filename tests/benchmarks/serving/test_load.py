@@ -45,7 +45,7 @@ async def test_closed_loop(stub: StubServer, transport: Transport) -> None:
     )
     traces = await run_clients(workload)
     assert [trace.error for trace in traces] == [None] * 8
-    # Ten tokens, three a chunk: each is counted once and the chunks' sizes are kept.
+    # Ten tokens arrive in chunks of three: each token is counted once, and the sizes of chunks are kept.
     assert {tuple(arrival.num_tokens for arrival in trace.arrivals) for trace in traces} == {(3, 3, 3, 1)}
     assert {trace.num_output_tokens for trace in traces} == {10}
     assert {trace.finish_reason for trace in traces} == {"length"}
@@ -58,7 +58,7 @@ async def test_closed_loop(stub: StubServer, transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("keep_alive", [True, False])
-async def test_a_connection_for_each_client_or_each_request(stub: StubServer, keep_alive: bool) -> None:
+async def test_each_client_or_each_request_has_its_own_connection(stub: StubServer, keep_alive: bool) -> None:
     workload = Workload(url=stub.url, model="stub", concurrency=2, num_requests=6, num_output_tokens=9)
     await run_clients(replace(workload, keep_alive=keep_alive))
     assert len(stub.clients) == (2 if keep_alive else 6)
@@ -68,11 +68,11 @@ async def test_chunks_without_token_ids(stub: StubServer) -> None:
     workload = Workload(url=stub.url, model="stub", num_requests=1, num_output_tokens=10, return_token_ids=False)
     (trace,) = await run_clients(workload)
     assert "return_token_ids" not in stub.bodies[0]
-    assert len(trace.arrivals) == 4  # three tokens a chunk, which nobody tells
+    assert len(trace.arrivals) == 4  # of three tokens each, which the chunks do not report
     assert (trace.num_tokens, trace.num_cached_tokens) == (10, NUM_CACHED_TOKENS)
 
 
-async def test_an_end_without_any_text_is_the_first_token(stub: StubServer) -> None:
+async def test_an_end_without_any_text_counts_as_the_first_token(stub: StubServer) -> None:
     workload = Workload(url=stub.url, model="stub", num_requests=1, num_output_tokens=TEXTLESS, return_token_ids=False)
     (trace,) = await run_clients(workload)
     assert trace.ttft is not None
@@ -123,7 +123,7 @@ async def test_a_request_that_never_ends_is_given_up(stub: StubServer, transport
     assert all(trace.arrivals for trace in traces)
 
 
-async def test_nobody_answers(unused_tcp_port: int) -> None:
+async def test_a_server_that_does_not_answer_is_reported(unused_tcp_port: int) -> None:
     workload = replace(ANYWHERE, url=f"http://127.0.0.1:{unused_tcp_port}", num_requests=2)
     traces = await run_clients(workload)
     assert all("Cannot connect" in (trace.error or "") for trace in traces)
@@ -131,7 +131,7 @@ async def test_nobody_answers(unused_tcp_port: int) -> None:
         await run_clients(replace(workload, transport="ws"))
 
 
-async def test_a_process_of_its_own(stub: StubServer) -> None:
+async def test_measure_apart_runs_in_another_process(stub: StubServer) -> None:
     workload = Workload(url=stub.url, model="stub", concurrency=2, num_requests=4, num_output_tokens=9)
     report = await asyncio.to_thread(measure_apart, workload)
     assert (report.num_requests, report.num_failed, report.num_off_length) == (4, 0, 0)

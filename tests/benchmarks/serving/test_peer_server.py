@@ -35,12 +35,12 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 def tiny(num_added_tokens: int = 0) -> Peer:
-    """A server without a model, which may count more prompt tokens than it was given."""
+    """A server without a model, which may report more prompt tokens than it was given."""
     return Peer("tiny", lambda port: [sys.executable, "-c", SERVER, str(port), str(num_added_tokens)], "/health")
 
 
 def stops(pid: int) -> bool:
-    """Whether the kernel calls it stopped, T, within seconds of the signal: it must run once more to hear it."""
+    """Whether the kernel reports the process as stopped (T) within some seconds of the signal."""
     stat = Path("/proc", str(pid), "stat")
     for _ in range(100):
         if stat.read_text().rpartition(")")[2].split()[0] == "T":
@@ -50,7 +50,7 @@ def stops(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells")
-def test_it_sleeps_but_when_awake_and_ends_with_its_block() -> None:
+def test_a_peer_runs_only_while_awake_and_ends_with_its_block() -> None:
     with started_peer(tiny()) as server:
         assert (server.name, server.model) == ("tiny", "tiny")
         assert 0 < server.cold_start < 60

@@ -19,7 +19,7 @@ input()
 
 
 @pytest.mark.skipif(not STAT.exists(), reason="only Linux tells")
-def test_children_are_ours_while_they_live_and_afterwards() -> None:
+def test_time_of_running_and_ended_children_counts_as_ours() -> None:
     before = our_time()
     with subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -32,7 +32,7 @@ def test_children_are_ours_while_they_live_and_afterwards() -> None:
 
 @pytest.mark.parametrize(("ours", "share"), [(7.0, 0.25), (8.0, 0.0), (8.5, 0.0), (3.0, 1.0)])
 def test_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: float, share: float) -> None:
-    """Four busy seconds where two processors had two seconds each."""
+    """Two processors are busy for all of two seconds each."""
     moments = iter([Moment(wall=100.0, busy=50.0, ours=4.0), Moment(wall=102.0, busy=54.0, ours=ours)])
     monkeypatch.setattr(processor, "STAT", tmp_path)
     monkeypatch.setattr(processor, "now", lambda: next(moments))
@@ -40,6 +40,6 @@ def test_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: float, sha
     assert Disturbance().share() == share
 
 
-def test_nobody_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_files_of_the_kernel_the_share_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(processor, "STAT", tmp_path / "missing")
     assert Disturbance().share() is None

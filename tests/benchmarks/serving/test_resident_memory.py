@@ -13,7 +13,7 @@ LINUX = Path("/proc/self/status").exists()
 
 
 @pytest.mark.skipif(not LINUX, reason="only Linux tells")
-def test_the_peak_stays_when_memory_is_given_back() -> None:
+def test_the_peak_stays_after_memory_is_freed() -> None:
     code = "data = bytearray(b'x') * (64 << 20); del data; print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -26,7 +26,7 @@ def test_the_peak_stays_when_memory_is_given_back() -> None:
 
 
 @pytest.mark.skipif(not LINUX, reason="only Linux tells")
-def test_a_process_that_has_ended_has_none() -> None:
+def test_an_ended_process_has_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessLookupError, match=f"process {process.pid} has ended"):

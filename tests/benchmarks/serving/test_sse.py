@@ -22,7 +22,7 @@ from benchmarks.serving.sse import SSEParser
         (b"event: no data\n\ndata: a\n\n", [b"a"]),
     ],
 )
-def test_every_cut_gives_the_same_events(stream: bytes, events: list[bytes]) -> None:
+def test_every_split_of_the_bytes_gives_the_same_events(stream: bytes, events: list[bytes]) -> None:
     for first in range(len(stream) + 1):
         for second in range(first, len(stream) + 1):
             parser = SSEParser()

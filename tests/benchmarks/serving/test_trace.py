@@ -21,7 +21,7 @@ def test_times_of_one_request() -> None:
     assert seen.num_tokens == 5
 
 
-def test_the_servers_count_of_tokens_wins() -> None:
+def test_the_token_count_of_the_server_has_precedence() -> None:
     assert trace(0.0, (1.0, 1), (2.0, 1), num_output_tokens=4).num_tokens == 4
 
 
@@ -44,9 +44,9 @@ def test_full_rate_counts_only_while_all_streams_flow() -> None:
         trace(0.0, (1.0, 1), (2.0, 1), (3.0, 1), (4.0, 1)),
         trace(0.0, (2.0, 1), (3.5, 2), (5.0, 1)),
     ]
-    # Both flow from 2 to 4; in that time come the tokens of 3, 4 and 3.5.
+    # Both streams run from 2 to 4; the tokens at 3, 3.5 and 4 arrive in that time.
     assert full_rate(traces, 2) == pytest.approx(4 / 2)
-    # One alone flows from 1 to 2 (one token, at 2) and from 4 to 5 (one token, at 5).
+    # One stream alone runs from 1 to 2 (a token at 2) and from 4 to 5 (a token at 5).
     assert full_rate(traces[:1], 1) == pytest.approx(3 / 3)
     assert full_rate(traces, 3) is None
 

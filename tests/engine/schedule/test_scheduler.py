@@ -79,12 +79,12 @@ def test_every_request_gets_what_it_gets_alone(script, overlap, prefix_caching, 
         assert outcome.token_ids == expected[name]
         ended_by_eos = outcome.token_ids[-1] == EOS and not script[int(name)]["ignore_eos"]
         assert outcome.finish_reason is (FinishReason.STOP if ended_by_eos else FinishReason.LENGTH)
-    # No livelock: each request needs its chunks, its tokens and a few turns for each preemption.
+    # There is no livelock: a request needs steps for its chunks and tokens, and a few for each preemption.
     budget = sum(4 + wish["max_tokens"] for wish in script) + 40 * world.scheduler.counters.num_preemptions
     assert world.runner.num_steps <= budget
 
 
-def test_the_overlapped_loop_is_two_steps_deep_and_wastes_none_on_a_known_end():
+def test_the_overlapped_loop_has_two_steps_in_flight_and_computes_none_behind_a_known_end():
     world = World(overlap=True)
     world.run({0: [world.request("a", [5, 6, 7], max_tokens=9, ignore_eos=True)]})
     assert world.runner.max_in_flight == 2
@@ -95,7 +95,7 @@ def test_the_overlapped_loop_is_two_steps_deep_and_wastes_none_on_a_known_end():
     assert synchronous.outcomes == world.outcomes
 
 
-def test_a_chunk_is_several_steps_in_one_and_ends_in_single_ones():
+def test_a_chunk_is_several_steps_at_once_and_the_rest_are_single_steps():
     world = World(decode_chunk=4)
     outcomes = world.run({0: [world.request("a", [5, 6, 7], max_tokens=11, ignore_eos=True)]})
     assert outcomes["a"].token_ids == expected_output([5, 6, 7], 0, 14, ignore_eos=True)
@@ -103,16 +103,16 @@ def test_a_chunk_is_several_steps_in_one_and_ends_in_single_ones():
     assert world.runner.num_steps == 5
 
 
-def test_a_stop_found_one_step_late_leaves_no_trace():
-    """The step behind the stop token has computed a row too many: no token, hash or count of it survives."""
+def test_a_stop_found_one_step_late_has_no_effect_on_output_or_cache():
+    """The step after the stop token computes one row too many; its token, hash and counts are dropped."""
     prompt = next(p for p in ([i % 39 + 1, i % 7 + 1, 9] for i in range(1, 400)) if len(expected_output(p, 0, 40)) == 5)
     world = World(page_size=1, num_pages=60)
     outcomes = world.run({0: [world.request("a", prompt, max_tokens=30)]})
     assert outcomes["a"].token_ids == expected_output(prompt, 0, 40)
     assert outcomes["a"].finish_reason is FinishReason.STOP
-    assert world.runner.num_steps == 6  # one too many
+    assert world.runner.num_steps == 6  # one more than the output has tokens
     assert world.scheduler.counters.num_generation_tokens == 5
-    # Keys of the prompt and of all output but its last token were computed and committed.
+    # The keys of the prompt and of all output tokens but the last were computed and committed.
     assert world.pool.num_cached == len(prompt) + 4
 
 
@@ -131,33 +131,26 @@ def test_running_requests_go_first_and_long_prompts_come_in_chunks():
     stream = world.request("stream", [7], max_tokens=40, ignore_eos=True)
     burst = world.request("burst", list(range(1, 39)) * 10, arrival=1, max_tokens=2, ignore_eos=True)
     gaps = []
-    publish = world._publish
-
-    def watch(events):
-        gaps.append([event.request.request_id for event in events])
-        publish(events)
-
-    world._publish = watch
+    world.watchers.append(lambda events: gaps.append([event.request.request_id for event in events]))
     world.run({0: [stream], 5: [burst]})
-    # 380 tokens in chunks of 64 are six steps, and the stream has a token in each step of its life.
+    # The prompt of 380 tokens takes six steps, and the stream gets a token in each of its own steps.
     assert all("stream" in names for names in gaps[:40])
     assert world.outcomes["burst"].token_ids == expected_output(burst.token_ids[:380], 0, 382, ignore_eos=True)
 
 
-def test_a_stream_that_began_behind_a_long_prompt_has_its_token_in_each_step_too():
-    """The first streams leave just so much of the budget that another can begin beside the prompt; then they end."""
+def test_a_stream_admitted_after_a_long_prompt_gets_a_token_in_each_step_too():
+    """At first the budget is just large enough for the stream to begin beside the long prompt."""
     world = World(num_slots=4, num_pages=400, page_size=4, max_model_len=1000)
-    world.scheduler._max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
+    world.scheduler.max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
     first = [world.request(f"first-{i}", [i + 1], max_tokens=4, ignore_eos=True) for i in range(2)]
     long = world.request("long", list(range(1, 39)) * 20, arrival=1, max_tokens=2, ignore_eos=True)
     stream = world.request("stream", [7], arrival=2, max_tokens=30, ignore_eos=True)
     steps = []
-    publish = world._publish
-    world._publish = lambda events: (steps.append({e.request.request_id for e in events}), publish(events))
+    world.watchers.append(lambda events: steps.append({event.request.request_id for event in events}))
     world.run({0: first, 1: [long, stream]})
     begin = next(step for step, names in enumerate(steps) if "stream" in names)
     assert all("stream" in names for names in steps[begin : begin + 30])
-    # The prompt took nine steps or more beside it.
+    # The prompt took at least nine steps beside the stream.
     assert any("long" in names for names in steps[begin + 8 : begin + 30])
 
 
@@ -168,16 +161,14 @@ def test_priority_decides_who_waits():
         for index, (name, priority) in enumerate([("late", 5), ("second", 1), ("first", 0), ("third", 1)])
     ]
     finished = []
-    publish = world._publish
-    world._publish = lambda events: (
-        publish(events),
-        finished.extend(event.request.request_id for event in events if event.finish_reason),
+    world.watchers.append(
+        lambda events: finished.extend(event.request.request_id for event in events if event.finish_reason)
     )
     world.run({0: requests})
     assert finished == ["first", "second", "third", "late"]
 
 
-def test_page_pressure_preempts_the_latest_and_it_still_gets_its_tokens():
+def test_without_free_pages_the_latest_request_is_preempted_and_still_gets_its_tokens():
     world = World(num_slots=2, num_pages=12, page_size=2, max_model_len=22, prefix_caching=False)
     old = world.request("old", [1, 2, 3], arrival=0, max_tokens=17, ignore_eos=True)
     new = world.request("new", [4, 5, 6], arrival=1, max_tokens=17, ignore_eos=True)
@@ -188,7 +179,7 @@ def test_page_pressure_preempts_the_latest_and_it_still_gets_its_tokens():
     assert outcomes["new"].token_ids == expected_output([4, 5, 6], 0, 20, ignore_eos=True)
 
 
-def test_a_warm_prefix_is_not_computed_again_and_a_full_hit_leaves_one_token():
+def test_a_cached_prefix_is_not_computed_again_and_a_full_hit_leaves_one_page():
     prompt = list(range(1, 17))  # four pages
     world = World(num_pages=60)
     first = world.request("first", prompt, max_tokens=1, ignore_eos=True)
@@ -210,7 +201,7 @@ def test_requests_that_arrive_together_compute_a_common_prefix_once():
         assert outcomes[request.request_id].token_ids == expected_output([*shared, i + 1], 0, 36, ignore_eos=True)
 
 
-def test_an_aborted_request_leaves_its_finished_prompt_pages_to_others():
+def test_prompt_pages_of_an_aborted_request_are_reused():
     prompt = list(range(1, 30)) * 5
     world = World(num_slots=1, num_pages=100, max_model_len=170, num_tiles=1)
     doomed = world.request("doomed", prompt, max_tokens=5)
@@ -230,7 +221,7 @@ def test_different_salts_share_nothing():
     assert [request.num_cached_tokens for request in requests] == [0, 0, 12]
 
 
-def test_a_value_that_is_no_token_ends_its_request_alone(monkeypatch):
+def test_a_sampled_value_outside_the_vocabulary_ends_only_its_own_request(monkeypatch):
     world = World()
     broken = world.request("broken", [1, 2], max_tokens=5, ignore_eos=True)
     fine = world.request("fine", [3, 4], arrival=1, max_tokens=5, ignore_eos=True)
@@ -243,7 +234,7 @@ def test_a_value_that_is_no_token_ends_its_request_alone(monkeypatch):
     assert outcomes["fine"].token_ids == expected_output([3, 4], 0, 7, ignore_eos=True)
 
 
-def test_what_a_failed_request_computed_is_not_found_again(monkeypatch):
+def test_pages_of_a_failed_request_are_not_reused(monkeypatch):
     prompt = list(range(1, 39)) * 4
     world = World(num_slots=2, num_pages=100, max_model_len=170, num_tiles=1)  # three steps for the prompt
     monkeypatch.setattr("tests.fakes.runner.next_token", lambda ids, seed: VOCAB_SIZE)
@@ -265,7 +256,7 @@ def test_a_budget_that_would_starve_prompts_is_refused():
         )
 
 
-def test_one_id_is_one_request():
+def test_a_second_request_with_the_same_id_is_refused():
     world = World()
     world.scheduler.add(world.request("a", [1]))
     with pytest.raises(ValueError, match="'a' is known already"):
@@ -278,19 +269,17 @@ def test_a_top_k_above_every_vocabulary_keeps_it_whole():
     assert buffer.sampling.ints[0, TOP_K] == 2**31 - 1
 
 
-def test_a_request_does_not_wait_for_what_another_computes_again_behind_its_prompt():
-    """Pages of the output are promised too where they are computed again, and each promise is kept at once."""
+def test_a_request_waits_only_shortly_for_output_pages_that_another_computes_again():
+    """After the pages are lost, output pages are computed again and awaited too; each is shared once it is full."""
     world = World(num_slots=4, num_pages=600, page_size=4, max_model_len=600, num_tiles=1)
     twins = [world.request(str(i), [5, 6, 7], arrival=i, max_tokens=400, ignore_eos=True) for i in range(2)]
     published = {"0": [], "1": []}
-    publish = world._publish
 
     def watch(events):
         for event in events:
             published[event.request.request_id].append(world.runner.num_steps)
-        publish(events)
 
-    world._publish = watch
+    world.watchers.append(watch)
 
     def lose_the_pages():
         world.scheduler.send_all_back()
@@ -302,7 +291,7 @@ def test_a_request_does_not_wait_for_what_another_computes_again_behind_its_prom
     assert max(after - before for before, after in pairwise(steps)) <= 20
 
 
-def test_what_was_committed_before_a_failure_is_told():
+def test_events_committed_before_a_failure_are_published():
     world = World()
     dispatch = world.runner.dispatch
 
@@ -330,7 +319,7 @@ def test_the_events_of_drained_steps_come_before_the_call_that_drained_them():
     assert committed == told > 0
 
 
-def test_a_leak_is_found_in_a_quiet_moment():
+def test_a_leak_is_found_when_the_scheduler_is_idle():
     world = World()
     world.scheduler.check_idle()
     world.pool.allocate(2)

@@ -1,4 +1,4 @@
-"""Programs are made ahead of time, and a compile that comes late is counted."""
+"""Programs are compiled ahead of time, and late compiles are counted."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def test_programs_are_found_by_key_and_progress_counts_them():
         programs[4]
 
 
-def test_a_failing_compile_is_told():
+def test_a_failing_compile_is_reported():
     def broken():
         raise ValueError("no such shape")
 

@@ -1,4 +1,4 @@
-"""Logits of a small model: every format and backend beside exact ones, and the same bits however it is stepped."""
+"""Logits of a small model: near the exact ones in every format and backend, and the same bits in any steps."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model file by the name of its formats, and the logits of its weights in float32 through XLA."""
+    """Writes a model file with named formats, and computes its logits in float32 through XLA."""
     folder, made = tmp_path_factory.mktemp("models"), {}
 
     def model(name):
@@ -47,7 +47,7 @@ def sequences(count=3, longest=180):
 
 
 def error_of(logits, expected):
-    """Root mean square, relative."""
+    """The relative root mean square error."""
     assert np.isfinite(logits).all()
     return np.sqrt(((logits - expected) ** 2).mean() / (expected**2).mean())
 
@@ -97,8 +97,8 @@ def unpacked(params):
 
 
 @pytest.mark.parametrize("file", ["F32", "Q4_K and Q6_K"])
-def test_rounded_weights_compute_what_they_stand_for(model, file):
-    """Whatever rounding the weights has cost: what is left is that of activations and pages."""
+def test_rounded_weights_compute_what_they_represent(model, file):
+    """The error without that of rounding the weights; the rest is due to activations and pages."""
     path, _ = model(file)
     config = dataclasses.replace(NATIVE, quantize="int4")
     native = ForwardSteps.load(path, config)

@@ -1,4 +1,4 @@
-"""Every step the scheduler may plan has a compiled shape, and no larger one than it needs."""
+"""Every step that the scheduler may plan gets the smallest compiled shape that holds it."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ def test_every_step_fits_a_compiled_shape(max_num_seqs, max_num_tiles, data):
     assert table.num_sampled_rows(shape) >= min(num_decode + num_tiles, max_num_seqs)
 
 
-def test_what_does_not_fit_is_a_defect_and_says_so():
+def test_a_step_beyond_all_shapes_is_an_error():
     table = ShapeTable(4, 2)
     assert StepShape(4, 2).num_tokens == 4 + 2 * TILE_SIZE
     with pytest.raises(ValueError, match="5 is beyond the largest compiled size, 4"):

@@ -42,7 +42,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("module", ["server", "server.command.cli"])
-def test_it_runs_as_a_module(module: str) -> None:
+def test_the_command_runs_as_a_module(module: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", module, "pull", "no-such-model"], capture_output=True, text=True, timeout=30, check=False
     )
@@ -60,13 +60,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [["dance"], ["complete"], ["complete", "x", "--max-tokens", "y"], ["serve", "-x"]]
 )
-def test_wrong_usage_is_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
 
 
-def test_a_wrong_setting_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["serve", "--port", "70000"]) == 2
     assert capsys.readouterr().err == "eagre: port is 70000; it must be from 0 to 65535\n"
 
@@ -82,7 +82,7 @@ def test_an_unknown_model_cannot_be_pulled(capsys: pytest.CaptureFixture[str]) -
 
 
 async def run_cli(*arguments: str) -> int:
-    """In a thread, as it runs a loop of its own."""
+    """Runs the command in a thread, because it starts its own event loop."""
     return await asyncio.to_thread(cli.main, list(arguments))
 
 
@@ -109,17 +109,19 @@ async def test_the_address_may_come_from_the_environment(
     assert capsys.readouterr().out == "abc\n"
 
 
-async def test_a_refusal_is_one_line_and_1(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_refusal_is_reported_in_one_line_and_exits_with_1(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await run_cli("complete", "x", "--url", server.url, "--temperature", "3") == 1
     assert capsys.readouterr().err == "eagre: temperature is 3.0; it must be from 0 to 2\n"
 
 
-async def test_a_named_server_that_does_not_answer_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_given_server_that_does_not_answer_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert await run_cli("complete", "x", "--url", "http://127.0.0.1:1") == 1
     assert "no server answers at http://127.0.0.1:1" in capsys.readouterr().err
 
 
-async def test_without_a_server_the_model_is_loaded_here(
+async def test_without_a_server_the_model_is_loaded_into_this_process(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeEngineClient()
@@ -163,6 +165,6 @@ async def test_an_error_within_the_stream_is_raised(start_server: StartServer) -
         await answering
 
 
-async def test_nothing_listening_is_told_apart() -> None:
+async def test_no_server_at_the_address_has_its_own_error() -> None:
     with pytest.raises(NoServer):
         await write_remote("http://127.0.0.1:1", {"prompt": "a"}, lambda _: None)

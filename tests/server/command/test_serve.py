@@ -1,4 +1,4 @@
-"""The life of `eagre serve`: loading, readiness, draining, failure."""
+"""`eagre serve`: loading, readiness, draining and failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.server.sse_reader import chunks_of, read_all
 
 @dataclass
 class Life:
-    """One `serve` under way."""
+    """A running `serve`."""
 
     engine: FakeEngineClient = field(default_factory=lambda: FakeEngineClient(is_manual=True))
     may_load: threading.Event = field(default_factory=threading.Event)
@@ -87,7 +87,7 @@ async def finish(serving: asyncio.Task[int]) -> int:
     return await asyncio.wait_for(serving, 5)
 
 
-async def test_it_listens_while_it_loads_and_says_when_it_is_ready(http: aiohttp.ClientSession) -> None:
+async def test_the_server_listens_while_it_loads_and_reports_readiness(http: aiohttp.ClientSession) -> None:
     life = Life()
     serving = life.start()
 
@@ -138,7 +138,7 @@ async def test_sigterm_lets_streams_end_and_refuses_new_ones(http: aiohttp.Clien
     assert life.engine.aborted == []
 
 
-async def test_at_the_deadline_streams_end_with_abort(http: aiohttp.ClientSession) -> None:
+async def test_streams_are_aborted_at_the_shutdown_timeout(http: aiohttp.ClientSession) -> None:
     life = Life()
     serving = await life.start_ready(shutdown_timeout=0.05)
     streaming = asyncio.create_task(stream(http, life.url, "abc"))
@@ -171,7 +171,7 @@ async def test_an_engine_failure_ends_streams_and_the_process(http: aiohttp.Clie
     assert await finish(serving) == EXIT_FAILURE
 
 
-async def test_a_model_that_cannot_be_loaded_is_one_line(http: aiohttp.ClientSession) -> None:
+async def test_a_model_that_cannot_be_loaded_is_reported_in_one_line(http: aiohttp.ClientSession) -> None:
     life = Life(error=ValueError("--model x.gguf is no GGUF file"))
     life.may_load.set()
     assert await finish(life.start()) == EXIT_FAILURE
@@ -187,7 +187,7 @@ async def test_a_signal_while_loading_ends_at_once() -> None:
     life.may_load.set()
 
 
-async def test_a_port_in_use_is_one_line() -> None:
+async def test_a_port_in_use_is_reported_in_one_line() -> None:
     life = Life()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -200,7 +200,7 @@ async def test_a_port_in_use_is_one_line() -> None:
     assert "in use" in life.lines[0]
 
 
-async def test_a_host_that_can_be_no_name_is_one_line() -> None:
+async def test_an_invalid_host_name_is_reported_in_one_line() -> None:
     life = Life()
     serving = serve(ServerSettings(host="a..b", port=0), life.lines.append, lambda *_: None, life.load)
     assert await serving == EXIT_USAGE
@@ -237,7 +237,7 @@ os._exit(asyncio.run(main()))
 
 
 def send_signals(same_signal_s: float, *names: str) -> subprocess.CompletedProcess[bytes]:
-    """The end of a server that gets these signals, 50 ms apart, while a stream runs."""
+    """Sends signals, 50 ms apart, to a server with a running stream; returns how it ended."""
     command = [sys.executable, "-c", SEVERAL_SIGNALS, str(same_signal_s), *names]
     return subprocess.run(command, timeout=20, capture_output=True, check=False)
 
@@ -248,8 +248,8 @@ def test_a_second_signal_ends_the_process_at_once(same_signal_s: float, names: l
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
 
 
-def test_a_signal_that_comes_twice_at_once_is_one() -> None:
-    """As from `kill` to the process group of a `make serve`: once itself, once forwarded by make."""
+def test_a_signal_repeated_at_once_counts_once() -> None:
+    """A `kill` of the process group of `make serve` sends the signal twice: directly, and forwarded by make."""
     ended = send_signals(30.0, "SIGTERM", "SIGTERM")
     assert ended.returncode == EXIT_OK, ended.stderr
     assert b'"text":"x","logprobs":null,"finish_reason":"stop"}]}\n\ndata: [DONE]' in ended.stdout

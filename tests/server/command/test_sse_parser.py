@@ -18,5 +18,5 @@ def test_every_split_gives_the_same_events(line_end: str) -> None:
     assert [event for byte in data for event in parser.decode(bytes([byte]))] == EVENTS
 
 
-def test_an_event_that_does_not_end_is_none() -> None:
+def test_an_incomplete_event_is_not_given() -> None:
     assert SseParser().decode(b"data: half\n") == []

@@ -1,4 +1,4 @@
-"""What comes out of grammars: sampled at random, the text is always what was asked for."""
+"""Texts that are sampled at random from a grammar always match what was asked for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def json_schema(schema: object) -> Grammar:
 
 
 def matches(grammar: CompiledGrammar, text: str) -> bool:
-    """Whether `text`, byte by byte, is an output."""
+    """Whether the grammar accepts `text`, byte by byte, as a whole output."""
     matcher = grammar.matcher()
     for byte in text.encode():
         if byte not in allowed_tokens(matcher, VOCAB_SIZE):
@@ -79,7 +79,7 @@ def test_at_the_end_all_end_tokens_and_nothing_else_are_allowed(vocabulary: Gram
 
 
 def test_every_split_of_a_text_into_tokens_is_allowed(vocabulary: GrammarVocabulary) -> None:
-    """Also where there is one text alone; and a control token's name is text."""
+    """This holds even if the grammar has only one text, and if the text is the name of a control token."""
     matcher = CompiledGrammar.compile(Grammar(GrammarKind.CHOICE, '["<|im_end|>"]'), vocabulary).matcher()
     assert allowed_tokens(matcher, VOCAB_SIZE).tolist() == [ord("<"), MergedBytes.token_bytes.index(b"<|")]
 
@@ -226,7 +226,7 @@ def test_a_model_without_an_end_token_has_no_grammars() -> None:
         GrammarVocabulary(Endless(), VOCAB_SIZE)
 
 
-def test_logits_wider_than_the_tokenizer(vocabulary: GrammarVocabulary) -> None:
+def test_logits_may_be_wider_than_the_vocabulary(vocabulary: GrammarVocabulary) -> None:
     wide = GrammarVocabulary(MergedBytes(), VOCAB_SIZE + 100)
     matcher = CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "(?s:.)*"), wide).matcher()
     allowed = allowed_tokens(matcher, VOCAB_SIZE + 100)

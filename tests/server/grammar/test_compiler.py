@@ -33,7 +33,7 @@ def schema(value: object) -> Grammar:
 
 
 class Gated:
-    """Compiles when the gate is open, and counts how often it was asked to."""
+    """Compiles when the gate is open, and counts its calls."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -62,7 +62,7 @@ async def test_a_grammar_is_compiled_once_and_kept() -> None:
     assert await grammars.compile(regex("b+"), "structured_outputs") is not first
 
 
-async def test_asked_for_twice_at_once_it_is_compiled_once(gated: Gated) -> None:
+async def test_a_grammar_requested_twice_at_once_is_compiled_once(gated: Gated) -> None:
     grammars = compiler(compile_grammar=gated)
     tasks = [asyncio.create_task(grammars.compile(regex("a"), "structured_outputs")) for _ in range(5)]
     await asyncio.sleep(0.02)
@@ -72,7 +72,7 @@ async def test_asked_for_twice_at_once_it_is_compiled_once(gated: Gated) -> None
     assert gated.calls == {regex("a"): 1}
 
 
-async def test_a_grammar_that_takes_too_long_is_refused_and_serves_the_next_one(gated: Gated) -> None:
+async def test_a_grammar_that_takes_too_long_is_refused_but_kept_for_the_next_request(gated: Gated) -> None:
     grammars = compiler(timeout=0.02, compile_grammar=gated)
     with pytest.raises(InvalidParameter, match=r"takes longer to compile than 0.02 s") as refusal:
         await grammars.compile(regex("a"), "structured_outputs")
@@ -90,8 +90,8 @@ async def test_a_grammar_that_takes_too_long_is_refused_and_serves_the_next_one(
     assert gated.calls == {regex("a"): 1}
 
 
-async def test_others_do_not_wait(gated: Gated) -> None:
-    """One slow grammar leaves a thread for the others; what is kept needs none."""
+async def test_other_grammars_do_not_wait(gated: Gated) -> None:
+    """A slow grammar occupies only one thread, and a kept grammar needs none."""
     grammars = compiler(
         compile_grammar=lambda grammar, vocabulary: (
             gated(grammar, vocabulary)
@@ -111,7 +111,7 @@ async def test_others_do_not_wait(gated: Gated) -> None:
     await asyncio.gather(slow, other)
 
 
-async def test_one_who_goes_away_does_not_take_the_grammar_from_another(gated: Gated) -> None:
+async def test_a_cancelled_request_does_not_cancel_the_grammar_of_another(gated: Gated) -> None:
     grammars = compiler(compile_grammar=gated)
     gone = asyncio.create_task(grammars.compile(regex("a"), "structured_outputs"))
     stays = asyncio.create_task(grammars.compile(regex("a"), "structured_outputs"))
@@ -123,7 +123,7 @@ async def test_one_who_goes_away_does_not_take_the_grammar_from_another(gated: G
     assert isinstance(await stays, CompiledGrammar)
 
 
-async def test_work_that_nobody_waits_for_is_not_begun(gated: Gated) -> None:
+async def test_work_that_nobody_waits_for_is_not_started(gated: Gated) -> None:
     grammars = compiler(compile_grammar=gated)
     running = [
         asyncio.create_task(grammars.compile(regex(f"running{index}"), "structured_outputs"))
@@ -141,7 +141,7 @@ async def test_work_that_nobody_waits_for_is_not_begun(gated: Gated) -> None:
     assert isinstance(await grammars.compile(regex("gone"), "structured_outputs"), CompiledGrammar)
 
 
-async def test_a_refusal_is_kept_too_and_names_who_asks() -> None:
+async def test_a_refusal_is_kept_too_and_names_the_parameter() -> None:
     calls = 0
 
     def refuse(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
@@ -159,7 +159,7 @@ async def test_a_refusal_is_kept_too_and_names_who_asks() -> None:
     assert calls == 1
 
 
-async def test_a_defect_is_raised_and_forgotten() -> None:
+async def test_an_error_of_the_work_is_raised_and_not_kept() -> None:
     def fail(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
         raise ZeroDivisionError
 
@@ -169,14 +169,14 @@ async def test_a_defect_is_raised_and_forgotten() -> None:
             await grammars.compile(regex("a"), "structured_outputs")
 
 
-async def test_a_grammar_that_is_too_large() -> None:
+async def test_a_too_large_grammar_is_refused() -> None:
     grammars = compiler(max_bytes=10)
     await grammars.compile(regex("a" * 10), "structured_outputs")
     with pytest.raises(InvalidParameter, match="the regular expression has 12 bytes; the limit of this server is 10"):
         await grammars.compile(regex("é" * 6), "structured_outputs")
 
 
-async def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_least_recently_used_grammar_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_compiler, "MAX_KEPT", 2)
     gated = Gated()
     gated.gate.set()
@@ -186,8 +186,8 @@ async def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPa
     assert gated.calls == {regex("a"): 1, regex("b"): 2, regex("c"): 1}
 
 
-def test_what_is_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks it up a moment before it is kept has it compiled again."""
+def test_a_grammar_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that looks a grammar up just before it is kept compiles it again."""
     monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
     grammars = compiler()
     with monkeypatch.context() as patch:
@@ -199,7 +199,7 @@ def test_what_is_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch)
     assert grammars.compile_here(regex("a{4}"), "structured_outputs") is kept
 
 
-async def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
     gated = Gated()
     gated.gate.set()
@@ -255,9 +255,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("grammar", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_hostile_grammars_are_compiled_or_refused_while_the_loop_turns(grammar: Grammar) -> None:
-    """The bounds are many times what was measured (0.5 s, 10 ms), for busy machines."""
+    """The bounds are generous, because machines may be busy."""
     grammars = compiler(timeout=30.0)
-    await grammars.compile(regex("a"), "structured_outputs")  # the vocabulary is made
+    await grammars.compile(regex("a"), "structured_outputs")  # builds the vocabulary
     gaps: list[float] = []
 
     async def watch() -> None:

@@ -41,7 +41,7 @@ def test_there_are_no_more_threads_than_allowed_and_none_when_idle() -> None:
     assert pool.submit(lambda: 2).result(SECONDS) == 2
 
 
-def test_what_has_not_begun_can_be_cancelled() -> None:
+def test_work_that_has_not_begun_can_be_cancelled() -> None:
     pool, gate = threads(), threading.Event()
     first = pool.submit(lambda: gate.wait(SECONDS) and 1)
     second, third = pool.submit(lambda: 2), pool.submit(lambda: 3)

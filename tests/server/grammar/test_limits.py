@@ -50,7 +50,7 @@ def nested(depth: int) -> dict[str, Any]:
     ],
     ids=lambda schema: json.dumps(schema)[:40],
 )
-def test_what_is_allowed(schema: Any) -> None:
+def test_usual_schemas_are_allowed(schema: Any) -> None:
     check_schema(schema)
 
 
@@ -71,20 +71,20 @@ def test_what_is_allowed(schema: Any) -> None:
     ],
     ids=lambda schema: json.dumps(schema)[:40],
 )
-def test_what_intersects_too_much(schema: Any) -> None:
+def test_schemas_that_intersect_too_much_are_refused(schema: Any) -> None:
     with pytest.raises(InvalidGrammar, match="limit is 8"):
         check_schema(schema)
 
 
-def test_a_chain_of_references_that_is_too_long() -> None:
+def test_a_too_long_chain_of_references_is_refused() -> None:
     chain = {f"d{index}": {"$ref": f"#/$defs/d{index + 1}"} for index in range(1000)}
     with pytest.raises(InvalidGrammar, match="too long a chain"):
         check_schema({"$defs": chain, "$ref": "#/$defs/d0"})
 
 
 @pytest.mark.parametrize("number", [-(2**63), 1 - 2**63, -(2**64), 2**53 + 1, 2**64, 1e300])
-def test_a_constant_that_is_too_large(number: float) -> None:
-    """At -2^63 llguidance recurses until the process ends."""
+def test_a_too_large_constant_is_refused(number: float) -> None:
+    """llguidance would recurse at -2^63 until the process ends."""
     for schema in ({"const": number}, {"enum": ["a", {"b": [number]}]}, {"default": {"const": {"maximum": number}}}):
         with pytest.raises(InvalidGrammar, match=r"(const|enum) has the number .* 2\^53"):
             check_schema(schema)
@@ -96,13 +96,13 @@ def test_a_constant_that_is_too_large(number: float) -> None:
     ("keyword", "number"),
     [("maximum", -(2**63)), ("exclusiveMaximum", -1e19), ("minimum", 2**53 + 1), ("exclusiveMinimum", 1e19)],
 )
-def test_a_range_that_lies_too_far_out(keyword: str, number: float) -> None:
+def test_a_range_of_too_large_numbers_is_refused(keyword: str, number: float) -> None:
     with pytest.raises(InvalidGrammar, match=rf"{keyword} has the number .* 2\^53"):
         check_schema({"allOf": [{"type": "integer"}, {keyword: number}]})
     check_schema({keyword: -number})
 
 
-def test_references_to_no_pointer_look_at_all_schemas_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_that_are_not_pointers_look_at_all_schemas_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
     look = grammar_limits._parts
     monkeypatch.setattr(grammar_limits, "_parts", lambda node: looks.append(node) or look(node))
@@ -110,7 +110,7 @@ def test_references_to_no_pointer_look_at_all_schemas_once(monkeypatch: pytest.M
     assert len(looks) == 1
 
 
-def test_a_schema_that_is_too_deep() -> None:
+def test_a_too_deep_schema_is_refused() -> None:
     with pytest.raises(InvalidGrammar, match="more than 100 levels deep"):
         check_schema(nested(MAX_DEPTH + 1))
 
@@ -127,7 +127,7 @@ def test_a_schema_that_is_too_deep() -> None:
         "start: %json " + json.dumps({"enum": [{"*": "?"} for _ in range(1200)]}),
     ],
 )
-def test_lark_that_is_allowed(text: str) -> None:
+def test_usual_lark_grammars_are_allowed(text: str) -> None:
     check_lark(text)
 
 
@@ -145,18 +145,18 @@ def test_lark_that_is_allowed(text: str) -> None:
         ("start: %json " + "[" * 100_000, "levels deep"),
     ],
 )
-def test_lark_that_is_refused(text: str, words: str) -> None:
+def test_dangerous_lark_grammars_are_refused(text: str, words: str) -> None:
     with pytest.raises(InvalidGrammar) as refusal:
         check_lark(text)
     assert words in str(refusal.value)
 
 
 @pytest.mark.parametrize("text", ['"\\' * 300_000, "/\\" * 300_000, '"' * 600_000, "\n" * 600_000])
-def test_odd_texts_take_one_pass(text: str) -> None:
+def test_odd_texts_are_checked_in_linear_time(text: str) -> None:
     check_lark(text)
 
 
-def test_a_gbnf_grammar_of_too_many_rules() -> None:
+def test_a_gbnf_grammar_with_too_many_rules_is_refused() -> None:
     rule = 'r ::= "a"\n'
     check_gbnf(rule * MAX_GBNF_RULES)
     with pytest.raises(InvalidGrammar, match="501 times ::="):

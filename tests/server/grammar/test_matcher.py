@@ -31,7 +31,7 @@ def allowed(matcher: GrammarMatcher) -> list[int]:
     return allowed_tokens(matcher, MergedBytes.vocab_size).tolist()
 
 
-def test_a_token_that_is_not_allowed(compiled: CompiledGrammar) -> None:
+def test_a_token_that_is_not_allowed_is_an_error(compiled: CompiledGrammar) -> None:
     matcher = compiled.matcher()
     with pytest.raises(GrammarError, match="does not allow token 98 here"):
         matcher.accept(ord("b"))
@@ -42,7 +42,7 @@ def test_a_token_that_is_not_allowed(compiled: CompiledGrammar) -> None:
 
 
 @pytest.mark.parametrize("token_id", [CONTROL, END, 5_000_000])
-def test_control_tokens_are_none_of_the_text(compiled: CompiledGrammar, token_id: int) -> None:
+def test_control_tokens_do_not_match_text(compiled: CompiledGrammar, token_id: int) -> None:
     with pytest.raises(GrammarError, match=f"token {token_id}"):
         compiled.matcher().accept(token_id)
 
@@ -59,7 +59,7 @@ def test_end_tokens_are_accepted_at_the_end_again_and_again(compiled: CompiledGr
         matcher.accept(ord("b"))
 
 
-def test_matchers_of_one_grammar_know_nothing_of_each_other(compiled: CompiledGrammar) -> None:
+def test_matchers_of_one_grammar_are_independent(compiled: CompiledGrammar) -> None:
     one, other = compiled.matcher(), compiled.matcher()
     one.accept(ord("a"))
     with pytest.raises(GrammarError):
@@ -93,12 +93,12 @@ def write(matcher: GrammarMatcher, num_tokens: int) -> None:
 
 
 def run_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
-    """A clock on which the n-th look at it comes `seconds(n)` after the one before."""
+    """Installs a clock on which `seconds(n)` pass between its reading n - 1 and its reading n."""
     times = accumulate(map(seconds, count()))
     monkeypatch.setattr(grammar_matcher, "thread_time", lambda: next(times))
 
 
-def test_what_takes_too_long_token_by_token_is_given_up(
+def test_an_answer_that_takes_too_long_a_token_is_given_up(
     letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_clock(monkeypatch, lambda look: 0.035)  # mask and token, 70 ms together
@@ -107,18 +107,20 @@ def test_what_takes_too_long_token_by_token_is_given_up(
         letters.fill_mask(np.zeros(10, np.uint32))
 
 
-def test_what_takes_long_at_times_goes_on(letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_long_only_at_times_goes_on(
+    letters: GrammarMatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_clock(monkeypatch, lambda look: 0.3 if look % 100 == 1 else 0.001)
     write(letters, 500)
 
 
 @pytest.mark.parametrize("row", [np.zeros(10, np.int32), np.zeros(20, np.uint32)[::2]])
-def test_only_a_row_of_words_is_written_to(compiled: CompiledGrammar, row: np.ndarray) -> None:
+def test_only_a_contiguous_row_of_uint32_is_accepted(compiled: CompiledGrammar, row: np.ndarray) -> None:
     with pytest.raises(ValueError, match="uint32"):
         compiled.matcher().fill_mask(row)
 
 
-def test_a_row_of_another_length_is_refused(compiled: CompiledGrammar) -> None:
+def test_a_mask_row_of_another_length_is_refused(compiled: CompiledGrammar) -> None:
     with pytest.raises(ValueError, match="size"):
         compiled.matcher().fill_mask(np.zeros(3, np.uint32))
 

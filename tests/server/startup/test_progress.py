@@ -15,7 +15,7 @@ def without_times(text: str) -> str:
     return re.sub(r"\d+\.\d s\b", "0.0 s", text)
 
 
-def test_lines_where_there_is_no_terminal() -> None:
+def test_without_a_terminal_there_are_lines() -> None:
     stream = io.StringIO()
     with ProgressReporter(stream) as progress:
         for done in range(0, 5_000_001, 1_000_000):
@@ -27,7 +27,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     )
 
 
-def test_a_stage_that_does_not_finish_is_told_as_such() -> None:
+def test_an_unfinished_stage_is_reported_as_such() -> None:
     stream = io.StringIO()
     with ProgressReporter(stream) as progress:
         progress("load weights", 2, 5)

@@ -14,7 +14,7 @@ def parse(*arguments: str, **environment: str) -> ServerSettings:
     return ServerSettings.from_sources(vars(parser.parse_args(arguments)), environment)
 
 
-def test_without_anything_the_defaults_hold() -> None:
+def test_without_flags_and_variables_the_defaults_apply() -> None:
     settings = parse()
     assert settings == ServerSettings()
     assert (settings.host, settings.port, settings.max_body_bytes) == ("127.0.0.1", 8000, 4 * 1024 * 1024)
@@ -130,7 +130,7 @@ def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str,
 
 @pytest.mark.parametrize("name", ["ping-interval", "write-timeout", "shutdown-timeout"])
 @pytest.mark.parametrize("seconds", ["inf", "nan", "86401"])
-def test_times_are_bounded(name: str, seconds: str) -> None:
+def test_times_have_limits(name: str, seconds: str) -> None:
     with pytest.raises(SettingsError, match=f"{name.replace('-', '_')} is .*86400"):
         parse(f"--{name}", seconds)
 

@@ -53,7 +53,7 @@ def test_text_parts_are_joined() -> None:
         (5, "content is int"),
     ],
 )
-def test_content_that_is_no_text_is_refused(content: object, message: str) -> None:
+def test_content_that_is_not_text_is_refused(content: object, message: str) -> None:
     with pytest.raises(ChatTemplateError, match=message):
         simple().render([{"role": "user", "content": content}])
 
@@ -65,7 +65,7 @@ def test_continue_final_message_leaves_it_open() -> None:
     assert messages[1]["content"] == "Well, "
 
 
-def test_continue_final_message_of_a_text_that_comes_twice() -> None:
+def test_continue_final_message_works_with_a_repeated_text() -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
     text = simple().render(messages, add_generation_prompt=False, continue_final_message=True)
     assert text.endswith("[assistant] a")
@@ -79,7 +79,9 @@ def test_continue_final_message_of_a_text_that_comes_twice() -> None:
         ("nothing", USER, False, "leaves out the last message"),
     ],
 )
-def test_impossible_continuations(template: str, last: dict[str, Any], generate: bool, message: str) -> None:
+def test_impossible_continuations_are_refused(
+    template: str, last: dict[str, Any], generate: bool, message: str
+) -> None:
     with pytest.raises(ChatTemplateError, match=message):
         ChatTemplate(template).render([last], add_generation_prompt=generate, continue_final_message=True)
 
@@ -138,7 +140,7 @@ def test_a_template_that_fails_is_one_error(source: str) -> None:
         "{% include '/etc/passwd' %}",
     ],
 )
-def test_the_sandbox_holds(source: str) -> None:
+def test_the_sandbox_refuses_unsafe_templates(source: str) -> None:
     with pytest.raises(ChatTemplateError):
         ChatTemplate(source).render([USER])
 

@@ -36,7 +36,7 @@ TABLE = Table([*(bytes([byte]) for byte in range(256)), b"", b"", *PIECES])
 
 
 def reference() -> ReferenceTokenizer:
-    """The same vocabulary in the `tokenizers` library, whose decoder is the judge."""
+    """The same vocabulary in the `tokenizers` library, whose decoder is the reference."""
     character = {byte: text for text, byte in byte_of_character().items()}
     names = ["".join(character[byte] for byte in piece) for piece in TABLE.token_bytes]
     names[256:258] = ["<|a|>", "<|b|>"]
@@ -84,7 +84,7 @@ def test_control_tokens_are_skipped_within_a_character() -> None:
     assert detokenizer.decode([257, 0xA9]) == "é"
 
 
-def test_flush_replaces_a_truncated_tail_once() -> None:
+def test_flush_replaces_an_incomplete_character_once() -> None:
     detokenizer = IncrementalDetokenizer(TABLE)
     assert detokenizer.decode([ord("a"), *"😀".encode()[:3]]) == "a"
     assert detokenizer.flush() == "\ufffd"

@@ -13,14 +13,14 @@ from tests.model_folders import CHAT_TEMPLATE, TOKENIZER_CONFIG, write_json
 
 
 def read(folder: Path, *, config: dict[str, Any] | None = None, **files: Any) -> FolderMetadata:
-    """Files by name without suffix."""
+    """Reads a folder with these files, which are given by name without suffix."""
     write_json(folder / "config.json", CONFIG | (config or {}))
     for name, content in files.items():
         write_json(folder / f"{name}.json", content)
     return read_folder_metadata(ModelFolder(folder))
 
 
-def test_what_the_files_say(tmp_path: Path) -> None:
+def test_the_metadata_is_read_from_all_files(tmp_path: Path) -> None:
     metadata = read(
         tmp_path,
         config={"bos_token_id": 0, "eos_token_id": 1},
@@ -34,7 +34,7 @@ def test_what_the_files_say(tmp_path: Path) -> None:
     assert metadata.chat_template == CHAT_TEMPLATE
 
 
-def test_almost_everything_may_be_missing(tmp_path: Path) -> None:
+def test_a_folder_needs_only_a_few_fields(tmp_path: Path) -> None:
     metadata = read(tmp_path)
     assert (metadata.bos_token, metadata.bos_token_id, metadata.eos_token, metadata.eos_token_ids) == (
         None,
@@ -55,7 +55,7 @@ def test_older_folders_keep_special_tokens_apart(tmp_path: Path) -> None:
     assert (metadata.bos_token, metadata.eos_token, metadata.added_tokens) == ("<s>", "</s>", {"<pad>": 319})
 
 
-def test_the_template_of_its_own_file_wins(tmp_path: Path) -> None:
+def test_a_template_in_its_own_file_has_precedence(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("é", encoding="utf-8")
     assert read(tmp_path, tokenizer_config=TOKENIZER_CONFIG).chat_template == "é"
 
@@ -89,12 +89,14 @@ def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
         ({}, {"tokenizer_config": []}, "tokenizer_config.json is damaged: it is no JSON object but list"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, config: dict[str, Any], files: dict[str, Any], words: str) -> None:
+def test_a_wrong_field_is_named_in_the_error(
+    tmp_path: Path, config: dict[str, Any], files: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ModelError, match=words):
         read(tmp_path, config=config, **files)
 
 
-def test_a_template_that_is_not_utf8_is_told(tmp_path: Path) -> None:
+def test_a_template_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(ModelError, match=r"chat_template.jinja is damaged: it is not UTF-8"):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""Tokenizers of model folders, against the `tokenizers` and `sentencepiece` libraries themselves."""
+"""Tokenizers of model folders give the same as the `tokenizers` and `sentencepiece` libraries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(path: Path) -> Tokenizer:
 
 
 def marked_tokenizer() -> Reference:
-    """As Llama 2's: spaces marked, a space before a text, unknown characters as bytes."""
+    """A tokenizer like that of Llama 2: marked spaces, a space before a text, and unknown characters as bytes."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁helowrd", "▁h", "el", "lo"]
     merges = [("▁", "h"), ("e", "l"), ("l", "o")]
     vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
@@ -95,7 +95,7 @@ def test_marked_spaces_equal_the_library(marked: tuple[Tokenizer, Reference], te
     tokenizer, reference = marked
     token_ids = tokenizer.encode(text, add_special_tokens=True)
     assert token_ids == reference.encode(text, add_special_tokens=True).ids
-    # An output keeps the space that it begins with: it goes on after the prompt.
+    # An output keeps its first space, because it continues the prompt.
     text = tokenizer.decode(token_ids)
     assert text.removeprefix(" ") == reference.decode(token_ids, skip_special_tokens=True)
     assert in_steps(tokenizer, token_ids) == text
@@ -117,7 +117,7 @@ def test_metaspace_marks_spaces_too(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("hello world", add_special_tokens=True)) == "hello world"
 
 
-def test_tokens_of_the_matrices_alone_stand_for_nothing(byte_level: tuple[Tokenizer, Reference]) -> None:
+def test_tokens_beyond_the_vocabulary_have_no_text(byte_level: tuple[Tokenizer, Reference]) -> None:
     tokenizer, reference = byte_level
     assert reference.get_vocab_size() == 266
     assert tokenizer.vocab_size == len(tokenizer.token_bytes) == CONFIG["vocab_size"] == 320
@@ -135,7 +135,9 @@ def test_tokens_of_the_matrices_alone_stand_for_nothing(byte_level: tuple[Tokeni
         (False, {"add_bos_token": True, "bos_token": None}, False),
     ],
 )
-def test_who_decides_on_the_first_token(tmp_path: Path, stored: bool, said: dict[str, Any], expected: bool) -> None:
+def test_the_first_token_follows_the_configuration(
+    tmp_path: Path, stored: bool, said: dict[str, Any], expected: bool
+) -> None:
     reference = byte_level_tokenizer(adds_bos_token=stored)
     tokenizer = load(write(tmp_path, reference, tokenizer_config=TOKENIZER_CONFIG | said))
     plain = tokenizer.encode("hello", add_special_tokens=False)
@@ -143,7 +145,7 @@ def test_who_decides_on_the_first_token(tmp_path: Path, stored: bool, said: dict
     assert tokenizer.add_bos_token is expected
 
 
-def test_a_last_token_is_added_where_the_model_wants_it(tmp_path: Path) -> None:
+def test_a_last_token_is_added_if_the_model_wants_it(tmp_path: Path) -> None:
     tokenizer = load(
         write(tmp_path, byte_level_tokenizer(), tokenizer_config=TOKENIZER_CONFIG | {"add_eos_token": True})
     )
@@ -151,14 +153,14 @@ def test_a_last_token_is_added_where_the_model_wants_it(tmp_path: Path) -> None:
     assert tokenizer.encode("hello", add_special_tokens=True) == [BOS, *plain, EOS]
 
 
-def test_end_tokens_come_from_everywhere(tmp_path: Path) -> None:
+def test_end_tokens_come_from_all_files(tmp_path: Path) -> None:
     folder = write(tmp_path, byte_level_tokenizer(), config={"eos_token_id": 10})
     assert load(folder).eos_token_ids == (10, EOS, END_OF_TURN)
     write_json(folder / "generation_config.json", {"eos_token_id": [12, 11]})
     assert load(folder).eos_token_ids == (12, 11, 10, EOS, END_OF_TURN)
 
 
-def test_prompts_are_neither_cut_nor_filled_up(tmp_path: Path) -> None:
+def test_prompts_are_neither_truncated_nor_padded(tmp_path: Path) -> None:
     reference = byte_level_tokenizer()
     reference.enable_truncation(4)
     reference.enable_padding(length=40)
@@ -166,7 +168,7 @@ def test_prompts_are_neither_cut_nor_filled_up(tmp_path: Path) -> None:
 
 
 def test_named_special_tokens_are_special(tmp_path: Path) -> None:
-    """Even if `tokenizer.json` takes them for text."""
+    """This holds even if `tokenizer.json` does not mark them as special."""
     tokenizer = load(write(tmp_path, byte_level_tokenizer(), tokenizer_config={"eos_token": TOOL}))
     token_ids = tokenizer.encode(f"hello{TOOL}", add_special_tokens=False)
     assert tokenizer.decode(token_ids) == "hello"
@@ -202,7 +204,9 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
         (lambda content: content["model"]["vocab"].update(far=1 << 30), "the highest token id is 1073741824"),
     ],
 )
-def test_pipelines_that_are_not_supported(tmp_path: Path, edit: Callable[[dict[str, Any]], object], words: str) -> None:
+def test_unsupported_pipelines_are_refused(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], object], words: str
+) -> None:
     folder = write(tmp_path, byte_level_tokenizer())
     change(folder, edit)
     with pytest.raises(ModelError, match=words):
@@ -210,27 +214,25 @@ def test_pipelines_that_are_not_supported(tmp_path: Path, edit: Callable[[dict[s
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
-def test_a_damaged_tokenizer_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_tokenizer_is_reported(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path)
     (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(ModelError, match=r"tokenizer.json is damaged"):
         load(folder)
 
 
-def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no tokenizer: neither tokenizer.json nor tokenizer.model"):
         load(write(tmp_path))
 
 
-def test_special_tokens_that_nobody_knows_are_told(tmp_path: Path) -> None:
+def test_unknown_special_tokens_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"the eos_token '<end>' is not in the tokenizer's vocabulary"):
         load(write(tmp_path, byte_level_tokenizer(), tokenizer_config={"eos_token": "<end>"}))
 
 
 @pytest.mark.parametrize(("token_id", "is_refused"), [(265, True), (300, True), (320, False)])
-def test_tokens_added_elsewhere_are_refused_where_the_model_has_them(
-    tmp_path: Path, token_id: int, is_refused: bool
-) -> None:
+def test_tokens_added_in_other_files_are_refused(tmp_path: Path, token_id: int, is_refused: bool) -> None:
     added = {"added_tokens_decoder": {str(token_id): {"content": "<pad>", "special": True}}}
     folder = write(tmp_path, byte_level_tokenizer(), tokenizer_config=TOKENIZER_CONFIG | added)
     if not is_refused:
@@ -246,7 +248,7 @@ def test_a_vocabulary_larger_than_the_matrices_keeps_its_tokens(tmp_path: Path) 
     assert load(write(tmp_path, reference)).vocab_size == 366
 
 
-def test_sentencepiece_serves_where_there_is_no_json(tmp_path: Path) -> None:
+def test_sentencepiece_is_used_if_there_is_no_json(tmp_path: Path) -> None:
     original = train()
     folder = write(tmp_path, config={"vocab_size": 512})
     (folder / "tokenizer.model").write_bytes(original.serialized_model_proto())
@@ -270,14 +272,14 @@ def test_tokens_added_to_sentencepiece_need_the_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x0a\xff\xff"])
-def test_a_damaged_sentencepiece_model_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_sentencepiece_model_is_reported(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path)
     (folder / "tokenizer.model").write_bytes(content)
     with pytest.raises(ModelError, match=r"tokenizer.model is no SentencePiece model, or it is damaged"):
         load(folder)
 
 
-def test_a_post_processor_that_rewrites_is_told(tmp_path: Path) -> None:
+def test_a_post_processor_that_rewrites_tokens_is_refused(tmp_path: Path) -> None:
     reference = Reference(WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
     reference.pre_tokenizer = pre_tokenizers.Whitespace()
     reference.decoder = decoders.Metaspace()
@@ -288,7 +290,7 @@ def test_a_post_processor_that_rewrites_is_told(tmp_path: Path) -> None:
         load(write(tmp_path, reference, tokenizer_config={}))
 
 
-def test_a_vocabulary_that_cannot_hold_every_text_is_told(tmp_path: Path) -> None:
+def test_a_vocabulary_that_cannot_write_every_text_is_refused(tmp_path: Path) -> None:
     reference = Reference(WordLevel({"a": 0}, unk_token="<unk>"))
     reference.decoder = decoders.Metaspace()
     with pytest.raises(ModelError, match=r"cannot tokenise every text: .*Missing"):

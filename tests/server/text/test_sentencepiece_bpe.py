@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, against models that SentencePiece itself has trained."""
+"""SentencePiece vocabularies, compared with models that SentencePiece itself has trained."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def train() -> sentencepiece.SentencePieceProcessor:
 
 
 def fields_of(original: sentencepiece.SentencePieceProcessor) -> dict[str, Any]:
-    """What a GGUF keeps of a SentencePiece model."""
+    """The metadata that a GGUF file has of a SentencePiece model."""
     ids = range(original.vocab_size())
 
     def type_of(token_id: int) -> int:

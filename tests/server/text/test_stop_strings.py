@@ -13,7 +13,7 @@ stop_lists = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3
 
 
 def whole_text(text: str, stops: list[str], include_stop: bool) -> tuple[str, str | None]:
-    """The naive model: look at every beginning of the text; the first that ends with a stop string decides."""
+    """The naive model: the shortest prefix of the text that ends with a stop string decides."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
@@ -69,7 +69,7 @@ def test_every_split_of_tricky_texts(text: str, stops: list[str]) -> None:
 
 
 @given(letters, stop_lists)
-def test_no_more_is_held_back_than_may_become_a_stop(text: str, stops: list[str]) -> None:
+def test_only_text_that_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
     if whole_text(text, stops, False)[1] is not None:
         return
     matcher = StopStrings(stops)

@@ -52,12 +52,12 @@ def test_default_model_facts(text_model: TextModel) -> None:
 def test_merges_digits_and_control_tokens(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     token_ids = tokenizer.encode("hello w12<|im_end|>", add_special_tokens=False)
-    # "1 2" is a merge, but SmolLM's split takes digits one by one.
+    # "1 2" is a merge, but the split of SmolLM separates digits.
     assert [tokenizer.token_text(token_id) for token_id in token_ids] == ["hello", "Ġw", "1", "2", "<|im_end|>"]
     assert tokenizer.decode(token_ids) == "hello w12"
 
 
-def test_tokens_with_a_text_in_theirs(tmp_path: Path) -> None:
+def test_tokens_that_contain_a_text_are_found(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
 
     def found(*texts: str) -> list[str]:
@@ -80,7 +80,7 @@ def test_digits_stay_together_in_gpt2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pre", "pieces"),
     [
-        # The vocabulary merges any two digits that the split leaves together.
+        # The vocabulary merges any two digits that the split does not separate.
         ("llama-bpe", ["11", "1", "1", "'", "T", "\u0120", "x"]),
         ("qwen2", ["1", "1", "1", "1", "'", "T", "\u0120", "x"]),
     ],
@@ -98,7 +98,7 @@ def test_qwen2_composes_characters(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("cafe\u0301", add_special_tokens=False)) == "caf\u00e9"
 
 
-def test_begin_of_sequence_is_added_when_the_model_wants_it(tmp_path: Path) -> None:
+def test_begin_of_sequence_is_added_if_the_model_wants_it(tmp_path: Path) -> None:
     for pre, add_bos_token, expected in [
         ("smollm", None, False),
         ("smollm", True, True),
@@ -129,14 +129,14 @@ def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
     assert tiny(tmp_path, eot_token_id=1, eom_token_id=2).eos_token_ids == (2, 1, 0)
 
 
-def test_alphabet_is_one_to_one() -> None:
+def test_the_byte_alphabet_is_one_to_one() -> None:
     alphabet = byte_of_character()
     assert sorted(alphabet.values()) == list(range(256))
     assert alphabet["Ġ"] == ord(" ")
     assert alphabet["Ċ"] == ord("\n")
 
 
-def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lone surrogate at position 1"):
         tiny(tmp_path).encode("a\ud83d", add_special_tokens=False)
 
@@ -149,13 +149,13 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
         ({"model": "bert", "scores": [0.0] * 265}, "tokenizer 'bert'"),
     ],
 )
-def test_unsupported_vocabularies_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_unsupported_vocabularies_are_refused_by_name(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         tiny(tmp_path, **changed)
 
 
 def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
-    """A text of megabytes is refused for its length, but only once it is tokenised; streams go on meanwhile."""
+    """A text is refused for its length only after it is tokenised, and streams must go on meanwhile."""
     text, longest, is_done = "the tide " * 100_000, 0.0, threading.Event()
 
     def watch() -> None:
@@ -177,6 +177,6 @@ def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
     assert longest < max(0.5 * seconds, 0.1)
 
 
-def test_merges_of_tokens_that_are_not_there(tmp_path: Path) -> None:
+def test_merges_of_unknown_tokens_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="do not fit the vocabulary"):
         tiny(tmp_path, merges=["no such"])

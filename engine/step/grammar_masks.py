@@ -1,31 +1,39 @@
-"""The grammars' part in a step: which tokens each of its rows may sample."""
+"""The masks of grammars: their memory, and which tokens each row of a step may sample."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from engine.schedule.request import Request, RequestStatus
-from engine.step.pending_step import PendingStep
+from engine.step.runner import PendingStep
 from sampling.host.grammar import GrammarError
 from sampling.host.packed import pack_words
 from sampling.host.rows import MIN_TOKENS
 
 
-def fill_masks(pending: PendingStep, masks: np.ndarray) -> list[tuple[Request, str]]:
-    """Writes the masks of a step's rows that have a grammar and go on; of others it leaves what is there.
+def allocate_masks(num_rows: int, num_words: int) -> np.ndarray:
+    """Masks that allow nothing, uint32[num_rows, num_words], one bit for each token of the vocabulary.
 
-    At its end a grammar allows nothing but what ends the request, and so `min_tokens` cannot hold
-    any longer: it is taken out of the row.
+    Each step needs a new array: on CPU the device reads it in place, and may do so until the step is done.
+    """
+    return np.zeros((num_rows, num_words), np.uint32)
+
+
+def fill_masks(pending: PendingStep, masks: np.ndarray) -> list[tuple[Request, str]]:
+    """Writes the masks of the rows that have a grammar and whose request is still running.
+
+    At the end of its text, a grammar allows only the tokens that end the request. `min_tokens` cannot hold
+    there, so it is removed from the row.
 
     Args:
-        pending: a step that has not sampled.
-        masks: uint32[num_rows, num_words], all zeros.
+        pending: a step that has not sampled yet.
+        masks: uint32[num_rows, num_words], all zeros; rows without a grammar stay so.
 
     Returns:
-        The requests whose grammar cannot go on, and why.
+        The requests whose grammar cannot go on, and for each of them the reason.
     """
     failures: list[tuple[Request, str]] = []
-    plan, ints = pending.plan, pending.step.sampling.ints
+    plan, ints = pending.plan, pending.inputs.sampling.ints
     sampled = [request for request, samples in zip(plan.requests, plan.samples, strict=True) if samples]
     for row, request in enumerate(sampled):
         if request.matcher is None or request.status is not RequestStatus.RUNNING:

@@ -1,4 +1,4 @@
-"""Grammars in the loop, on the fake device: a step samples behind masks that follow from the token before."""
+"""Grammars in the engine loop, on the fake device: the mask of a step depends on the token before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_WORDS = num_words_of(VOCAB_SIZE)
 
 
 class EveryThird:
-    """Allows every third token, beginning with another one each time, and then nothing but the end."""
+    """Allows every third token, from another first one at each position, and after `length` tokens only the end."""
 
     def __init__(self, length: int, *, breaks_at: int | None = None) -> None:
         self.accepted: list[int] = []
@@ -42,7 +42,7 @@ class EveryThird:
 
 
 def expected_third(prompt, seed, length, max_tokens):
-    """What such a request gets when it is alone in the world."""
+    """What a request with that grammar gets when it runs alone."""
     tokens, matcher = list(prompt), EveryThird(length)
     for position in range(max_tokens):
         mask = pack_words(matcher.allowed(position), NUM_WORDS)
@@ -62,15 +62,15 @@ def test_the_output_follows_the_grammar_and_ends_with_it(overlap):
     assert outcome.finish_reason is FinishReason.STOP
 
 
-def test_the_end_of_a_grammar_ends_the_output_even_where_the_models_end_is_ignored():
+def test_the_end_of_a_grammar_ends_the_output_even_with_ignore_eos():
     world = World()
     request = world.request("a", [1, 2], max_tokens=20, ignore_eos=True, matcher=EveryThird(3))
     outcome = world.run({0: [request]})["a"]
     assert (len(outcome.token_ids), outcome.finish_reason) == (4, FinishReason.STOP)
 
 
-def test_the_forward_pass_is_under_way_before_the_token_that_the_mask_needs_is_known(monkeypatch):
-    """Dispatch N+1, result N, masks N+1: in this order, or the device would stand still."""
+def test_the_forward_pass_is_dispatched_before_the_token_for_the_mask_is_known(monkeypatch):
+    """The order is dispatch N+1, result N, masks N+1; in any other order, the device would be idle."""
     order = []
     for name in ("dispatch", "result", "sample"):
         original = getattr(FakeRunner, name)
@@ -86,8 +86,8 @@ def test_the_forward_pass_is_under_way_before_the_token_that_the_mask_needs_is_k
     assert order[2:8] == ["dispatch", "result", "sample"] * 2
 
 
-def test_a_matcher_hears_of_no_token_that_was_dropped():
-    """The step behind the end was computed already; its token is nobody's."""
+def test_a_matcher_never_sees_a_dropped_token():
+    """The step behind the end is computed before the end is known; its token is dropped."""
     world, matcher = World(), EveryThird(4)
     world.run({0: [world.request("a", [1, 2], max_tokens=20, matcher=matcher)]})
     assert len(matcher.accepted) == 4
@@ -114,7 +114,7 @@ def test_a_token_that_the_grammar_refuses_ends_the_request(monkeypatch):
     assert outcome.error.endswith("is not allowed here")
 
 
-def test_a_mask_of_nothing_is_told_as_such(monkeypatch):
+def test_a_mask_that_allows_nothing_is_reported(monkeypatch):
     world, matcher = World(), EveryThird(9)
     monkeypatch.setattr(matcher, "fill_mask", lambda words: None)
     outcome = world.run({0: [world.request("a", [1, 2], max_tokens=20, matcher=matcher)]})["a"]
@@ -122,14 +122,14 @@ def test_a_mask_of_nothing_is_told_as_such(monkeypatch):
     assert outcome.error == "the request's parameters leave no token that could come next"
 
 
-def test_min_tokens_gives_way_where_the_grammar_is_at_its_end():
-    """The fake device knows no min_tokens; the row that reaches it tells."""
+def test_min_tokens_does_not_hold_at_the_end_of_the_grammar():
+    """The fake device ignores min_tokens, so the test looks at the row that it gets."""
     seen = []
     world = World()
     sample = world.runner.sample
 
     def watched(pending, masks):
-        seen.append(int(pending.step.sampling.ints[0, MIN_TOKENS]))
+        seen.append(int(pending.inputs.sampling.ints[0, MIN_TOKENS]))
         sample(pending, masks)
 
     world.runner.sample = watched
@@ -153,7 +153,7 @@ requests = st.lists(
 @settings(max_examples=120)
 @given(requests, st.booleans(), st.integers(12, 40), st.integers(1, 3))
 def test_every_output_is_as_if_alone(script, overlap, num_pages, decode_chunk):
-    """Preempted or not, beside whatever neighbours, in whatever order they come."""
+    """This holds with preemption, with any other requests, and in any order of arrival."""
     world = World(overlap=overlap, num_pages=num_pages, decode_chunk=decode_chunk)
     turns, expected = {}, {}
     for index, (turn, prompt, max_tokens, seed, length) in enumerate(script):

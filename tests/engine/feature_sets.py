@@ -1,4 +1,4 @@
-"""Sets of sampling parameters that between them use every feature, for tests that mix requests."""
+"""Sets of sampling parameters that together use every feature, for tests that mix requests."""
 
 from __future__ import annotations
 

@@ -1,0 +1,128 @@
+"""The requests in the engine and what they hold: the waiting queue, the running list, and the moves between them."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from operator import attrgetter
+
+from cache.pool import PagePool
+from engine.border.types import FinishReason
+from engine.schedule.counters import SchedulerCounters
+from engine.schedule.prefix_cache import PrefixCache
+from engine.schedule.request import Request, RequestStatus
+from engine.schedule.request_event import RequestEvent
+from engine.schedule.sequence_buffer import SequenceBuffer
+
+
+class LiveRequests:
+    """The queue of waiting requests and the list of those that hold a slot and pages.
+
+        queue ──> waiting ──start──> running ──finish──> (in flight) ──release──> gone
+                     ^                  │
+                     └────send_back─────┘
+
+    A finished request stays in `running`, with its slot and pages, until no step in flight names it.
+    """
+
+    def __init__(
+        self,
+        pool: PagePool,
+        buffer: SequenceBuffer,
+        counters: SchedulerCounters,
+        *,
+        page_size: int,
+        enable_prefix_caching: bool,
+    ) -> None:
+        self.pool = pool
+        self.buffer = buffer
+        self.counters = counters
+        self.page_size = page_size
+        self.prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching)
+        self.unfinished: dict[str, Request] = {}  # by request id; both waiting and running ones
+        self.waiting: list[Request] = []  # sorted by Request.order
+        self.running: list[Request] = []  # in order of admission
+
+    def queue(self, request: Request) -> None:
+        """Adds a new request to the waiting queue."""
+        self.unfinished[request.request_id] = request
+        insort(self.waiting, request, key=attrgetter("order"))
+
+    def start(self, request: Request, num_cached_tokens: int) -> None:
+        """Gives a slot to a request that was taken from the queue and that has its pages.
+
+        Args:
+            num_cached_tokens: tokens whose pages came from the prefix cache, and so need not be computed.
+        """
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_cached_tokens
+        self.buffer.add_request(request)
+        self.buffer.append_pages(request.slot, 0, request.pages)
+        self.running.append(request)
+        if not request.was_admitted:
+            request.was_admitted = True
+            self._count_dequeued(request)
+            request.num_cached_tokens = num_cached_tokens
+            self.counters.num_prompt_tokens += request.num_prompt_tokens
+            self.counters.prefix_cache_queries += request.num_prompt_tokens
+            self.counters.prefix_cache_hits += num_cached_tokens
+        self.prefixes.enter(request, num_cached_tokens // self.page_size)
+
+    def grow(self, request: Request, num_tokens: int) -> None:
+        """Makes sure that a running request has pages for its first `num_tokens` tokens.
+
+        Raises:
+            OutOfPages: the pool has too few.
+        """
+        num_missing = -(-num_tokens // self.page_size) - len(request.pages)
+        if num_missing > 0:
+            pages = self.pool.allocate(num_missing)
+            self.buffer.append_pages(request.slot, len(request.pages), pages)
+            request.pages += pages
+
+    def send_back(self, request: Request) -> None:
+        """Takes slot and pages from a running request and queues it again; nothing of it may be in flight.
+
+        Its tokens are kept, and all their keys and values are computed again.
+        """
+        self.release(request)
+        request.status = RequestStatus.WAITING
+        request.num_computed_tokens = request.num_committed_tokens = 0
+        if request.prompt_logprobs is not None:
+            request.prompt_logprobs = []  # the whole prompt is computed again, and its logprobs with it
+        insort(self.waiting, request, key=attrgetter("order"))
+
+    def finish(
+        self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None
+    ) -> RequestEvent:
+        """Ends a request, and releases what it holds unless a step in flight still names its slot.
+
+        Returns:
+            Its last event, with `token_ids`.
+        """
+        del self.unfinished[request.request_id]
+        if request.status is RequestStatus.WAITING:
+            self.waiting.remove(request)
+            if not request.was_admitted:
+                self._count_dequeued(request)
+        request.finish_reason = reason
+        was_running = request.status is RequestStatus.RUNNING
+        request.status = RequestStatus.FINISHED
+        if was_running:
+            self.prefixes.leave(request)
+            if not request.num_in_flight_steps:
+                self.release(request)
+        return RequestEvent(request, token_ids, reason, error)
+
+    def release(self, request: Request) -> None:
+        """Gives slot and pages back; nothing of the request may be in flight."""
+        self.buffer.remove_request(request)
+        self.prefixes.commit(request)
+        self.pool.release(request.pages)
+        request.pages = []
+        self.running.remove(request)
+        self.prefixes.leave(request)
+
+    def _count_dequeued(self, request: Request) -> None:
+        self.counters.num_dequeued += 1
+        self.counters.num_dequeued_tokens += request.num_prompt_tokens

@@ -1,0 +1,28 @@
+"""The news of one request that a turn of the engine loop sends to its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.border.types import FinishReason
+from engine.schedule.request import Request
+
+
+@dataclass(slots=True)
+class RequestEvent:
+    """New tokens of one request, its end, or both.
+
+    A commit makes one for each request of the step. An abort, a timeout or a failure makes one without tokens.
+    """
+
+    request: Request
+    token_ids: Sequence[int]  # output tokens that this commit added
+    finish_reason: FinishReason | None  # set on the request's last event and on no other
+    error: str | None = None
+    logprobs: np.ndarray | None = None  # int32[len(token_ids), NUM_COLUMNS]; None unless the request asks for them
+    is_dead_end: bool = False  # the error follows from the request's own parameters
+    # One array for each computed piece of the prompt, laid out as `logprobs`. The first prompt token has no logprobs.
+    prompt_logprobs: list[np.ndarray] | None = None

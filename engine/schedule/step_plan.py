@@ -1,0 +1,59 @@
+"""What the scheduler and a runner exchange for one step: the plan goes to the runner, the result comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.schedule.request import Request
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """The requests of one step and the tokens to compute of each, as parallel lists with one entry a request.
+
+    Rows with a single token come first. A row samples when the step computes the last token that is
+    known of its request; a partial prompt is computed without sampling.
+    """
+
+    requests: list[Request] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)  # position of the first token to compute
+    num_tokens: list[int] = field(default_factory=list)
+    samples: list[bool] = field(default_factory=list)
+    # Above 1, the device runs this many steps in one program; every row is then a single token that samples.
+    num_repeats: int = 1
+
+    def add(self, request: Request, start: int, num_tokens: int, samples: bool) -> None:
+        self.requests.append(request)
+        self.starts.append(start)
+        self.num_tokens.append(num_tokens)
+        self.samples.append(samples)
+
+    def extend(self, other: StepPlan) -> None:
+        """Appends the rows of another plan to this one."""
+        self.requests += other.requests
+        self.starts += other.starts
+        self.num_tokens += other.num_tokens
+        self.samples += other.samples
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.requests)
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        return sum(self.num_tokens) * self.num_repeats
+
+
+class StepResult(NamedTuple):
+    """The tokens that a finished step sampled, and the logprobs that its requests ask for."""
+
+    tokens: list[int]  # one for each row that samples, in the plan's order; for a chunk, one repeat after another
+    logprobs: np.ndarray | None = None  # int32[num_sampled_rows, NUM_COLUMNS], as sampling/logprobs.py lays them out
+    # For requests with prompt logprobs: int32[num_tokens, NUM_COLUMNS], one line for each prompt token that
+    # follows a token computed in this step.
+    prompt_logprobs: Mapping[Request, np.ndarray] = MappingProxyType({})

@@ -1,0 +1,246 @@
+"""The runner of a real model: it dispatches plans to the device and fetches their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.storage import KVLayout
+from engine.border.config import TILE_SIZE
+from engine.border.types import Progress
+from engine.kernels.interface.body import Bodies
+from engine.models.model import Model
+from engine.schedule.request import Request
+from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.batch import StepBatch
+from engine.step.compiled import CompiledPrograms
+from engine.step.grammar_masks import allocate_masks
+from engine.step.inputs import StepInputs, build_inputs
+from engine.step.programs import decode_chunk, forward, forward_prompt, score_tile
+from engine.step.runner import PendingStep
+from engine.step.shapes import ShapeTable, StepShape
+from engine.weights.host_memory import large_array
+from engine.weights.layout import Params
+from sampling.host.params import SamplingParams
+from sampling.host.rows import Level, SamplingRows
+from sampling.host.usage import used_features
+from sampling.logprobs import TOKEN
+from sampling.processors.feature import Admission, StateShape
+from sampling.sampler import sample, sample_full
+from sampling.state import FEATURES, FeatureStates, Slots, row_of, write_row
+
+Tree = TypeVar("Tree")
+
+_ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # every feature can make a row of these
+
+
+class DeviceRunner:
+    """Owns the weights, the pages, the slots and the compiled programs of one model."""
+
+    def __init__(
+        self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
+        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1,
+    ) -> None:  # fmt: skip
+        self._params = params
+        self.model = model
+        self.bodies = bodies
+        self._buffer = buffer
+        self._table = table
+        self._decode_chunk = decode_chunk
+        self._layout = layout
+        self._kv = layout.allocate(empty=bodies.empty)
+        self._slots = Slots.zeros(buffer.num_slots)
+        self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
+        self._states = FeatureStates.allocate(self._state_shape, bodies.empty)
+        # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
+        self._no_masks: dict[int, jax.Array] = {}
+        self._programs = CompiledPrograms()
+
+    def compile(self, progress: Progress) -> None:
+        """Compiles the programs of every shape ahead of time, from abstract shapes."""
+        lowerings: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
+        for shape in self._table.all():
+            lowerings["forward", shape] = partial(self._lower_forward, shape)
+        for num_rows in self._table.row_buckets:
+            for level in (Level.GREEDY, Level.RANDOM):
+                lowerings["sample", num_rows, level] = partial(self._lower_sample, num_rows, level)
+                if self._decode_chunk > 1:
+                    lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
+            lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
+            self._no_masks[num_rows] = jax.device_put(self._masks_of(num_rows))
+        for name in FEATURES:
+            lowerings["write", name] = partial(self._lower_write, name)
+        lowerings["score"] = self._lower_score
+        self._programs.compile(lowerings, progress)
+
+    def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
+        num_sampled = self._table.num_sampled_rows(shape)
+        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
+        body = self._forward_prompt if shape.num_tiles else partial(forward, model=self.model, bodies=self.bodies)
+        program = jax.jit(body, donate_argnums=1)
+        return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
+
+    def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
+        logits = jax.ShapeDtypeStruct((num_rows, self.model.config.vocab_size), jnp.float32)
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        body = partial(sample, all_greedy=level is Level.GREEDY, body=self.bodies.sampler)
+        return jax.jit(body, donate_argnums=1).lower(logits, _abstract(self._slots), _abstract(rows))
+
+    def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
+        logits = jax.ShapeDtypeStruct((num_rows, self.model.config.vocab_size), jnp.float32)
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        program = jax.jit(partial(sample_full, body=self.bodies.sampler), donate_argnums=(1, 2))
+        return program.lower(logits, *map(_abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
+
+    def _lower_write(self, name: str) -> jax.stages.Lowered:
+        nothing = Admission(_ANY_PARAMS, np.zeros(1, np.int32), 1, frozenset())
+        row = row_of(name, nothing, self._state_shape)
+        program = jax.jit(write_row, donate_argnums=0)
+        return program.lower(*map(_abstract, (getattr(self._states, name), np.int32(0), row)))
+
+    @property
+    def _forward_prompt(self) -> Callable[..., Any]:
+        return partial(forward_prompt, model=self.model, bodies=self.bodies, max_num_tiles=self._table.max_num_tiles)
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])
+        _, _, hidden = jax.eval_shape(self._forward_prompt, self._params, self._kv, self._slots, batch)
+        tokens = np.zeros(TILE_SIZE, np.int32)
+        program = jax.jit(partial(score_tile, model=self.model, bodies=self.bodies))
+        return program.lower(*map(_abstract, (self._params, hidden, tokens, tokens)))
+
+    def _masks_of(self, num_rows: int) -> np.ndarray:
+        return allocate_masks(num_rows, self._state_shape.num_words)
+
+    def _lower_chunk(self, num_rows: int, level: Level) -> jax.stages.Lowered:
+        batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
+        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        chunk = partial(
+            decode_chunk, model=self.model, bodies=self.bodies,
+            num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY,
+        )  # fmt: skip
+        program = jax.jit(chunk, donate_argnums=(1, 2))
+        return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch, rows)))
+
+    def sleep(self, *, drop_weights: bool) -> None:
+        """Frees the memory of the pages; with `drop_weights`, also moves the weights to host memory."""
+        for leaf in jax.tree.leaves(self._kv):
+            leaf.delete()
+        if drop_weights:
+            host = jax.tree.map(_host_copy, self._params)
+            for leaf in jax.tree.leaves(self._params):
+                leaf.delete()
+            self._params = host
+
+    def wake(self) -> None:
+        """Undoes `sleep`; the content of the pages is lost."""
+        self._kv = self._layout.allocate(empty=self.bodies.empty)
+        self._params = jax.tree.map(
+            jax.device_put, self._params
+        )  # jnp.asarray would compile a program for each host array
+
+    def accepts(self, params: Params) -> bool:
+        """Whether the compiled programs accept these weights, because all shapes and formats are the same."""
+        return bool(_abstract(params) == _abstract(self._params))
+
+    def replace_params(self, params: Params) -> None:
+        """Replaces the weights by others that `accepts` has accepted."""
+        self._params = params
+
+    def dispatch(self, plan: StepPlan) -> PendingStep:
+        """Builds the input arrays of the step and enqueues it."""
+        return self.enqueue(plan, self.build(plan))
+
+    def build(self, plan: StepPlan) -> StepInputs:
+        """Builds the input arrays of a step. Steps must be enqueued in the order in which they are built."""
+        return build_inputs(plan, self._buffer, self._table)
+
+    def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
+        """Enqueues the programs of a built step; for a step that awaits masks, the forward pass alone."""
+        pending = PendingStep(plan, inputs)
+        for request in inputs.admitted:
+            self._write_features(request)
+        if inputs.num_repeats > 1:
+            chunk = self._programs["chunk", inputs.shape.num_rows, inputs.level]
+            self._kv, self._slots, pending.out = chunk(
+                self._params, self._kv, self._slots, inputs.batch, inputs.sampling
+            )
+            pending.out.copy_to_host_async()
+            return pending
+        outputs = self._programs["forward", inputs.shape](self._params, self._kv, self._slots, inputs.batch)
+        pending.logits, self._kv = outputs[:2]
+        for tile in inputs.scored:
+            score = self._programs["score"](self._params, outputs[2], tile.hidden, tile.following)
+            score.copy_to_host_async()
+            pending.scores.append(score)
+        if not inputs.awaits_masks:
+            self.sample(pending, self._no_masks[len(inputs.batch.sampled)])
+        return pending
+
+    def new_masks(self, pending: PendingStep) -> np.ndarray:
+        """Makes masks that allow nothing, uint32[num_rows, num_words]."""
+        return self._masks_of(len(pending.inputs.batch.sampled))
+
+    def sample(self, pending: PendingStep, masks: np.ndarray | jax.Array) -> None:
+        """Enqueues the sampling of a step and starts the copy of its tokens to the host."""
+        inputs = pending.inputs
+        program = self._programs["sample", len(inputs.batch.sampled), inputs.level]
+        if inputs.level is Level.FULL:
+            self._slots, self._states, pending.out = program(
+                pending.logits, self._slots, self._states, inputs.sampling, masks
+            )
+        else:
+            self._slots, pending.out = program(pending.logits, self._slots, inputs.sampling)
+        pending.logits = None
+        pending.out.copy_to_host_async()
+
+    def _write_features(self, request: Request) -> None:
+        """Enqueues the writes of a request's sampling features to its slot, behind all steps dispatched so far."""
+        token_ids = np.array(request.token_ids, np.int32)
+        admission = Admission(request.params, token_ids, request.num_prompt_tokens, request.stop_ids)
+        for name in used_features(request.params):
+            row = row_of(name, admission, self._state_shape)
+            state = self._programs["write", name](getattr(self._states, name), np.int32(request.slot), row)
+            self._states = self._states._replace(**{name: state})
+
+    def result(self, pending: PendingStep) -> StepResult:
+        """Waits for the tokens of the step, without holding the interpreter lock."""
+        inputs, out = pending.inputs, np.asarray(pending.out)
+        prompt_logprobs: dict[Request, np.ndarray] = {}
+        for tile, score in zip(inputs.scored, pending.scores, strict=True):
+            piece = np.asarray(score)[: tile.num_tokens]
+            before = prompt_logprobs.get(tile.request)
+            prompt_logprobs[tile.request] = piece if before is None else np.concatenate([before, piece])
+        if inputs.level is Level.FULL:
+            out = out[: inputs.num_sampled]
+            return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs)
+        return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs)
+
+    def is_done(self, pending: PendingStep) -> bool:
+        """Whether the device has computed the tokens of the step; does not wait."""
+        if pending.out is None:
+            return False
+        is_done: bool = pending.out.is_ready()  # type: ignore[attr-defined]  # missing in jax's stub of Array
+        return is_done
+
+
+def _host_copy(leaf: jax.Array) -> np.ndarray:
+    """Copies a device array to host memory that `device_put` can take back.
+
+    On CPU a view would keep the memory of the device alive, or read it after it is freed.
+    """
+    copy = large_array(leaf.shape, leaf.dtype)
+    np.copyto(copy, np.asarray(leaf))
+    return copy
+
+
+def _abstract(tree: Tree) -> Tree:
+    """The same tree with shapes and dtypes in place of arrays."""
+    mapped: Tree = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    return mapped

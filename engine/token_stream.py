@@ -1,0 +1,110 @@
+"""The stream of one request's tokens, in which the events for a slow reader are merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
+from engine.schedule.request import Request
+from engine.schedule.request_event import RequestEvent
+from engine.token_logprobs import read_logprobs, read_prompt_logprobs
+
+
+class TokenStream:
+    """The tokens of one request, as an async iterator of events that ends after the one with a finish_reason.
+
+    Events that arrive while the reader is busy are merged into one. So a slow reader needs no queue: what
+    waits for it is one list of token ids, and the length of the request bounds it.
+    """
+
+    __slots__ = (
+        "_abort",
+        "_error",
+        "_finish_reason",
+        "_is_dead_end",
+        "_is_done",
+        "_logprobs",
+        "_prompt_logprobs",
+        "_request",
+        "_token_ids",
+        "_waiter",
+        "request_id",
+        "timers",
+    )
+
+    def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
+        self.request_id = request.request_id
+        self._request = request
+        self._abort = abort
+        self._token_ids: list[int] = []
+        self._finish_reason: FinishReason | None = None
+        self._error: str | None = None
+        self._is_dead_end = False
+        self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._is_done = False  # the last event has been read
+        self._waiter: asyncio.Future[None] | None = None
+        self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        if self._is_done:
+            raise StopAsyncIteration
+        if not self._token_ids and self._finish_reason is None:
+            if self._waiter is not None:
+                raise RuntimeError(f"stream {self.request_id!r} is being read by two readers")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        token_ids, self._token_ids = self._token_ids, []
+        logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
+        self._logprobs, self._prompt_logprobs = None if logprobs is None else [], None
+        self._is_done = self._finish_reason is not None
+        num_cached_tokens = self._request.num_cached_tokens
+        return TokenEvent(
+            token_ids,
+            self._finish_reason,
+            num_cached_tokens,
+            self._error,
+            logprobs,
+            prompt_logprobs,
+            self._is_dead_end,
+        )
+
+    def abort(self) -> None:
+        """Ends the request; the stream still ends with one event. Later calls have no effect."""
+        if self._finish_reason is None:
+            self._abort(self.request_id)
+
+    def put(self, event: RequestEvent) -> None:
+        """Merges an event into what waits for the reader. Events behind the last one are ignored.
+
+        Called in the asyncio thread.
+        """
+        if self._finish_reason is not None:
+            return
+        self._token_ids += event.token_ids
+        if self._logprobs is not None and event.logprobs is not None:
+            self._logprobs += read_logprobs(event.logprobs, self._request.params)
+        if event.prompt_logprobs is not None:
+            self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._request.params)
+        self._is_dead_end = event.is_dead_end
+        self._finish(event.finish_reason, event.error)
+
+    def end(self, finish_reason: FinishReason, error: str | None) -> None:
+        """Ends the stream without an event of the engine; has no effect if the stream has ended."""
+        if self._finish_reason is None:
+            self._finish(finish_reason, error)
+
+    def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
+        self._finish_reason, self._error = finish_reason, error
+        if finish_reason is not None:
+            for timer in self.timers:
+                timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
