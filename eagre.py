@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engine.border.config import EngineConfig, ModelInfo
+from engine.border.errors import ModelError
 from engine.border.types import EngineError, EngineStats, FinishReason, TokenLogprobs
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.startup.model_store import ModelStoreError
@@ -40,6 +41,7 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "InvalidParameter",
+    "ModelError",
     "ModelInfo",
     "ModelStoreError",
     "Output",

@@ -84,6 +84,7 @@ class EngineClient:
         cache_salt: str | None = None,
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
+        tenant: str = "",
     ) -> TokenStream:
         """Queues one request and returns at once.
 
@@ -95,6 +96,7 @@ class EngineClient:
                 request_timeout is an upper limit and the default.
             matcher: the matcher of the grammar that the output must follow, in its initial state. The
                 engine owns it from now on.
+            tenant: whose request it is; tenants have fair shares of the engine.
 
         Raises:
             InvalidParameter: `check_prompt` refuses the request, or the request_id is in use.
@@ -116,6 +118,7 @@ class EngineClient:
             request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher
         )
         request.cache_salt = cache_salt
+        request.tenant = tenant
         self._set_deadlines(request, timeout)
         stream = TokenStream(request, self._abort)
         request.mailbox = stream

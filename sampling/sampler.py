@@ -1,15 +1,15 @@
 """The `sample` program: from logits to tokens, all on the device.
 
-Order of operations:
+The order of operations is that of the rows in sampling/host/features.py:
 
-    logprobs            taken from the logits as they come
-    allowed_token_ids, logit_bias, min_tokens, bad_words, the grammar's mask
-    repetition, frequency and presence penalties, then DRY
-    at temperature 0 the best token; else
-    temperature, top-nσ, min-p, top-k, typical-p, top-p, XTC, draw
+    logprobs            are taken from the logits as they come
+    Stage.LOGITS        what changes logits: sets of tokens, biases, bans, the grammar's mask, penalties
+    temperature         at 0 the best token; else the logits are divided by it
+    Stage.CUT           what shortens the distribution; what each cut leaves is the whole for the next one
+    draw
 
-What each cut leaves is the whole for the next one. Each row depends on its own logits,
-parameters, seed and position alone, so its tokens are the same in every batch.
+Each row depends on its own logits, parameters, seed and position alone, so its tokens are the
+same in every batch.
 """
 
 from __future__ import annotations
@@ -21,37 +21,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sampling.cuts.min_p import min_p_mask
-from sampling.cuts.top_k import top_k_mask
-from sampling.cuts.top_n_sigma import top_n_sigma_mask
-from sampling.cuts.top_p import top_p_mask
-from sampling.cuts.typical_p import typical_p_mask
-from sampling.cuts.xtc import xtc_mask
+from sampling.cuts.candidates import Candidates
 from sampling.draw import draw, uniforms
+from sampling.host.features import FEATURES, Feature, Stage
 from sampling.host.rows import (
-    MIN_P,
     NOT_SAMPLED,
     NOTHING_LEFT,
     SLOT,
     TEMPERATURE,
-    TOP_K,
-    TOP_N_SIGMA,
-    TOP_P,
-    TYPICAL_P,
-    XTC_PROBABILITY,
-    XTC_THRESHOLD,
     SamplingRows,
+    value_when_off,
+    values_of,
 )
 from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
-from sampling.processors.allowed_tokens import ALLOWED_TOKENS
-from sampling.processors.bad_words import BAD_WORDS
-from sampling.processors.dry import DRY
-from sampling.processors.grammar_mask import apply_mask
-from sampling.processors.history import HISTORY
-from sampling.processors.logit_bias import LOGIT_BIAS
-from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
-from sampling.processors.penalties import PENALTIES
-from sampling.state import FeatureStates, Slots, uses
+from sampling.processors.feature import FeatureStates, StepInput
+from sampling.registry import CUTS, ON_DEVICE
+from sampling.state import Slots, update_states, uses
 
 # Of logits, the rows' slots and the number of slots: the first of the best tokens of each row, or
 # vocab_size where a logit is NaN; anything in padding rows.
@@ -152,17 +137,14 @@ def portable_full(
 ) -> tuple[jax.Array, FeatureStates]:
     """A Full for every device."""
     vocab_size = logits.shape[-1]
-    processed = _process(logits, states, rows, mask)
+    processed = _process(logits, StepInput(rows, states, mask))
     tokens = portable_random(processed, rows, num_slots)
     tokens = jnp.where(jnp.max(processed, axis=-1) == -jnp.inf, vocab_size + NOTHING_LEFT, tokens)
     tokens = jnp.where(jnp.any(jnp.isnan(logits), axis=-1), vocab_size, tokens)
-    states = states._replace(
-        history=HISTORY.append(states.history, rows, tokens, uses(rows, "history")),
-        penalties=PENALTIES.count(states.penalties, rows, tokens, uses(rows, "penalties")),
-    )
+    states = update_states(states, rows, tokens)
     out = lax.cond(
         jnp.any(uses(rows, "logprobs")),
-        lambda: portable_logprobs(logits, tokens, LOGPROBS.listed(states.logprobs, rows)),
+        lambda: portable_logprobs(logits, tokens, LOGPROBS.listed(states["logprobs"], rows)),
         lambda: jnp.pad(tokens[:, None], ((0, 0), (0, NUM_COLUMNS - 1))),
     )
     return out, states
@@ -171,55 +153,43 @@ def portable_full(
 PORTABLE = SamplerBody(portable_greedy, portable_random, portable_full, portable_logprobs)
 
 
-def _process(logits: jax.Array, states: FeatureStates, rows: SamplingRows, mask: jax.Array) -> jax.Array:
+def _process(logits: jax.Array, step: StepInput) -> jax.Array:
     """Logits after everything that changes them; -inf where banned."""
-
-    def apply(name: str, function: Callable[[jax.Array, jax.Array], jax.Array], logits: jax.Array) -> jax.Array:
-        is_used = uses(rows, name)
-        # A row that does not use a feature comes out of either branch as it was: neighbours do not matter.
-        changed: jax.Array = lax.cond(jnp.any(is_used), lambda: function(logits, is_used), lambda: logits)
-        return changed
-
-    steps: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-        "allowed_tokens": lambda x, is_used: ALLOWED_TOKENS.apply(x, states.allowed_tokens, rows, is_used),
-        "logit_bias": lambda x, is_used: LOGIT_BIAS.apply(x, states.logit_bias, rows, is_used),
-        "min_tokens": lambda x, is_used: MIN_TOKENS_FEATURE.apply(x, states.min_tokens, rows, is_used),
-        "bad_words": lambda x, is_used: BAD_WORDS.apply(x, states.bad_words, states.history, rows, is_used),
-        "grammar": lambda x, is_used: apply_mask(x, mask, is_used),
-        "penalties": lambda x, is_used: PENALTIES.apply(x, states.penalties, rows, is_used),
-        "dry": lambda x, is_used: DRY.apply(x, states.dry, states.history, rows, is_used),
-    }
-    for name, function in steps.items():
-        logits = apply(name, function, logits)
+    for feature in FEATURES:
+        if feature.stage is Stage.LOGITS:
+            logits = _apply(feature.name, logits, step)
     return logits
+
+
+def _apply(name: str, logits: jax.Array, step: StepInput) -> jax.Array:
+    """A row that does not use a feature comes out of either branch as it was: neighbours do not matter."""
+    is_used = uses(step.rows, name)
+    changed: jax.Array = lax.cond(
+        jnp.any(is_used), lambda: ON_DEVICE[name].apply(logits, step.states.get(name), step, is_used), lambda: logits
+    )
+    return changed
 
 
 def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     """int32[num_rows]; rows at temperature 0 get any token."""
-    ints, floats = jnp.asarray(rows.ints), jnp.asarray(rows.floats)
-    temperature = floats[:, TEMPERATURE, None]
+    temperature = jnp.asarray(rows.floats)[:, TEMPERATURE, None]
     best = jnp.max(logits, axis=-1, keepdims=True)
     # Less the best first: a tiny temperature then makes the others impossible instead of everything infinite.
     centred = jnp.where(logits == best, 0.0, logits - best)
     scaled = centred / jnp.where(temperature == 0.0, 1.0, temperature)
     uniform = uniforms(rows)
+    left = Candidates(centred, scaled, jnp.ones(logits.shape, bool), uniform[:, 1])
+    for feature in FEATURES:
+        if feature.stage is Stage.CUT:
+            left = _cut(feature, left, rows)
+    return draw(left.weights, uniform[:, 0])
 
-    def cut(keep: jax.Array, is_wanted: jax.Array, mask: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """`keep` less what a cut takes; a row that does not want it loses nothing in either branch."""
-        left: jax.Array = lax.cond(jnp.any(is_wanted), lambda: mask(keep), lambda: jnp.ones_like(keep))
-        return keep & left
 
-    def weigh(keep: jax.Array) -> jax.Array:
-        return jnp.where(keep, jnp.exp(scaled), 0.0)
-
-    top_n_sigma, top_k = floats[:, TOP_N_SIGMA], ints[:, TOP_K]
-    typical_p, top_p, xtc = floats[:, TYPICAL_P], floats[:, TOP_P], floats[:, XTC_PROBABILITY]
-    keep = min_p_mask(scaled, floats[:, MIN_P])
-    keep = cut(keep, top_n_sigma > 0.0, lambda _: top_n_sigma_mask(centred, top_n_sigma))
-    keep = cut(keep, top_k > 0, lambda keep: top_k_mask(jnp.where(keep, centred, -jnp.inf), top_k))
-    keep = cut(keep, typical_p < 1.0, lambda keep: typical_p_mask(weigh(keep), typical_p))
-    keep = cut(keep, top_p < 1.0, lambda keep: top_p_mask(weigh(keep), top_p))
-    keep = cut(
-        keep, xtc > 0.0, lambda keep: xtc_mask(weigh(keep), xtc, floats[:, XTC_THRESHOLD], uniform[:, 1])
-    )  # fmt: skip
-    return draw(weigh(keep), uniform[:, 0])
+def _cut(feature: Feature, left: Candidates, rows: SamplingRows) -> Candidates:
+    """The candidates less what a cut takes; a row for which it is off loses nothing in either branch."""
+    columns = [jnp.asarray(values_of(column.name, rows)) for column in feature.columns]
+    is_wanted = columns[0] != value_when_off(feature.columns[0].name)
+    kept: jax.Array = lax.cond(
+        jnp.any(is_wanted), lambda: CUTS[feature.name](left, *columns), lambda: jnp.ones_like(left.keep)
+    )
+    return left._replace(keep=left.keep & kept)

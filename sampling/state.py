@@ -9,15 +9,8 @@ import jax.numpy as jnp
 
 from sampling.host.rows import USES, SamplingRows
 from sampling.host.usage import BITS
-from sampling.logprobs import LOGPROBS
-from sampling.processors.allowed_tokens import ALLOWED_TOKENS
-from sampling.processors.bad_words import BAD_WORDS
-from sampling.processors.dry import DRY
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape
-from sampling.processors.history import HISTORY
-from sampling.processors.logit_bias import LOGIT_BIAS, Biases
-from sampling.processors.min_tokens import MIN_TOKENS_FEATURE
-from sampling.processors.penalties import PENALTIES, SeenTokens
+from sampling.processors.feature import Admission, Allocate, FeatureStates, StateShape
+from sampling.registry import STATEFUL
 
 
 class Slots(NamedTuple):
@@ -30,44 +23,23 @@ class Slots(NamedTuple):
         return cls(last_token=jnp.zeros(num_slots, jnp.int32))
 
 
-class FeatureStates(NamedTuple):
-    """What features keep of the requests that use them, by slot; of other slots anything.
+def allocate_states(shape: StateShape, allocate: Allocate) -> FeatureStates:
+    """The states of all features that keep something.
 
-    The fields have the names of `FEATURES`, which are those of sampling/host/usage.py.
-    """
-
-    history: jax.Array
-    allowed_tokens: jax.Array
-    logit_bias: Biases
-    min_tokens: jax.Array
-    bad_words: jax.Array
-    penalties: SeenTokens
-    dry: jax.Array
-    logprobs: jax.Array
-
-    @classmethod
-    def allocate(cls, shape: StateShape, allocate: Allocate) -> FeatureStates:
-        """Args:
+    Args:
         allocate: makes an array; its content need not be anything.
-        """
-        return cls(**{name: feature.allocate(shape, allocate) for name, feature in FEATURES.items()})
+    """
+    return {name: feature.allocate(shape, allocate) for name, feature in STATEFUL.items()}
 
 
-FEATURES: dict[str, Feature[Any, Any]] = {
-    "history": HISTORY,
-    "allowed_tokens": ALLOWED_TOKENS,
-    "logit_bias": LOGIT_BIAS,
-    "min_tokens": MIN_TOKENS_FEATURE,
-    "bad_words": BAD_WORDS,
-    "penalties": PENALTIES,
-    "dry": DRY,
-    "logprobs": LOGPROBS,
-}
+def update_states(states: FeatureStates, rows: SamplingRows, tokens: jax.Array) -> FeatureStates:
+    """The states after a step's tokens, int32[num_rows]."""
+    return {name: feature.update(states[name], rows, tokens, uses(rows, name)) for name, feature in STATEFUL.items()}
 
 
 def row_of(name: str, admission: Admission, shape: StateShape) -> Any:
     """What a feature writes into the slot of an admitted request, as numpy arrays."""
-    return FEATURES[name].row(admission, shape)
+    return STATEFUL[name].row(admission, shape)
 
 
 def write_row(state: Any, slot: jax.Array, row: Any) -> Any:

@@ -33,7 +33,8 @@ from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params
 from sampling.host.rows import POSITION, SEED_LOW, Level, SamplingRows
 from sampling.logprobs import NUM_COLUMNS, TOKEN
-from sampling.state import FeatureStates, Slots
+from sampling.processors.feature import FeatureStates
+from sampling.state import Slots
 
 VOCAB_SIZE = 49152
 STEP_SECONDS = 0.005

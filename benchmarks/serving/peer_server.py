@@ -1,4 +1,4 @@
-"""Starts the servers that are compared on one machine, and stops each while another one is measured."""
+"""Servers that are compared on one machine: how each is started, and how one sleeps while another is measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.serving.processor import Disturbance
+from benchmarks.serving.processor import Disturbance, time_of
 from benchmarks.serving.resident_memory import ResidentMemory
-from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server, served_model
+from benchmarks.serving.server_process import ROOT, ServerFailed, eagre_command, free_port, running_server, served_model
 
 FIRST_PROMPT = list(range(1000, 1008))  # token ids
 FIRST_TOKEN_TIMEOUT = 600.0  # seconds
-MAX_SLOT_TOKENS = 1536  # tokens of prompt and output of one request to llama.cpp
+MAX_SLOT_TOKENS = 1536  # of llama.cpp: prompt and output of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Peer:
     name: str
     command: Callable[[int], list[str]]  # makes the command line for a port
     readiness: str  # the path that answers 200 once the server takes requests
+    folder: Path = ROOT  # where the command runs
 
 
 def eagre(model: Path, arguments: Sequence[str]) -> Peer:
@@ -37,7 +38,7 @@ def eagre(model: Path, arguments: Sequence[str]) -> Peer:
 
 
 def llama_cpp(executable: str, model: Path, num_slots: int, arguments: Sequence[str]) -> Peer:
-    """The server of llama.cpp. It decodes `num_slots` requests at once, each with its own part of the KV cache."""
+    """llama.cpp's server; `num_slots` requests are decoded at once, each with its own part of the KV cache."""
     num_threads = str(num_processors())
     options = ["--threads", num_threads, "--threads-batch", num_threads]
     options += ["--parallel", str(num_slots), "--ctx-size", str(num_slots * MAX_SLOT_TOKENS), "--no-kv-unified"]
@@ -51,7 +52,7 @@ def llama_cpp(executable: str, model: Path, num_slots: int, arguments: Sequence[
 
 
 def num_processors() -> int:
-    """The number of processors that this process and its children may use."""
+    """How many this process, and so whatever it starts, may run on."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     else:
@@ -60,12 +61,13 @@ def num_processors() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PeerServer:
-    """A started server that is stopped unless it is `awake`."""
+    """A server that runs, asleep unless it is `awake`."""
 
     name: str
     url: str
     model: str  # its name for clients
     pid: int
+    ready_after: float  # seconds from the start of the process to its readiness
     cold_start: float  # seconds from the start of the process to its first token
     others_at_start: float | None  # share of the processors that other processes used in that time, 0 to 1
     memory_at_start: ResidentMemory | None
@@ -73,6 +75,11 @@ class PeerServer:
     @property
     def memory(self) -> ResidentMemory | None:
         return ResidentMemory.of(self.pid)
+
+    @property
+    def processor_time(self) -> float | None:
+        """Processor seconds since its start, of all its threads; None where nobody tells."""
+        return time_of(self.pid)
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
@@ -86,14 +93,15 @@ class PeerServer:
 
 @contextlib.contextmanager
 def started_peer(peer: Peer) -> Iterator[PeerServer]:
-    """Runs the server until the block ends. When the block begins, it has computed one token and is stopped.
+    """Runs the server until the block ends; it has computed one token, and sleeps.
 
     Raises:
-        ServerFailed: the server did not become ready, or its first answer is wrong.
+        ServerFailed: it did not become ready, or its first answer is wrong.
     """
     port = free_port()
     disturbance = Disturbance()
-    with running_server(peer.command(port), f"http://127.0.0.1:{port}", peer.readiness) as running:
+    with running_server(peer.command(port), f"http://127.0.0.1:{port}", peer.readiness, peer.folder) as running:
+        ready_after = time.perf_counter() - running.started
         model = served_model(running.url)
         compute_one_token(running.url, model)
         cold_start = time.perf_counter() - running.started
@@ -102,6 +110,7 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
             url=running.url,
             model=model,
             pid=running.pid,
+            ready_after=ready_after,
             cold_start=cold_start,
             others_at_start=disturbance.share(),
             memory_at_start=ResidentMemory.of(running.pid),
@@ -110,15 +119,14 @@ def started_peer(peer: Peer) -> Iterator[PeerServer]:
         try:
             yield server
         finally:
-            os.kill(running.pid, signal.SIGCONT)  # or it would not get the signal to end
+            os.kill(running.pid, signal.SIGCONT)  # or it would not hear that it is to end
 
 
 def compute_one_token(url: str, model: str) -> None:
-    """Lets the server compute one token.
-
+    """
     Raises:
-        ServerFailed: the server did not compute one token for exactly the given prompt.
-        OSError: the server did not answer.
+        ServerFailed: the server did not compute one token after exactly the tokens that it was given.
+        OSError: it did not answer.
     """
     body = {"model": model, "prompt": FIRST_PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
     request = urllib.request.Request(

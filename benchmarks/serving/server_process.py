@@ -1,4 +1,4 @@
-"""Starts a server in its own process, asks it, and stops it."""
+"""A server in a process of its own, for a benchmark to start, to ask and to stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 ROOT = Path(__file__).parents[2]
-EAGRE = "import sys; from server.command.cli import main; sys.exit(main())"  # needs no installed console script
+EAGRE = "import sys; from server.command.cli import main; sys.exit(main())"  # the console script, installed or not
 READY_TIMEOUT = 900.0  # seconds; the first start fetches the model and compiles every shape
 STOP_TIMEOUT = 30.0
 POLL_INTERVAL = 0.05
@@ -27,10 +27,10 @@ class ServerFailed(RuntimeError):
 
 
 def get(url: str, timeout: float = 5.0) -> bytes:
-    """The body of an answer with status 200.
+    """The body of a 200 answer.
 
     Raises:
-        OSError: there was no such answer; the errors of urllib are of this type.
+        OSError: there was no such answer; urllib's errors are of this kind.
     """
     with urllib.request.urlopen(url, timeout=timeout) as response:
         body: bytes = response.read()
@@ -47,18 +47,18 @@ def free_port() -> int:
 class RunningServer(NamedTuple):
     url: str
     pid: int
-    started: float  # seconds of time.perf_counter, just before the process was started
+    started: float  # time.perf_counter, before there was a process
 
 
 def eagre_command(port: int, arguments: Sequence[str]) -> list[str]:
-    """The command line of `eagre serve`, without a log line for each request."""
+    """`eagre serve`, without a line for each request: it keeps the tables readable."""
     serve = [sys.executable, "-c", EAGRE, "serve", "--host", "127.0.0.1", "--port", str(port)]
     return [*serve, "--log-level", "warning", *arguments]
 
 
 @contextlib.contextmanager
 def started_server(arguments: Sequence[str]) -> Iterator[str]:
-    """Runs `eagre serve` with `arguments` on a free port until the block ends; yields its URL.
+    """Runs `eagre serve` with `arguments` on a free port until the block ends; its URL.
 
     Raises:
         ServerFailed: as in running_server.
@@ -70,8 +70,10 @@ def started_server(arguments: Sequence[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def running_server(command: Sequence[str], url: str, readiness: str = "/readiness") -> Iterator[RunningServer]:
-    """Runs `command` until the block ends; the block begins when the server at `url` is ready.
+def running_server(
+    command: Sequence[str], url: str, readiness: str = "/readiness", folder: Path = ROOT
+) -> Iterator[RunningServer]:
+    """Runs `command` in `folder` until the block ends; enters the block when the server at `url` says it is ready.
 
     Args:
         readiness: the path that answers 200 once the server is ready.
@@ -80,7 +82,7 @@ def running_server(command: Sequence[str], url: str, readiness: str = "/readines
         ServerFailed: the server ended before it was ready, or took longer than READY_TIMEOUT.
     """
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     try:
         deadline = time.monotonic() + READY_TIMEOUT
         while not is_ready(url + readiness):

@@ -33,7 +33,7 @@ from sampling.host.usage import used_features
 from sampling.logprobs import TOKEN
 from sampling.processors.feature import Admission, StateShape
 from sampling.sampler import sample, sample_full
-from sampling.state import FEATURES, FeatureStates, Slots, row_of, write_row
+from sampling.state import Slots, allocate_states, row_of, write_row
 
 Tree = TypeVar("Tree")
 
@@ -57,7 +57,7 @@ class DeviceRunner:
         self._kv = layout.allocate(empty=bodies.empty)
         self._slots = Slots.zeros(buffer.num_slots)
         self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
-        self._states = FeatureStates.allocate(self._state_shape, bodies.empty)
+        self._states = allocate_states(self._state_shape, bodies.empty)
         # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
@@ -74,7 +74,7 @@ class DeviceRunner:
                     lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
             lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
             self._no_masks[num_rows] = jax.device_put(self._masks_of(num_rows))
-        for name in FEATURES:
+        for name in self._states:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
         self._programs.compile(lowerings, progress)
@@ -102,7 +102,7 @@ class DeviceRunner:
         nothing = Admission(_ANY_PARAMS, np.zeros(1, np.int32), 1, frozenset())
         row = row_of(name, nothing, self._state_shape)
         program = jax.jit(write_row, donate_argnums=0)
-        return program.lower(*map(_abstract, (getattr(self._states, name), np.int32(0), row)))
+        return program.lower(*map(_abstract, (self._states[name], np.int32(0), row)))
 
     @property
     def _forward_prompt(self) -> Callable[..., Any]:
@@ -206,8 +206,8 @@ class DeviceRunner:
         admission = Admission(request.params, token_ids, request.num_prompt_tokens, request.stop_ids)
         for name in used_features(request.params):
             row = row_of(name, admission, self._state_shape)
-            state = self._programs["write", name](getattr(self._states, name), np.int32(request.slot), row)
-            self._states = self._states._replace(**{name: state})
+            state = self._programs["write", name](self._states[name], np.int32(request.slot), row)
+            self._states = {**self._states, name: state}
 
     def result(self, pending: PendingStep) -> StepResult:
         """Waits for the tokens of the step, without holding the interpreter lock."""

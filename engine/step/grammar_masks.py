@@ -8,7 +8,9 @@ from engine.schedule.request import Request, RequestStatus
 from engine.step.runner import PendingStep
 from sampling.host.grammar import GrammarError
 from sampling.host.packed import pack_words
-from sampling.host.rows import MIN_TOKENS
+from sampling.host.rows import INT_COLUMNS
+
+_MIN_TOKENS = INT_COLUMNS["min_tokens"]
 
 
 def allocate_masks(num_rows: int, num_words: int) -> np.ndarray:
@@ -44,5 +46,5 @@ def fill_masks(pending: PendingStep, masks: np.ndarray) -> list[tuple[Request, s
             failures.append((request, str(error)))
             continue
         if request.params.min_tokens and not (masks[row] & ~pack_words(list(request.stop_ids), masks.shape[1])).any():
-            ints[row, MIN_TOKENS] = 0
+            ints[row, _MIN_TOKENS] = 0
     return failures

@@ -17,8 +17,9 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
 from engine.step.batch import FROM_DEVICE, StepBatch
 from engine.step.shapes import ShapeTable, StepShape
+from sampling.host.features import GRAMMAR
 from sampling.host.rows import POSITION, USES, Level, SamplingRows
-from sampling.host.usage import BITS, GRAMMAR
+from sampling.host.usage import BITS
 
 
 class ScoredTile(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 MAX_STOP_TOKEN_IDS = 64
 MAX_EOS_TOKEN_IDS = 64  # of a model
@@ -23,24 +25,35 @@ MAX_INT32 = 2**31 - 1
 MAX_SEED = 2**63 - 1
 
 
-_RANGES: Mapping[str, tuple[float, float | None]] = {  # inclusive; None: no limit of its own
-    "max_tokens": (1, None),
-    "temperature": (0.0, 2.0),
-    "min_p": (0.0, 1.0),
-    "top_n_sigma": (0.0, MAX_TOP_N_SIGMA),
-    "presence_penalty": (-MAX_PENALTY, MAX_PENALTY),
-    "frequency_penalty": (-MAX_PENALTY, MAX_PENALTY),
-    "dry_multiplier": (0.0, MAX_DRY_MULTIPLIER),
-    "dry_base": (1.0, MAX_DRY_BASE),
-    "dry_allowed_length": (1, MAX_INT32),
-    "dry_penalty_last_n": (-1, MAX_INT32),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0),
-    "min_tokens": (0, None),
-}
-_ABOVE_ZERO: Mapping[str, float] = {"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": MAX_REPETITION_PENALTY}
-_WHOLE = ("max_tokens", "top_k", "dry_allowed_length", "dry_penalty_last_n", "min_tokens")
-_WHOLE_OR_NONE = ("seed", "logprobs", "prompt_logprobs")
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Limits of a number, both inclusive; None: it has no upper limit of its own."""
+
+    lowest: float
+    highest: float | None = None
+
+    def allows(self, value: float) -> bool:
+        return self.lowest <= value < math.inf and (self.highest is None or value <= self.highest)
+
+    def __str__(self) -> str:
+        lowest = f"{self.lowest:g}"
+        return f"at least {lowest}" if self.highest is None else f"from {lowest} to {self.highest:.10g}"
+
+
+@dataclass(frozen=True, slots=True)
+class AboveZero:
+    """Limits of a number that is positive; the highest value is inclusive."""
+
+    highest: float
+
+    def allows(self, value: float) -> bool:
+        return 0.0 < value <= self.highest
+
+    def __str__(self) -> str:
+        return f"above 0 and at most {self.highest:g}"
+
+
+Limits: TypeAlias = Between | AboveZero
 
 
 class InvalidParameter(ValueError):
@@ -55,6 +68,7 @@ class InvalidParameter(ValueError):
 class SamplingParams:
     """Frozen and checked at construction, so that everything behind the edge may trust it.
 
+    The annotation of a number states its type and its limits; the wire takes the type from here.
     Whether token ids are of the vocabulary is for `check_token_ids`, which knows its size.
 
     Raises:
@@ -62,46 +76,47 @@ class SamplingParams:
             the value and the limit.
     """
 
-    max_tokens: int = 16
-    temperature: float = 1.0  # 0 is greedy
+    max_tokens: Annotated[int, Between(1)] = 16
+    temperature: Annotated[float, Between(0.0, 2.0)] = 1.0  # 0 is greedy
+    top_p: Annotated[float, AboveZero(1.0)] = 1.0  # 1 keeps the whole distribution
     top_k: int = 0  # 0 keeps the whole vocabulary
-    top_p: float = 1.0  # 1 keeps the whole distribution
-    min_p: float = 0.0  # relative to the most probable token's probability
-    typical_p: float = 1.0  # 1 keeps the whole distribution
-    top_n_sigma: float = 0.0  # standard deviations below the best logit; 0 keeps the whole vocabulary
-    presence_penalty: float = 0.0  # of logits of tokens in the output
-    frequency_penalty: float = 0.0  # for each time a token is in the output
-    repetition_penalty: float = 1.0  # divides (or, of negative ones, multiplies) logits of tokens in prompt or output
-    dry_multiplier: float = 0.0  # 0 is off
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2  # tokens that may repeat for nothing
-    dry_penalty_last_n: int = -1  # tokens looked back at; -1: all
+    min_p: Annotated[float, Between(0.0, 1.0)] = 0.0  # relative to the most probable token's probability
+    typical_p: Annotated[float, AboveZero(1.0)] = 1.0  # 1 keeps the whole distribution
+    # Standard deviations below the best logit; 0 keeps the whole vocabulary.
+    top_n_sigma: Annotated[float, Between(0.0, MAX_TOP_N_SIGMA)] = 0.0
+    # Taken from the logits of tokens that are in the output.
+    presence_penalty: Annotated[float, Between(-MAX_PENALTY, MAX_PENALTY)] = 0.0
+    # Taken once for each time that a token is in the output.
+    frequency_penalty: Annotated[float, Between(-MAX_PENALTY, MAX_PENALTY)] = 0.0
+    # Divides positive logits of tokens in the prompt or the output, and multiplies negative ones.
+    repetition_penalty: Annotated[float, AboveZero(MAX_REPETITION_PENALTY)] = 1.0
+    dry_multiplier: Annotated[float, Between(0.0, MAX_DRY_MULTIPLIER)] = 0.0  # 0 is off
+    dry_base: Annotated[float, Between(1.0, MAX_DRY_BASE)] = 1.75
+    dry_allowed_length: Annotated[int, Between(1, MAX_INT32)] = 2  # tokens that may repeat without a penalty
+    dry_penalty_last_n: Annotated[int, Between(-1, MAX_INT32)] = -1  # tokens looked back at; -1: all
     dry_breaker_ids: tuple[int, ...] = ()  # tokens that no repeated sequence reaches across
-    xtc_probability: float = 0.0  # of leaving the top choices out; 0 is off
-    xtc_threshold: float = 0.1  # probability from which on a token is a top choice
-    min_tokens: int = 0  # no token that ends the request is sampled before
+    xtc_probability: Annotated[float, Between(0.0, 1.0)] = 0.0  # of leaving the top choices out; 0 is off
+    xtc_threshold: Annotated[float, Between(0.0, 1.0)] = 0.1  # probability from which on a token is a top choice
+    min_tokens: Annotated[int, Between(0)] = 0  # no token that ends the request is sampled before
     seed: int | None = None  # None: the engine picks one
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # None: all
     bad_words: tuple[tuple[int, ...], ...] = ()  # sequences of token ids that the output shall not have
-    logprobs: int | None = None  # how many alternatives beside each token's own; None: not even that
-    prompt_logprobs: int | None = None  # likewise, of the prompt's tokens
+    # How many alternatives are wanted beside each token's own log probability; None: not even that one.
+    logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None
+    prompt_logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None  # likewise, of the prompt's tokens
     logprob_token_ids: tuple[int, ...] = ()  # tokens whose logprobs are wanted wherever a token is sampled
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, (lowest, highest) in _RANGES.items():
-            self._check_range(name, lowest, highest)
+        self._check_limits(_BETWEEN)
         if self.top_k < -1:
             raise InvalidParameter(
                 "top_k", f"top_k is {self.top_k}; it must be positive, or 0 or -1 for the whole vocabulary"
             )
-        for name, most in _ABOVE_ZERO.items():
-            value = getattr(self, name)
-            if not 0.0 < value <= most:
-                raise InvalidParameter(name, f"{name} is {value}; it must be above 0 and at most {most:g}")
+        self._check_limits(_ABOVE_ZERO)
         if self.min_tokens > self.max_tokens:
             raise InvalidParameter(
                 "min_tokens", f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}"
@@ -128,9 +143,7 @@ class SamplingParams:
                     "bad_words",
                     f"bad_words has an entry of {len(word)} tokens; each must have from 1 to {MAX_BAD_WORD_TOKENS}",
                 )
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                self._check_range(name, 0, MAX_LOGPROBS)
+        self._check_limits(_OPTIONAL)
         if self.logprob_token_ids and self.logprobs is None:
             raise InvalidParameter(
                 "logprob_token_ids", "logprob_token_ids is given and logprobs is not; it needs logprobs, 0 at least"
@@ -138,15 +151,11 @@ class SamplingParams:
 
     def _check_types(self) -> None:
         """A wrong one would be found where nothing may fail any more: in the engine's thread."""
-        for name in (*_RANGES, *_ABOVE_ZERO, "top_k", *_WHOLE_OR_NONE):
+        for name, kinds in _KINDS.items():
             value = getattr(self, name)
-            if value is None and name in _WHOLE_OR_NONE:
-                continue
-            is_whole = name in _WHOLE or name in _WHOLE_OR_NONE
-            if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float):
-                raise InvalidParameter(
-                    name, f"{name} is {value!r}; it must be {'an integer' if is_whole else 'a number'}"
-                )
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                wanted = "an integer" if NUMBERS[name].is_whole else "a number"
+                raise InvalidParameter(name, f"{name} is {value!r}; it must be {wanted}")
 
     def check_token_ids(self, vocab_size: int) -> None:
         """
@@ -164,17 +173,51 @@ class SamplingParams:
         for name, token_ids in named.items():
             _check_token_ids(name, token_ids, vocab_size)
 
-    def _check_range(self, name: str, lowest: float, highest: float | None) -> None:
-        value = getattr(self, name)
-        if lowest <= value < math.inf and (highest is None or value <= highest):
-            return
-        wanted = f"at least {lowest:g}" if highest is None else f"from {lowest:g} to {highest:.10g}"
-        raise InvalidParameter(name, f"{name} is {value}; it must be {wanted}")
+    def _check_limits(self, limits_by_name: Mapping[str, Limits]) -> None:
+        for name, limits in limits_by_name.items():
+            value = getattr(self, name)
+            if value is not None and not limits.allows(value):
+                raise InvalidParameter(name, f"{name} is {value}; it must be {limits}")
 
     def _check_length(self, name: str, most: int) -> None:
         count = len(getattr(self, name))
         if count > most:
             raise InvalidParameter(name, f"{name} has {count} entries; at most {most} are allowed")
+
+
+class Number(NamedTuple):
+    """What a field of SamplingParams that holds a number may be, as its annotation says it."""
+
+    is_whole: bool
+    is_optional: bool
+    limits: Limits | None
+
+
+def _numbers() -> Iterator[tuple[str, Number]]:
+    for name, hint in get_type_hints(SamplingParams, include_extras=True).items():
+        is_optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+        kind = next(arg for arg in get_args(hint) if arg is not NoneType) if is_optional else hint
+        limits = None
+        if get_origin(kind) is Annotated:
+            kind, limits = get_args(kind)
+        if kind in (int, float):
+            yield name, Number(kind is int, is_optional, limits)
+
+
+def _limits(kind: type[Limits], *, of_optional: bool = False) -> dict[str, Limits]:
+    return {
+        name: number.limits
+        for name, number in NUMBERS.items()
+        if isinstance(number.limits, kind) and number.is_optional is of_optional
+    }
+
+
+NUMBERS: Mapping[str, Number] = dict(_numbers())  # in the order of the fields
+_KINDS = {
+    name: (int, *(() if number.is_whole else (float,)), *((NoneType,) if number.is_optional else ()))
+    for name, number in NUMBERS.items()
+}
+_BETWEEN, _ABOVE_ZERO, _OPTIONAL = _limits(Between), _limits(AboveZero), _limits(Between, of_optional=True)
 
 
 def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -1,30 +1,52 @@
 """The sampler's input for one step, packed so that a step carries few arrays.
 
 Calling a compiled program costs time per argument, so the columns of all rows travel in two
-arrays, one of integers and one of floats; the column names live here and nowhere else.
+arrays, one of integers and one of floats. What every row has stands in the first columns; behind
+it stand the parameters of the features, in the order of sampling/host/features.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sampling.host.params import MAX_INT32, SamplingParams
+from sampling.host.features import FEATURES, Column
+from sampling.host.params import NUMBERS, SamplingParams
 
-(
-    SLOT, POSITION, SEED_LOW, SEED_HIGH, TOP_K, USES, NUM_PROMPT_TOKENS, MIN_TOKENS, DRY_ALLOWED_LENGTH,
-    DRY_LAST_N, NUM_INTS,
-) = range(11)  # fmt: skip
-(
-    TEMPERATURE, TOP_P, MIN_P, TYPICAL_P, TOP_N_SIGMA, PRESENCE, FREQUENCY, REPETITION, DRY_MULTIPLIER, DRY_BASE,
-    XTC_PROBABILITY, XTC_THRESHOLD, NUM_FLOATS,
-) = range(13)  # fmt: skip
+_OWN_INTS = ("slot", "position", "seed_low", "seed_high", "uses", "num_prompt_tokens")
+SLOT, POSITION, SEED_LOW, SEED_HIGH, USES, NUM_PROMPT_TOKENS = range(len(_OWN_INTS))
+_OWN_FLOATS = ("temperature",)
+TEMPERATURE = 0
 
-# What is positive stays so on the device, where less than this is 0: a share of 0 would keep no token at all, 0
-# standard deviations all of them, and 0 times infinity, which is what a ban or a long repetition may come to, is NaN.
-SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)
+_COLUMNS = [column for feature in FEATURES for column in feature.columns]
+_WHOLE = [column for column in _COLUMNS if NUMBERS[column.name].is_whole]
+_REAL = [column for column in _COLUMNS if not NUMBERS[column.name].is_whole]
+
+
+def _reader(columns: Sequence[Column]) -> Callable[[SamplingParams], list[Any]]:
+    """What makes the columns of a request's parameters."""
+    read = attrgetter(*(column.name for column in columns))
+    conversions = [(index, column.convert) for index, column in enumerate(columns) if column.convert is not None]
+
+    def values(params: SamplingParams) -> list[Any]:
+        converted = list(read(params))
+        for index, convert in conversions:
+            converted[index] = convert(converted[index])
+        return converted
+
+    return values
+
+
+_WHOLE_VALUES, _REAL_VALUES = _reader(_WHOLE), _reader(_REAL)
+
+# The index of each column in its array.
+INT_COLUMNS = {name: index for index, name in enumerate((*_OWN_INTS, *(column.name for column in _WHOLE)))}
+FLOAT_COLUMNS = {name: index for index, name in enumerate((*_OWN_FLOATS, *(column.name for column in _REAL)))}
+NUM_INTS, NUM_FLOATS = len(INT_COLUMNS), len(FLOAT_COLUMNS)
 
 # In the sampler's output, in the place of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
 # and `vocab_size + NOTHING_LEFT` where the request allows no token at all.
@@ -49,10 +71,10 @@ class SamplingRows(NamedTuple):
     @classmethod
     def padding(cls, num_rows: int, num_slots: int) -> SamplingRows:
         """Rows that sample nothing: their slot is `num_slots`, which every scatter drops."""
-        ints = np.zeros((num_rows, NUM_INTS), np.int32)
+        ints, floats = np.zeros((num_rows, NUM_INTS), np.int32), np.zeros((num_rows, NUM_FLOATS), np.float32)
         ints[:, SLOT] = num_slots
-        floats = np.zeros((num_rows, NUM_FLOATS), np.float32)
-        floats[:, [TOP_P, TYPICAL_P, REPETITION, DRY_BASE]] = 1.0
+        ints[:, len(_OWN_INTS) :] = _OFF_INTS
+        floats[:, len(_OWN_FLOATS) :] = _OFF_FLOATS
         return cls(ints, floats)
 
     def set(self, row: int, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int, uses: int) -> None:
@@ -65,26 +87,25 @@ class SamplingRows(NamedTuple):
         ints, floats = self.ints[row], self.floats[row]
         ints[SLOT] = slot
         ints[[SEED_LOW, SEED_HIGH]] = np.array([seed & (2**64 - 1)], np.uint64).view(np.int32)
-        ints[TOP_K] = min(max(params.top_k, 0), MAX_INT32)  # no vocabulary is as large
         ints[USES] = uses
         ints[NUM_PROMPT_TOKENS] = num_prompt_tokens
-        ints[MIN_TOKENS] = min(params.min_tokens, MAX_INT32)
-        ints[DRY_ALLOWED_LENGTH] = params.dry_allowed_length
-        ints[DRY_LAST_N] = MAX_INT32 if params.dry_penalty_last_n < 0 else params.dry_penalty_last_n
+        ints[len(_OWN_INTS) :] = _WHOLE_VALUES(params)
         floats[TEMPERATURE] = params.temperature
-        floats[TOP_P] = max(params.top_p, SMALLEST_POSITIVE)
-        floats[MIN_P] = params.min_p
-        floats[TYPICAL_P] = max(params.typical_p, SMALLEST_POSITIVE)
-        floats[TOP_N_SIGMA] = _stays_positive(params.top_n_sigma)
-        floats[PRESENCE] = params.presence_penalty
-        floats[FREQUENCY] = params.frequency_penalty
-        floats[REPETITION] = max(params.repetition_penalty, SMALLEST_POSITIVE)
-        floats[DRY_MULTIPLIER] = _stays_positive(params.dry_multiplier)
-        floats[DRY_BASE] = params.dry_base
-        floats[XTC_PROBABILITY] = params.xtc_probability
-        floats[XTC_THRESHOLD] = params.xtc_threshold
+        floats[len(_OWN_FLOATS) :] = _REAL_VALUES(params)
 
 
-def _stays_positive(value: float) -> float:
-    """0, which turns a feature off, stays 0."""
-    return max(value, SMALLEST_POSITIVE) if value > 0.0 else 0.0
+# A padding row asks for what a request asks for that says nothing.
+_OFF_INTS = np.array(_WHOLE_VALUES(SamplingParams()), np.int32)
+_OFF_FLOATS = np.array(_REAL_VALUES(SamplingParams()), np.float32)
+
+
+def values_of(name: str, rows: SamplingRows) -> np.ndarray:
+    """The column of a parameter, [num_rows]."""
+    return rows.ints[:, INT_COLUMNS[name]] if name in INT_COLUMNS else rows.floats[:, FLOAT_COLUMNS[name]]
+
+
+def value_when_off(name: str) -> int | float:
+    """What the column of a parameter holds for a request that says nothing."""
+    if name in INT_COLUMNS:
+        return int(_OFF_INTS[INT_COLUMNS[name] - len(_OWN_INTS)])
+    return float(_OFF_FLOATS[FLOAT_COLUMNS[name] - len(_OWN_FLOATS)])

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.host.rows import SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots, pack, unpack
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots, pack, unpack
 
 
 class AllowedTokens(Feature[jax.Array, np.ndarray]):
@@ -19,8 +18,8 @@ class AllowedTokens(Feature[jax.Array, np.ndarray]):
     def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         return pack(np.array(admission.params.allowed_token_ids, np.int64), shape)
 
-    def apply(self, logits: jax.Array, state: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
-        words = at_slots(state, jnp.asarray(rows.ints)[:, SLOT])
+    def apply(self, logits: jax.Array, state: jax.Array, step: StepInput, uses: jax.Array) -> jax.Array:
+        words = at_slots(state, step.slots)
         return jnp.where(uses[:, None] & ~unpack(words, logits.shape[-1]), -jnp.inf, logits)
 
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots
 
 ANY = -1  # in the place of a token: before a short sequence, and everywhere where there is none
 _NOT_OUTPUT = -2  # matches no token
@@ -29,11 +29,9 @@ class BadWords(Feature[jax.Array, np.ndarray]):
             words[index, -len(word) :] = word
         return words
 
-    def apply(
-        self, logits: jax.Array, state: jax.Array, history: jax.Array, rows: SamplingRows, uses: jax.Array
-    ) -> jax.Array:
-        ints = jnp.asarray(rows.ints)
-        words, tokens = at_slots(state, ints[:, SLOT]), at_slots(history, ints[:, SLOT])
+    def apply(self, logits: jax.Array, state: jax.Array, step: StepInput, uses: jax.Array) -> jax.Array:
+        ints = jnp.asarray(step.rows.ints)
+        words, tokens = at_slots(state, step.slots), at_slots(step.states["history"], step.slots)
         positions = ints[:, POSITION, None] + jnp.arange(1 - MAX_BAD_WORD_TOKENS, 0)
         tail = jnp.take_along_axis(tokens, jnp.maximum(positions, 0), axis=1)
         tail = jnp.where(positions >= ints[:, NUM_PROMPT_TOKENS, None], tail, _NOT_OUTPUT)

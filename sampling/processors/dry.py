@@ -13,8 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sampling.host.rows import DRY_ALLOWED_LENGTH, DRY_BASE, DRY_LAST_N, DRY_MULTIPLIER, POSITION, SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots, column, pack, unpack
+from sampling.host.rows import POSITION, SamplingRows
+from sampling.processors.feature import (
+    Admission,
+    Allocate,
+    Feature,
+    StateShape,
+    StepInput,
+    at_slots,
+    column,
+    pack,
+    unpack,
+)
 
 MAX_DRY_PENALTY = 1e30  # finite: where everything else is banned, such a token still is better than none
 
@@ -28,14 +38,12 @@ class Dry(Feature[jax.Array, np.ndarray]):
     def row(self, admission: Admission, shape: StateShape) -> np.ndarray:
         return pack(np.array(admission.params.dry_breaker_ids, np.int64), shape)
 
-    def apply(
-        self, logits: jax.Array, state: jax.Array, history: jax.Array, rows: SamplingRows, uses: jax.Array
-    ) -> jax.Array:
-        slots = jnp.asarray(rows.ints)[:, SLOT]
-        is_breaker = unpack(at_slots(state, slots), logits.shape[-1])
-        lengths = _repeat_lengths(at_slots(history, slots), is_breaker, rows, uses)
-        excess = (lengths - column(rows, DRY_ALLOWED_LENGTH)).astype(jnp.float32)
-        penalty = column(rows, DRY_MULTIPLIER, floats=True) * column(rows, DRY_BASE, floats=True) ** excess
+    def apply(self, logits: jax.Array, state: jax.Array, step: StepInput, uses: jax.Array) -> jax.Array:
+        rows, history = step.rows, at_slots(step.states["history"], step.slots)
+        is_breaker = unpack(at_slots(state, step.slots), logits.shape[-1])
+        lengths = _repeat_lengths(history, is_breaker, rows, uses)
+        excess = (lengths - column(rows, "dry_allowed_length")).astype(jnp.float32)
+        penalty = column(rows, "dry_multiplier") * column(rows, "dry_base") ** excess
         is_repeat = (lengths > 0) & (excess >= 0) & ~is_breaker & uses[:, None]
         return jnp.where(is_repeat, logits - jnp.minimum(penalty, MAX_DRY_PENALTY), logits)
 
@@ -51,8 +59,8 @@ def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows
     """
     num_rows, num_places = tokens.shape
     place, row = jnp.arange(num_places), jnp.arange(num_rows)[:, None]
-    end = column(rows, POSITION)  # tokens that are known
-    first = jnp.maximum(end - column(rows, DRY_LAST_N), 0)
+    end = jnp.asarray(rows.ints)[:, POSITION, None]  # tokens that are known
+    first = jnp.maximum(end - column(rows, "dry_penalty_last_n"), 0)
 
     def compare(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         back, alive, lengths = carry

@@ -1,15 +1,15 @@
-"""What the sampling features with state of their own have in common.
+"""What the sampling features have in common that change logits or keep something.
 
 Such a feature is one file: what it keeps for each slot on the device, what is written there when
-a request gets a slot, and a pure function over logits. Which requests use it is in
-sampling/host/usage.py. One that does not costs nothing: nothing is written for it, and a step in which
-no row uses the feature leaves the function out.
+a request gets a slot, and pure functions. Its row in sampling/host/features.py says which requests
+use it. For any other request nothing is written, and a step in which no row uses the feature
+leaves its functions out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,17 @@ import numpy as np
 
 from sampling.host.packed import WORD_BITS, num_words_of, pack_words
 from sampling.host.params import SamplingParams
-from sampling.host.rows import SamplingRows
+from sampling.host.rows import SLOT, SamplingRows, values_of
 
 State = TypeVar("State")  # of all slots, on the device
 Row = TypeVar("Row")  # of one slot, on the host
 
 # Makes an array of a shape and a type; what it holds before a request is written there counts for nothing.
 Allocate = Callable[[tuple[int, ...], Any], jax.Array]
+
+
+# What features keep of the requests that use them, by slot; of other slots anything. By the features' names.
+FeatureStates: TypeAlias = Mapping[str, Any]
 
 
 class StateShape(NamedTuple):
@@ -52,11 +56,34 @@ class Admission(NamedTuple):
         return self.token_ids[self.num_prompt_tokens :]
 
 
+class StepInput(NamedTuple):
+    """What a step gives the features to read, beside the state of their own."""
+
+    rows: SamplingRows
+    states: FeatureStates
+    mask: jax.Array  # uint32[num_rows, num_words], what the grammars allow; of rows without one anything
+
+    @property
+    def slots(self) -> jax.Array:
+        """int32[num_rows]."""
+        return jnp.asarray(self.rows.ints)[:, SLOT]
+
+
 class Feature(Generic[State, Row]):
     """A feature, of which the methods say what it does.
 
-    Of a row that does not use it, `apply` returns the logits as they came.
+    A feature defines what it needs: `allocate` and `row` if it keeps something, `apply` if it
+    changes logits, `update` if a step changes what it keeps.
     """
+
+    @property
+    def keeps_state(self) -> bool:
+        return type(self).allocate is not Feature.allocate
+
+    @property
+    def is_updated(self) -> bool:
+        """Whether a step changes the state."""
+        return type(self).update is not Feature.update
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> State:
         """The arrays of all slots; their first dimension is the slot."""
@@ -65,6 +92,19 @@ class Feature(Generic[State, Row]):
     def row(self, admission: Admission, shape: StateShape) -> Row:
         """What an admitted request writes into its slot: numpy arrays, without the first dimension."""
         raise NotImplementedError
+
+    def apply(self, logits: jax.Array, state: State, step: StepInput, uses: jax.Array) -> jax.Array:
+        """The logits of the rows that use the feature changed, and of the others as they came.
+
+        Args:
+            logits: float32[num_rows, vocab_size]; -inf where banned.
+            uses: bool[num_rows].
+        """
+        raise NotImplementedError
+
+    def update(self, state: State, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> State:
+        """The state after the step's tokens, int32[num_rows]; unchanged in slots whose rows do not use the feature."""
+        return state
 
 
 def pack(token_ids: np.ndarray, shape: StateShape) -> np.ndarray:
@@ -78,9 +118,9 @@ def unpack(words: jax.Array, vocab_size: int) -> jax.Array:
     return bits.reshape(words.shape[0], -1)[:, :vocab_size] != 0
 
 
-def column(rows: SamplingRows, index: int, *, floats: bool = False) -> jax.Array:
-    """One column of the rows as [num_rows, 1], ready to meet logits."""
-    return jnp.asarray(rows.floats if floats else rows.ints)[:, index, None]
+def column(rows: SamplingRows, name: str) -> jax.Array:
+    """The column of a parameter as [num_rows, 1], ready to meet logits."""
+    return jnp.asarray(values_of(name, rows))[:, None]
 
 
 def at_slots(array: jax.Array, slots: jax.Array) -> jax.Array:

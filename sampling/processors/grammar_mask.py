@@ -5,7 +5,14 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from sampling.processors.feature import unpack
+from sampling.processors.feature import Feature, StepInput, unpack
+
+
+class GrammarMask(Feature[None, None]):
+    """It keeps nothing; the mask comes with the step."""
+
+    def apply(self, logits: jax.Array, state: None, step: StepInput, uses: jax.Array) -> jax.Array:
+        return apply_mask(logits, step.mask, uses)
 
 
 def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
@@ -16,3 +23,6 @@ def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array
         uses: bool[num_rows].
     """
     return jnp.where(uses[:, None] & ~unpack(mask, logits.shape[-1]), -jnp.inf, logits)
+
+
+GRAMMAR_MASK = GrammarMask()

@@ -21,7 +21,7 @@ class TokenHistory(Feature[jax.Array, np.ndarray]):
         tokens[: len(admission.token_ids)] = admission.token_ids
         return tokens
 
-    def append(self, state: jax.Array, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> jax.Array:
+    def update(self, state: jax.Array, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> jax.Array:
         """Puts each row's new token behind what is known; other rows, and padding, are dropped."""
         ints = jnp.asarray(rows.ints)
         slots = jnp.where(uses, ints[:, SLOT], state.shape[0])

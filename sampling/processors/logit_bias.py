@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.host.params import MAX_LOGIT_BIAS
-from sampling.host.rows import SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots
 
 
 class Biases(NamedTuple):
@@ -31,11 +30,10 @@ class LogitBias(Feature[Biases, Biases]):
         values[: len(biases)] = [bias for _, bias in biases]
         return Biases(token_ids, values)  # type: ignore[arg-type]  # numpy on its way to the device
 
-    def apply(self, logits: jax.Array, state: Biases, rows: SamplingRows, uses: jax.Array) -> jax.Array:
-        slots = jnp.asarray(rows.ints)[:, SLOT]
-        token_ids = jnp.where(uses[:, None], at_slots(state.token_ids, slots), logits.shape[-1])
+    def apply(self, logits: jax.Array, state: Biases, step: StepInput, uses: jax.Array) -> jax.Array:
+        token_ids = jnp.where(uses[:, None], at_slots(state.token_ids, step.slots), logits.shape[-1])
         row = jnp.arange(logits.shape[0])[:, None]
-        return logits.at[row, token_ids].add(at_slots(state.values, slots), mode="drop")
+        return logits.at[row, token_ids].add(at_slots(state.values, step.slots), mode="drop")
 
 
 LOGIT_BIAS = LogitBias()

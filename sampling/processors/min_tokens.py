@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.host.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
-from sampling.host.rows import MIN_TOKENS, NUM_PROMPT_TOKENS, POSITION, SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION
+from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots, column
 
 MAX_END_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # the request's own and the model's
 
@@ -24,11 +24,12 @@ class MinTokens(Feature[jax.Array, np.ndarray]):
         end_ids[: len(admission.stop_ids)] = sorted(admission.stop_ids)
         return end_ids
 
-    def apply(self, logits: jax.Array, state: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
-        ints = jnp.asarray(rows.ints)
-        is_short = uses & (ints[:, POSITION] - ints[:, NUM_PROMPT_TOKENS] < ints[:, MIN_TOKENS])
-        end_ids = jnp.where(is_short[:, None], at_slots(state, ints[:, SLOT]), logits.shape[-1])
+    def apply(self, logits: jax.Array, state: jax.Array, step: StepInput, uses: jax.Array) -> jax.Array:
+        ints = jnp.asarray(step.rows.ints)
+        num_output = ints[:, POSITION, None] - ints[:, NUM_PROMPT_TOKENS, None]
+        is_short = uses[:, None] & (num_output < column(step.rows, "min_tokens"))
+        end_ids = jnp.where(is_short, at_slots(state, step.slots), logits.shape[-1])
         return logits.at[jnp.arange(logits.shape[0])[:, None], end_ids].set(-jnp.inf, mode="drop")
 
 
-MIN_TOKENS_FEATURE = MinTokens()
+MIN_TOKENS = MinTokens()

@@ -13,8 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.host.rows import FREQUENCY, PRESENCE, REPETITION, SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots, column, pack, unpack
+from sampling.host.rows import SLOT, SamplingRows
+from sampling.processors.feature import (
+    Admission,
+    Allocate,
+    Feature,
+    StateShape,
+    StepInput,
+    at_slots,
+    column,
+    pack,
+    unpack,
+)
 
 
 class SeenTokens(NamedTuple):
@@ -34,19 +44,18 @@ class Penalties(Feature[SeenTokens, SeenTokens]):
         prompt = pack(admission.token_ids[: admission.num_prompt_tokens], shape)
         return SeenTokens(counts, prompt)  # type: ignore[arg-type]  # numpy on its way to the device
 
-    def apply(self, logits: jax.Array, state: SeenTokens, rows: SamplingRows, uses: jax.Array) -> jax.Array:
-        slots = jnp.asarray(rows.ints)[:, SLOT]
-        counts = at_slots(state.counts, slots)
+    def apply(self, logits: jax.Array, state: SeenTokens, step: StepInput, uses: jax.Array) -> jax.Array:
+        counts = at_slots(state.counts, step.slots)
         is_in_output = counts > 0
-        is_seen = is_in_output | unpack(at_slots(state.prompt, slots), logits.shape[-1])
-        repetition = column(rows, REPETITION, floats=True)
+        is_seen = is_in_output | unpack(at_slots(state.prompt, step.slots), logits.shape[-1])
+        repetition = column(step.rows, "repetition_penalty")
         penalised = jnp.where(logits > 0, logits / repetition, logits * repetition)
         penalised = jnp.where(is_seen, penalised, logits)
-        penalised -= column(rows, FREQUENCY, floats=True) * counts
-        penalised -= column(rows, PRESENCE, floats=True) * is_in_output
+        penalised -= column(step.rows, "frequency_penalty") * counts
+        penalised -= column(step.rows, "presence_penalty") * is_in_output
         return jnp.where(uses[:, None], penalised, logits)
 
-    def count(self, state: SeenTokens, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> SeenTokens:
+    def update(self, state: SeenTokens, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> SeenTokens:
         """Counts each row's new token."""
         slots = jnp.where(uses, jnp.asarray(rows.ints)[:, SLOT], state.counts.shape[0])
         return state._replace(counts=state.counts.at[slots, tokens].add(1, mode="drop"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, create_model
 
-from sampling.host.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, SamplingParams
+from sampling.host.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, NUMBERS, SamplingParams
 from server.wire.errors import shorten
 from server.wire.strict_model import StrictModel
 
@@ -70,37 +70,48 @@ def _minus_one_is_off(sigmas: float) -> float:
     return 0.0 if sigmas == -1.0 else sigmas
 
 
-class SamplingFields(StrictModel):
+def _fields_of_params() -> dict[str, Any]:
+    """A field for each parameter that is the same on all routes, in their order, in which errors are looked for.
+
+    A number has the type that its parameter has; what else there is `SamplingFields` overrides.
+    """
+    kinds = {name: int | None if number.is_whole else float | None for name, number in NUMBERS.items()}
+    return {
+        _WIRE_NAMES.get(field.name, field.name): (kinds.get(field.name, Any), None)
+        for field in fields(SamplingParams)
+        if field.name not in _OF_A_ROUTE
+    }
+
+
+_WIRE_NAMES = {"dry_breaker_ids": "dry_sequence_breakers"}
+_OF_A_ROUTE = ("max_tokens", "logprobs")  # each route has them in its own way
+
+if TYPE_CHECKING:
+
+    class _ParamFields(StrictModel):
+        """Of the fields that are made, those which the server itself reads."""
+
+        dry_multiplier: float | None = None
+        prompt_logprobs: int | None = None
+else:
+    _ParamFields = create_model("_ParamFields", __base__=StrictModel, **_fields_of_params())
+
+
+class SamplingFields(_ParamFields):
     """Parameters of the sampler that every generating route has. null means the default.
 
     Names and meanings are those of `SamplingParams`, which also checks the ranges; where a request
-    has text, the tokenizer makes the token ids of it (server/answering/prompts.py).
+    has text, the tokenizer makes the token ids of it (server/answering/prompts.py). The numbers
+    are taken from there; these are the fields that are no numbers, or not the same.
     """
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
     top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
     dry_sequence_breakers: Annotated[list[str], BeforeValidator(_as_breakers)] | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    min_tokens: int | None = None
-    seed: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     logit_bias: Annotated[list[tuple[int, float]], BeforeValidator(_as_biases)] | None = None
     allowed_token_ids: Annotated[list[int], AfterValidator(_without_repeats)] | None = None
     bad_words: Annotated[list[str], BeforeValidator(_as_bad_words)] | None = None
-    prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
 
     def given(self) -> dict[str, Any]:

@@ -11,6 +11,9 @@ import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
+from benchmarks.serving import rounds
+from tests.benchmarks.serving.stand_ins import Bench
+
 TOKENS_PER_CHUNK = 3
 NUM_CACHED_TOKENS = 5  # reported for every prompt
 TEXTLESS = 4  # the value of max_tokens that asks for tokens without text
@@ -122,3 +125,13 @@ async def stub() -> AsyncIterator[StubServer]:
     stub = StubServer()
     async with stub.server:
         yield stub
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """In the place of the servers that rounds start, of the loads on them, and of what others take meanwhile."""
+    bench = Bench()
+    monkeypatch.setattr(rounds, "started_peer", bench.started_peer)
+    monkeypatch.setattr(rounds, "measure_apart", bench.measure)
+    monkeypatch.setattr(rounds, "Disturbance", lambda: bench)
+    return bench

@@ -18,7 +18,7 @@ def native() -> str:
         pytest.skip(str(error))
 
 
-@pytest.fixture(params=BODIES, ids=lambda body: body.name)
+@pytest.fixture(scope="module", params=BODIES, ids=lambda body: body.name)
 def body(request: pytest.FixtureRequest) -> Body:
     """Runs a test with each body that can be had here."""
     try:

@@ -21,10 +21,11 @@ from engine.step.batch import FROM_DEVICE
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
+from sampling.host.features import GRAMMAR
 from sampling.host.packed import num_words_of
 from sampling.host.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
 from sampling.host.rows import SLOT as SAMPLING_SLOT
-from sampling.host.usage import BITS, GRAMMAR
+from sampling.host.usage import BITS
 
 VOCAB_SIZE = 40
 EOS = 0

@@ -11,16 +11,16 @@ import numpy as np
 
 from sampling.host.rows import POSITION, Level, SamplingRows
 from sampling.host.usage import used_features, uses_bits
-from sampling.processors.feature import Admission, StateShape, pack
+from sampling.processors.feature import Admission, FeatureStates, StateShape, StepInput, pack
+from sampling.registry import ON_DEVICE
 from sampling.sampler import SamplerBody, sample, sample_full
-from sampling.state import FEATURES, FeatureStates, Slots, row_of
+from sampling.state import Slots, allocate_states, row_of
 from sampling.state import uses as rows_that_use
 from tests.sampling.reference import Request
 
 NUM_SLOTS = 64
 MAX_MODEL_LEN = 128
 NUM_ROWS = 64  # of most batches, so that few programs compile
-NEEDS_HISTORY = ("bad_words", "dry")
 
 
 class Batch(NamedTuple):
@@ -49,11 +49,11 @@ def rubbish(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def states_of(requests: Sequence[Request], slots: Sequence[int], vocab_size: int) -> FeatureStates:
     """What is on the device when these requests have these slots."""
     shape = shape_of(vocab_size)
-    states = FeatureStates.allocate(shape, rubbish)  # type: ignore[arg-type]  # numpy on its way to the device
+    states = allocate_states(shape, rubbish)  # type: ignore[arg-type]  # numpy on its way to the device
     for request, slot in zip(requests, slots, strict=True):
         for name in used_features(request.params):
             row = row_of(name, admission_of(request), shape)
-            arrays, values = jax.tree.leaves(states._asdict()[name]), jax.tree.leaves(row)
+            arrays, values = jax.tree.leaves(states[name]), jax.tree.leaves(row)
             for array, value in zip(arrays, values, strict=True):
                 array[slot] = value
     return states
@@ -114,18 +114,13 @@ def _program(body: SamplerBody, level: Level) -> Any:
 
 def apply_alone(name: str, batch: Batch) -> np.ndarray:
     """The batch's logits after one feature and nothing else."""
-    return np.asarray(_feature(name)(batch.logits, batch.states, batch.rows))
+    return np.asarray(_feature(name)(batch.logits, StepInput(batch.rows, batch.states, batch.mask)))
 
 
 @cache
 def _feature(name: str) -> Any:
-    feature: Any = FEATURES[name]
-
-    def apply(logits: jax.Array, states: FeatureStates, rows: SamplingRows) -> jax.Array:
-        state, is_used = states._asdict()[name], rows_that_use(rows, name)
-        if name in NEEDS_HISTORY:
-            return feature.apply(logits, state, states.history, rows, is_used)
-        return feature.apply(logits, state, rows, is_used)
+    def apply(logits: jax.Array, step: StepInput) -> jax.Array:
+        return ON_DEVICE[name].apply(logits, step.states.get(name), step, rows_that_use(step.rows, name))
 
     return jax.jit(apply)
 

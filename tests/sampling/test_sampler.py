@@ -82,11 +82,11 @@ def test_what_padding_samples_is_written_nowhere(body):
     expected = np.full(NUM_SLOTS, -5, np.int32)
     expected[[9, 40]] = tokens
     assert np.array_equal(after.slots.last_token, expected)
-    history, counts = batch.states.history.copy(), batch.states.penalties.counts.copy()
+    history, counts = batch.states["history"].copy(), batch.states["penalties"].counts.copy()
     history[[9, 40], position] = tokens
     counts[[9, 40], tokens] += 1
-    assert np.array_equal(after.states.history, history)
-    assert np.array_equal(after.states.penalties.counts, counts)
+    assert np.array_equal(after.states["history"], history)
+    assert np.array_equal(after.states["penalties"].counts, counts)
 
 
 @pytest.mark.parametrize("level", LEVELS)

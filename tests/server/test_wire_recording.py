@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.golden.wire.player import play
 from tests.server.conftest import StartServer
-from tests.server.wire_player import play
 
-RECORDING = Path(__file__).parents[1] / "golden" / "wire.jsonl"
+RECORDING = Path(__file__).parents[1] / "golden" / "wire" / "recording.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line) for line in RECORDING.read_bytes().splitlines()]
 
 

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from engine.kernels.native.library import target
+from engine.kernels.native.sample_header import is_updated
 from sampling.draw import uniforms
 from sampling.host.rows import SamplingRows
 from sampling.logprobs import LISTED, NUM_COLUMNS
+from sampling.processors.feature import FeatureStates
 from sampling.sampler import SamplerBody
-from sampling.state import FeatureStates
 
 
 def argmax(logits: jax.Array, slots: jax.Array, num_slots: int) -> jax.Array:
@@ -37,24 +38,22 @@ def full(
 ) -> tuple[jax.Array, FeatureStates]:
     """As `sampling.sampler.portable_full`, except that rows have zeros behind the token where they use no logprobs.
 
-    History and counts are updated in place.
+    What a step changes in the states is updated in place. The arrays of the states go in the order
+    that the generated header names (`sample_header`).
 
     Args:
         states: of `num_slots` slots.
     """
-    history, penalties, biases = states.history, states.penalties, states.logit_bias
-    inputs = (
-        logits, rows.ints, rows.floats, uniforms(rows), mask,
-        history, states.allowed_tokens, biases.token_ids, biases.values, states.min_tokens, states.bad_words,
-        penalties.counts, penalties.prompt, states.dry, states.logprobs,
-    )  # fmt: skip
-    out = tuple(
-        jax.ShapeDtypeStruct(shape, jnp.int32)
-        for shape in ((logits.shape[0], NUM_COLUMNS), history.shape, penalties.counts.shape)
-    )
-    call = jax.ffi.ffi_call(target("sample_full"), out, input_output_aliases={5: 1, 11: 2})
-    columns, history, counts = call(*inputs)
-    return columns, states._replace(history=history, penalties=penalties._replace(counts=counts))
+    inputs = (logits, rows.ints, rows.floats, uniforms(rows), mask)
+    arrays, tree = jax.tree.flatten(states)
+    updated = [index for index, changes in enumerate(is_updated(states)) if changes]
+    out = [jax.ShapeDtypeStruct((logits.shape[0], NUM_COLUMNS), jnp.int32)]
+    out += [jax.ShapeDtypeStruct(arrays[index].shape, arrays[index].dtype) for index in updated]
+    aliases = {len(inputs) + index: result for result, index in enumerate(updated, start=1)}
+    columns, *changed = jax.ffi.ffi_call(target("sample_full"), out, input_output_aliases=aliases)(*inputs, *arrays)
+    for index, array in zip(updated, changed, strict=True):
+        arrays[index] = array
+    return columns, jax.tree.unflatten(tree, arrays)
 
 
 def logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -> jax.Array:

@@ -53,15 +53,24 @@ def stops(pid: int) -> bool:
 def test_a_peer_runs_only_while_awake_and_ends_with_its_block() -> None:
     with started_peer(tiny()) as server:
         assert (server.name, server.model) == ("tiny", "tiny")
-        assert 0 < server.cold_start < 60
+        assert 0 < server.ready_after <= server.cold_start < 60
         assert stops(server.pid)
         with server.awake():
             assert get(server.url + "/health")
         assert stops(server.pid)
         assert server.memory is not None
         assert server.memory.peak > 0
+        assert server.processor_time is not None
+        assert 0 < server.processor_time < 60
     with pytest.raises(OSError, match="refused"):
         get(server.url + "/health")
+
+
+def test_it_runs_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "of_the_folder.py").write_text(SERVER)
+    command = [sys.executable, "-m", "of_the_folder"]
+    with started_peer(Peer("tiny", lambda port: [*command, str(port), "0"], "/health", tmp_path)) as server:
+        assert server.model == "tiny"
 
 
 def test_a_server_that_changes_the_prompt_is_not_compared() -> None:

@@ -15,7 +15,7 @@ from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from sampling.host.params import SamplingParams
-from sampling.host.rows import TOP_K
+from sampling.host.rows import INT_COLUMNS
 from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output, next_token
 from tests.fakes.script import World
 
@@ -266,7 +266,7 @@ def test_a_second_request_with_the_same_id_is_refused():
 def test_a_top_k_above_every_vocabulary_keeps_it_whole():
     buffer = SequenceBuffer(1, 16, 4)
     buffer.add_request(Request("a", [1], SamplingParams(top_k=2**31), seed=0, max_length=2))
-    assert buffer.sampling.ints[0, TOP_K] == 2**31 - 1
+    assert buffer.sampling.ints[0, INT_COLUMNS["top_k"]] == 2**31 - 1
 
 
 def test_a_request_waits_only_shortly_for_output_pages_that_another_computes_again():
@@ -325,3 +325,18 @@ def test_a_leak_is_found_when_the_scheduler_is_idle():
     world.pool.allocate(2)
     with pytest.raises(RuntimeError, match="2 pages and 0 slots are held by no request"):
         world.scheduler.check_idle()
+
+
+def test_a_crowd_of_one_tenant_does_not_starve_another():
+    world = World(num_slots=1, num_pages=200)
+    crowd = [world.request(f"crowd-{index}", [index + 1, 5], arrival=index, max_tokens=4) for index in range(20)]
+    single = world.request("single", [30, 5], arrival=99, max_tokens=4)
+    for request in crowd:
+        request.tenant = "crowd"
+    single.tenant = "single"
+    order = []
+    world.watchers.append(lambda events: order.extend(e.request.request_id for e in events if e.finish_reason))
+    world.run({0: crowd, 6: [single]})
+    assert len(order) == 21
+    assert order.index("single") <= 4
+    assert [name for name in order if name != "single"] == [request.request_id for request in crowd]

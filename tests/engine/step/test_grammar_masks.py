@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.border.types import FinishReason
 from sampling.host.grammar import GrammarError
 from sampling.host.packed import num_words_of, pack_words
-from sampling.host.rows import MIN_TOKENS
+from sampling.host.rows import INT_COLUMNS
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner, expected_output, next_allowed, next_token
 from tests.fakes.script import World
 
@@ -129,7 +129,7 @@ def test_min_tokens_does_not_hold_at_the_end_of_the_grammar():
     sample = world.runner.sample
 
     def watched(pending, masks):
-        seen.append(int(pending.inputs.sampling.ints[0, MIN_TOKENS]))
+        seen.append(int(pending.inputs.sampling.ints[0, INT_COLUMNS["min_tokens"]]))
         sample(pending, masks)
 
     world.runner.sample = watched

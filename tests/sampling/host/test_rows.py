@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 
 from sampling.host import rows as columns
+from sampling.host.features import FEATURES, Stage
 from sampling.host.params import MAX_INT32, SamplingParams
-from sampling.host.rows import NUM_FLOATS, NUM_INTS, SamplingRows
+from sampling.host.rows import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    NUM_FLOATS,
+    NUM_INTS,
+    SamplingRows,
+    value_when_off,
+    values_of,
+)
 
 
 def row_of(params: SamplingParams, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -20,7 +29,11 @@ def test_padding_has_a_slot_past_the_end_and_asks_for_nothing():
     assert (rows.ints.dtype, rows.floats.dtype) == (np.int32, np.float32)
     assert (rows.ints[:, columns.SLOT] == 8).all()
     assert (rows.ints[:, columns.USES] == 0).all()
-    assert (rows.floats[:, columns.REPETITION] == 1.0).all()
+    assert (values_of("repetition_penalty", rows) == 1.0).all()
+    for feature in FEATURES:
+        if feature.stage is Stage.CUT:
+            first = feature.columns[0].name
+            assert (values_of(first, rows) == value_when_off(first)).all()
 
 
 def test_a_request_is_written_into_its_row_alone():
@@ -39,22 +52,30 @@ def test_every_column_has_its_value():
         dry_penalty_last_n=33, xtc_probability=0.375, xtc_threshold=0.0625, min_tokens=11,
     )  # fmt: skip
     ints, floats = row_of(params)
-    names = ["SLOT", "TOP_K", "USES", "NUM_PROMPT_TOKENS", "MIN_TOKENS", "DRY_ALLOWED_LENGTH", "DRY_LAST_N"]
-    assert [int(ints[getattr(columns, name)]) for name in names] == [5, 9, 6, 17, 11, 4, 33]
-    named = {
-        "TEMPERATURE": 0.5, "TOP_P": 0.25, "MIN_P": 0.125, "TYPICAL_P": 0.75, "TOP_N_SIGMA": 1.5, "PRESENCE": -1.0,
-        "FREQUENCY": 0.5, "REPETITION": 1.25, "DRY_MULTIPLIER": 2.0, "DRY_BASE": 1.5, "XTC_PROBABILITY": 0.375,
-        "XTC_THRESHOLD": 0.0625,
+    whole = {
+        "slot": 5, "top_k": 9, "uses": 6, "num_prompt_tokens": 17, "min_tokens": 11, "dry_allowed_length": 4,
+        "dry_penalty_last_n": 33,
     }  # fmt: skip
-    assert {name: float(floats[getattr(columns, name)]) for name in named} == named
-    assert len(named) == NUM_FLOATS
+    real = {
+        "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "typical_p": 0.75, "top_n_sigma": 1.5,
+        "presence_penalty": -1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.25, "dry_multiplier": 2.0,
+        "dry_base": 1.5, "xtc_probability": 0.375, "xtc_threshold": 0.0625,
+    }  # fmt: skip
+    assert {name: int(ints[INT_COLUMNS[name]]) for name in whole} == whole
+    assert {name: float(floats[FLOAT_COLUMNS[name]]) for name in real} == real
+
+
+def test_the_named_columns_are_those_of_the_constants():
+    for name in ("slot", "position", "seed_low", "seed_high", "uses", "num_prompt_tokens"):
+        assert INT_COLUMNS[name] == getattr(columns, name.upper())
+    assert FLOAT_COLUMNS["temperature"] == columns.TEMPERATURE
 
 
 def test_numbers_that_mean_everything():
     ints, _ = row_of(SamplingParams(top_k=-1, dry_penalty_last_n=-1))
-    assert (ints[columns.TOP_K], ints[columns.DRY_LAST_N]) == (0, MAX_INT32)
+    assert (ints[INT_COLUMNS["top_k"]], ints[INT_COLUMNS["dry_penalty_last_n"]]) == (0, MAX_INT32)
     ints, _ = row_of(SamplingParams(top_k=10**30, min_tokens=10**12, max_tokens=10**12))
-    assert (ints[columns.TOP_K], ints[columns.MIN_TOKENS]) == (MAX_INT32, MAX_INT32)
+    assert (ints[INT_COLUMNS["top_k"]], ints[INT_COLUMNS["min_tokens"]]) == (MAX_INT32, MAX_INT32)
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63), 0x1234_5678_9ABC_DEF0])
@@ -68,11 +89,10 @@ def test_a_seed_keeps_its_64_bits(seed):
 @pytest.mark.parametrize("value", [1e-320, 1e-50, 1e-40])
 def test_what_is_above_zero_is_so_on_the_device(name, value):
     _, floats = row_of(SamplingParams(**{name: value}))
-    column = columns.REPETITION if name == "repetition_penalty" else getattr(columns, name.upper())
-    assert floats[column] >= np.finfo(np.float32).tiny
+    assert floats[FLOAT_COLUMNS[name]] >= np.finfo(np.float32).tiny
 
 
 def test_what_is_off_at_zero_stays_off():
     _, floats = row_of(SamplingParams())
-    off = [columns.MIN_P, columns.TOP_N_SIGMA, columns.DRY_MULTIPLIER, columns.XTC_PROBABILITY]
+    off = [FLOAT_COLUMNS[name] for name in ("min_p", "top_n_sigma", "dry_multiplier", "xtc_probability")]
     assert (floats[off] == 0.0).all()

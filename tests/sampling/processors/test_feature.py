@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sampling.host.packed import pack_words
 from sampling.host.params import SamplingParams
-from sampling.host.rows import POSITION, TOP_P, SamplingRows
+from sampling.host.rows import FLOAT_COLUMNS, INT_COLUMNS, SamplingRows
 from sampling.processors.feature import Admission, StateShape, at_slots, column, pack, unpack
 
 SIZES = [1, 7, 31, 32, 33, 100, 600]
@@ -44,9 +44,9 @@ def test_rows_have_sets_of_their_own():
 
 def test_a_column_meets_logits():
     rows = SamplingRows.padding(3, 4)
-    rows.ints[:, POSITION], rows.floats[:, TOP_P] = [5, 6, 7], [0.25, 0.5, 0.75]
-    assert column(rows, POSITION).tolist() == [[5], [6], [7]]
-    assert column(rows, TOP_P, floats=True).tolist() == [[0.25], [0.5], [0.75]]
+    rows.ints[:, INT_COLUMNS["top_k"]], rows.floats[:, FLOAT_COLUMNS["top_p"]] = [5, 6, 7], [0.25, 0.5, 0.75]
+    assert column(rows, "top_k").tolist() == [[5], [6], [7]]
+    assert column(rows, "top_p").tolist() == [[0.25], [0.5], [0.75]]
 
 
 def test_padding_takes_the_last_slots_values():

@@ -10,7 +10,7 @@ from tests.sampling.batches import MAX_MODEL_LEN, NUM_SLOTS, admission_of, shape
 from tests.sampling.reference import Request
 
 ALL = np.ones(3, bool)  # rows that use it
-append = jax.jit(HISTORY.append)
+append = jax.jit(HISTORY.update)
 
 
 def rows_at(*places: tuple[int, int]) -> SamplingRows:

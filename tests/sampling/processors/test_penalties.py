@@ -65,9 +65,9 @@ def test_counts_rise_with_each_token_of_the_rows_that_use_them():
     counted = Request(SamplingParams(frequency_penalty=0.1), PROMPT, OUTPUT)
     other = Request(SamplingParams(), PROMPT, OUTPUT)
     batch = batch_of([counted, other], random_logits(0, 2, 7), num_rows=4)
-    before = np.array(batch.states.penalties.counts)
-    count = jax.jit(lambda state, rows, tokens: PENALTIES.count(state, rows, tokens, uses(rows, "penalties")))
-    state = batch.states.penalties
+    before = np.array(batch.states["penalties"].counts)
+    count = jax.jit(lambda state, rows, tokens: PENALTIES.update(state, rows, tokens, uses(rows, "penalties")))
+    state = batch.states["penalties"]
     for tokens in ([4, 4, 4, 4], [0, 1, 2, 3], [7, 7, 7, 7], [8, 8, 8, 8]):  # the last two stand for no token
         state = count(state, batch.rows, np.array(tokens, np.int32))
     after = np.asarray(state.counts)
@@ -86,9 +86,9 @@ def test_counted_in_the_step_that_samples_as_if_staged_anew(body):
         out, batch = sample_batch(body, batch)
         assert out[0, 0] == processed(logits[0], request).argmax()
         request = Request(request.params, PROMPT, (*request.output, int(out[0, 0])))
-    staged = batch_of([request], logits).states.penalties
-    assert np.array_equal(np.asarray(batch.states.penalties.counts)[0], staged.counts[0])
-    assert np.array_equal(np.asarray(batch.states.penalties.prompt)[0], staged.prompt[0])
+    staged = batch_of([request], logits).states["penalties"]
+    assert np.array_equal(np.asarray(batch.states["penalties"].counts)[0], staged.counts[0])
+    assert np.array_equal(np.asarray(batch.states["penalties"].prompt)[0], staged.prompt[0])
 
 
 def test_in_the_sampler(body):

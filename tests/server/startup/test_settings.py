@@ -57,6 +57,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "max_num_queued_tokens": "7",
         "request_timeout": "60",
         "queue_timeout": "5.5",
+        "stall_timeout": "90",
         "max_body_bytes": "2048",
         "max_grammar_bytes": "4096",
         "grammar_timeout": "2.5",

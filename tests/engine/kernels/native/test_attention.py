@@ -1,148 +1,55 @@
-"""Ragged paged attention against float64, over random rows, page layouts, heads and kinds of pages.
-
-The reference attends over the keys and values as they lie in the pages afterwards, which a test of
-their own compares with what was to be written. What remains is float32 arithmetic, and for pages of
-bfloat16 or int8 the rounding of queries and of softmax weights to bfloat16: a relative 2^-8 at most.
-"""
+"""Ragged paged attention against float64, over random rows, page layouts, heads and kinds of pages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cache.storage import KVPages
-from engine.kernels.native import kernels
+from engine.kernels.native.attention import attention
+from tests.engine.kernels.native.attention_cases import (
+    BFLOAT16_UNIT,
+    EPSILON,
+    NUM_LAYERS,
+    Shape,
+    angles,
+    assert_untouched,
+    assert_written,
+    attend,
+    context,
+    fill,
+    make_pages,
+    make_table,
+    rotated,
+    run,
+)
 from tests.engine.kernels.native.steps import Step, make_step
 
-BFLOAT16_UNIT = 2.0**-8  # half the distance of 1 to the next: what rounding does at most, relatively
-INT8_MAX = 127.0
-NUM_LAYERS = 2
 KINDS = ("float32", "bfloat16", "int8")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of a model's attention and its pages."""
-
-    kind: str = "float32"
-    page_size: int = 16
-    num_kv_heads: int = 2
-    group: int = 3  # query heads of a key head
-    head_dim: int = 32
-    window: int = 0
-
-    @property
-    def num_heads(self) -> int:
-        return self.num_kv_heads * self.group
-
-    @property
-    def num_vectors(self) -> int:  # of a token: its queries, keys and values
-        return self.num_heads + 2 * self.num_kv_heads
-
-
-def angles(random: np.random.Generator, num_tokens: int, shape: Shape) -> np.ndarray:
-    """Rotations, float32[num_tokens, head_dim]."""
-    angle = random.uniform(-np.pi, np.pi, (num_tokens, shape.head_dim // 2))
-    return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-
-
-def rotated(x: np.ndarray, rotations: np.ndarray) -> np.ndarray:
-    """float64[tokens, heads, head_dim]."""
-    cos, sin = np.split(rotations.astype(np.float64)[:, None], 2, axis=2)
-    a, b = np.split(x.astype(np.float64), 2, axis=2)
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
-
-
-def make_pages(random: np.random.Generator, shape: Shape, num_pages: int) -> KVPages:
-    """Of arrays of NumPy, full of what must not matter: of int8 the scales are no numbers."""
-    size = (NUM_LAYERS, num_pages, 2, shape.num_kv_heads, shape.page_size, shape.head_dim)
-    if shape.kind == "int8":
-        data = random.integers(-128, 128, size, np.int8)
-        return KVPages(data, np.full(size[:-1], np.nan, np.float32))
-    return KVPages(np.full(size, np.nan, jnp.dtype(shape.kind)), None)
-
-
-def by_token(pages: np.ndarray) -> np.ndarray:
-    """A view of pages [layer, page, 2, head, token, ...] as [layer, page, token, 2, head, ...]."""
-    return np.moveaxis(pages, 4, 2)
-
-
-def fill(random: np.random.Generator, kv: KVPages, layer: int, step: Step, table: np.ndarray) -> KVPages:
-    """Puts random keys and values where the rows have been before this step."""
-    data, scales = kv.data.copy(), None if kv.scales is None else kv.scales.copy()
-    for row, (start, count, _) in enumerate(step.rows):
-        if count == 0:
-            continue
-        positions = np.arange(start)
-        tokens = layer, table[row, positions // kv.page_size], positions % kv.page_size
-        vectors = start, *by_token(data).shape[3:]
-        if scales is None:
-            by_token(data)[tokens] = random.standard_normal(vectors).astype(data.dtype)
-        else:
-            by_token(data)[tokens] = random.integers(-127, 128, vectors, np.int8)
-            by_token(scales)[tokens] = random.uniform(0.5, 1.5, vectors[:-1]) / 73.0
-    return KVPages(data, scales)
-
-
-def make_table(random: np.random.Generator, step: Step, page_size: int) -> tuple[np.ndarray, int]:
-    """Pages in random order, none twice; what lies behind a row's last page is nonsense."""
-    needed = [-(-int(start + count) // page_size) for start, count, _ in step.rows]
-    pages = random.permutation(np.arange(1, sum(needed) + 3))
-    table = random.choice(np.array([-1, 0, 2**30, -(2**31)], np.int32), (len(step.rows), max(needed) + 2))
-    at = 0
-    for row, count in enumerate(needed):
-        if step.rows[row, 1] > 0:
-            table[row, :count] = pages[at : at + count]
-            at += count
-    return table.astype(np.int32), len(pages) + 1
-
-
-def context(kv: KVPages, layer: int, table: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys and values of a row's first tokens as they lie in its pages, float64[length, heads, head_dim] each."""
-    positions = np.arange(length)
-    tokens = layer, table[positions // kv.page_size], positions % kv.page_size
-    both = by_token(kv.data)[tokens].astype(np.float64)
-    if kv.scales is not None:
-        both *= by_token(kv.scales)[tokens][..., None]
-    return both[:, 0], both[:, 1]
-
-
-def attend(q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, shape: Shape) -> tuple[np.ndarray, ...]:
-    """A row's queries [tokens, num_heads, head_dim] from position `start` on, and the bounds of the errors."""
-    queries = q.transpose(1, 0, 2)
-    keys = np.repeat(keys, shape.group, axis=1).transpose(1, 2, 0)
-    values = np.repeat(values, shape.group, axis=1).transpose(1, 0, 2)
-    distance = start + np.arange(len(q))[:, None] - np.arange(keys.shape[2])
-    is_visible = (distance >= 0) & (distance < (shape.window or np.inf))
-    scores = np.where(is_visible, queries @ keys / shape.head_dim**0.5, -np.inf)
-    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-    weights /= weights.sum(axis=2, keepdims=True)
-    terms = np.where(is_visible, np.abs(queries) @ np.abs(keys) / shape.head_dim**0.5, 0.0).max(axis=2, keepdims=True)
-    relative = np.expm1(2 * terms * shape.head_dim * 2.0**-23) + keys.shape[2] * 2.0**-23 + 2.0**-20
-    if shape.kind != "float32":
-        relative += np.expm1(2.02 * terms * BFLOAT16_UNIT) + 1.01 * BFLOAT16_UNIT
-    result, bound = weights @ values, relative * (weights @ np.abs(values)) + 1e-12
-    return result.transpose(1, 0, 2), bound.transpose(1, 0, 2)
-
-
-def run(shape: Shape, qkv, rotations, step: Step, table, layer: int, kv: KVPages) -> tuple[np.ndarray, KVPages]:
-    out, kv = kernels.attention(
-        qkv,
-        rotations,
-        step.rows,
-        table,
-        np.int32(layer),
-        kv,
-        num_heads=shape.num_heads,
-        num_tiles=step.num_tiles,
-        window=shape.window,
-    )
-    out = np.asarray(out).reshape(len(qkv), shape.num_heads, shape.head_dim)
-    return out, KVPages(np.asarray(kv.data), None if kv.scales is None else np.asarray(kv.scales))
+PLAIN = Shape(group=3, head_dim=64)
+WINDOW = replace(PLAIN, window=600)
+EVERYTHING = Shape(group=3, head_dim=64, window=600, rotary_dim=24, scale=0.2, softcap=3.0, norm="all")
+SHAPES = [
+    Shape(),
+    Shape(group=1, head_dim=16, page_size=32),
+    Shape(group=8, head_dim=64, num_kv_heads=1, page_size=7),
+    Shape(group=3, head_dim=64, num_kv_heads=3, page_size=32, window=130),
+    Shape(group=8, head_dim=128, num_kv_heads=1, window=1),
+    Shape(group=1, head_dim=80, page_size=5, window=700),
+    Shape(scale=0.25),
+    Shape(softcap=1.5),
+    Shape(rotary_dim=8),
+    Shape(group=2, head_dim=80, rotary_dim=50),
+    Shape(is_rotated=False),
+    Shape(rotary_dim=0),
+    Shape(norm="each"),
+    Shape(norm="all", num_kv_heads=3, head_dim=48),
+    Shape(group=1, head_dim=256, num_kv_heads=1, norm="each", window=64, is_rotated=False),
+    EVERYTHING,
+]
 
 
 def random_rows(random: np.random.Generator, longest: int) -> Step:
@@ -154,42 +61,6 @@ def random_rows(random: np.random.Generator, longest: int) -> Step:
     singles = [start() if random.random() < 0.8 else -1 for _ in range(random.integers(1, 5))]
     tiles = [(start(), int(random.integers(0, 25))) for _ in range(random.integers(0, 4))]
     return make_step(singles, tiles, 24)
-
-
-SHAPES = [
-    Shape(),
-    Shape(group=1, head_dim=16, page_size=32),
-    Shape(group=8, head_dim=64, num_kv_heads=1, page_size=7),
-    Shape(group=3, head_dim=64, num_kv_heads=3, page_size=32, window=130),
-    Shape(group=8, head_dim=128, num_kv_heads=1, window=1),
-    Shape(group=1, head_dim=80, page_size=5, window=700),
-]
-
-
-def assert_untouched(before: KVPages, after: KVPages, layer: int, written: set[tuple[int, int]]) -> None:
-    """Bit for bit, all but the tokens written."""
-    untouched = np.ones(by_token(before.data).shape[:3], bool)
-    for page, offset in written:
-        untouched[layer, page, offset] = False
-    for old, new in zip(before, after, strict=True):
-        if old is not None:
-            assert by_token(old)[untouched].tobytes() == by_token(new)[untouched].tobytes()
-
-
-def assert_written(
-    shape: Shape, keys: np.ndarray, values: np.ndarray, kv: KVPages, layer: int, page: int, offset: int
-) -> None:
-    """One token's keys and values, float64[heads, head_dim], within what rounding to the pages' type may do."""
-    for part, want in enumerate((keys, values)):
-        got = by_token(kv.data)[layer, page, offset, part].astype(np.float64)
-        float32_error = 2.0**-22 * np.abs(want).max()  # of the rotation
-        if shape.kind == "int8":
-            scales = by_token(kv.scales)[layer, page, offset, part].astype(np.float64)[:, None]
-            np.testing.assert_allclose(scales, np.abs(want).max(axis=1, keepdims=True) / INT8_MAX, rtol=1e-6)
-            assert (np.abs(got * scales - want) <= 0.5001 * scales + float32_error).all()
-        else:
-            unit = BFLOAT16_UNIT if shape.kind == "bfloat16" else 0.0
-            assert (np.abs(got - want) <= 1.001 * unit * np.abs(want) + float32_error).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,8 +80,8 @@ def test_it_equals_attention_in_float64(variant, kind, shape, seed):
 
     out, after = run(shape, qkv.reshape(step.num_tokens, -1), rotations, step, table, layer, kv)
 
-    queries = rotated(qkv[:, : shape.num_heads], rotations)
-    keys = rotated(qkv[:, shape.num_heads : -shape.num_kv_heads], rotations)
+    queries = rotated(qkv[:, : shape.num_heads], rotations, shape)
+    keys = rotated(qkv[:, shape.num_heads : -shape.num_kv_heads], rotations, shape)
     values = qkv[:, -shape.num_kv_heads :].astype(np.float64)
     written, errors, results = set(), [], []
     for row, token, position in step.tokens():
@@ -233,11 +104,13 @@ def test_it_equals_attention_in_float64(variant, kind, shape, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("window", [0, 600])
+@pytest.mark.parametrize(
+    "shape", [PLAIN, replace(PLAIN, window=600), EVERYTHING], ids=["plain", "window", "everything"]
+)
 @pytest.mark.parametrize("start", [0, 61, 507, 1020])  # before the ends of a block of keys and of a split
-def test_a_token_is_the_same_in_a_tile_in_other_chunks_and_alone(variant, kind, window, start):
+def test_a_token_is_the_same_in_a_tile_in_other_chunks_and_alone(variant, kind, shape, start):
     random = np.random.default_rng(start)
-    shape = Shape(kind=kind, group=3, head_dim=64, window=window)
+    shape = replace(shape, kind=kind)
     num_tokens, tile = 21, 24
     whole = make_step([-1], [(start, num_tokens), (0, 0)], tile)
     table, num_pages = make_table(random, whole, shape.page_size)
@@ -251,7 +124,7 @@ def test_a_token_is_the_same_in_a_tile_in_other_chunks_and_alone(variant, kind, 
         for step, which in steps:
             real = step.real()
             padded_qkv = np.full((step.num_tokens, qkv.shape[1]), np.nan, np.float32)
-            padded_rotations = np.zeros((step.num_tokens, shape.head_dim), np.float32)
+            padded_rotations = np.zeros((step.num_tokens, shape.num_rotated), np.float32)
             padded_qkv[real], padded_rotations[real] = qkv[which], rotations[which]
             out, kv = run(shape, padded_qkv, padded_rotations, step, table, 0, kv)
             outputs.append(out[real])
@@ -272,9 +145,10 @@ def test_a_token_is_the_same_in_a_tile_in_other_chunks_and_alone(variant, kind, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbours_and_padding_change_nothing(variant, kind):
+@pytest.mark.parametrize("shape", [Shape(head_dim=48), EVERYTHING], ids=["plain", "everything"])
+def test_neighbours_and_padding_change_nothing(variant, kind, shape):
     random = np.random.default_rng(1)
-    shape = Shape(kind=kind, head_dim=48)
+    shape = replace(shape, kind=kind)
     step = make_step([40, 700, 3, 1300], [(100, 9), (0, 24)], 24)
     table, num_pages = make_table(random, step, shape.page_size)
     kv = fill(random, make_pages(random, shape, num_pages), 1, step, table)
@@ -345,7 +219,7 @@ def test_scores_far_apart(variant, kind):
     qkv[:, : shape.num_heads] *= 1e4
     rotations = angles(random, 2, shape)
     out, after = run(shape, qkv.reshape(2, -1), rotations, step, table, 0, kv)
-    queries = rotated(qkv[:, : shape.num_heads], rotations)
+    queries = rotated(qkv[:, : shape.num_heads], rotations, shape)
     for row, start in enumerate((600, 90)):
         keys, values = context(after, 0, table[row], start + 1)
         scores = np.einsum("khd,hd->kh", np.repeat(keys, 3, axis=1), queries[row])
@@ -365,15 +239,26 @@ def call(**changes):
     """A right call but for the changes."""
     arguments = dict(
         qkv=np.zeros((3, Shape().num_vectors * 32), np.float32),
-        rotations=np.zeros((3, 32), np.float32),
+        rotations=np.zeros((2, 3, 32), np.float32),
+        tables=np.array([1], np.int32),
+        windows=np.array([0], np.int32),
+        q_norm=np.zeros(0, np.float32),
+        k_norm=np.ones((1, 32), np.float32),
         rows=make_step([0] * 3).rows,
         page_table=np.ones((3, 2), np.int32),
         layer=np.int32(0),
         kv=pages_of(2, 32),
         num_heads=Shape().num_heads,
         num_tiles=0,
+        scale=32**-0.5,
+        epsilon=EPSILON,
     )
-    return kernels.attention(**(arguments | changes))
+    return attention(**(arguments | changes))
+
+
+def test_the_call_that_others_change_is_right(variant):
+    out, _ = call()
+    np.testing.assert_array_equal(out, np.zeros((3, Shape().num_heads * 32)))
 
 
 @pytest.mark.parametrize(
@@ -381,11 +266,14 @@ def call(**changes):
     [
         (dict(qkv=np.zeros((3, 64), np.float32)), "qkv has another shape"),
         (dict(num_heads=5), "qkv has another shape"),
-        (dict(rotations=np.zeros((2, 32), np.float32)), "rotations have another shape"),
+        (dict(rotations=np.zeros((2, 2, 32), np.float32)), "rotations have another shape"),
+        (dict(rotations=np.zeros((3, 32), np.float32)), "rotations have another shape"),
+        (dict(tables=np.array([2], np.int32)), "there is no such table of rotations"),
+        (dict(tables=np.array([-2], np.int32)), "there is no such table of rotations"),
+        (dict(windows=np.array([-1], np.int32)), "a window is negative"),
         (dict(page_table=np.ones((2, 2), np.int32)), "the page table has another shape"),
         (dict(layer=np.int32(1)), "there is no such layer"),
         (dict(rows=make_step([0] * 2).rows, page_table=np.ones((2, 2), np.int32)), "the number of tokens does not fit"),
-        (dict(kv=pages_of(2, 24)), "heads are of 16, 32, ... 256 features"),
         (dict(kv=pages_of(2, 32, "float16")), "pages are of float32, bfloat16 or int8"),
         (
             dict(kv=pages_of(2, 32, "int8", np.zeros((1, 4), np.float32))),
@@ -395,5 +283,25 @@ def call(**changes):
     ],
 )
 def test_a_wrong_call_is_an_error(variant, changes, message):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"eagre: {message}"):
+    # JAX raises one or the other, depending on whether it has compiled such a call before.
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=f"eagre: {message}"):
         jax.block_until_ready(call(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(kv=pages_of(2, 24)), "head_dim is 24; it is a multiple of 16, at most 256"),
+        (dict(kv=pages_of(2, 272)), "head_dim is 272; it is a multiple of 16, at most 256"),
+        (dict(rotations=np.zeros((2, 3, 15), np.float32)), "rotary_dim is 15; it is an even number, at most head_dim"),
+        (dict(rotations=np.zeros((2, 3, 34), np.float32)), "rotary_dim is 34; it is an even number, at most head_dim"),
+        (dict(softcap=-1.0), "softcap is -1.0; it is not negative"),
+        (dict(q_norm=np.ones((1, 64), np.float32)), r"q_norm has the shape \(1, 64\); it is \(1, 32\), \(1, 192\) or"),
+        (dict(k_norm=np.ones((2, 32), np.float32)), r"k_norm has the shape \(2, 32\); it is \(1, 32\), \(1, 64\) or"),
+        (dict(tables=np.zeros(2, np.int32)), r"tables has the shape \(2,\); it is \(1,\), one for each layer"),
+        (dict(windows=np.zeros(2, np.int32)), r"windows has the shape \(2,\); it is \(1,\), one for each layer"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(variant, changes, message):
+    with pytest.raises(ValueError, match=message):
+        call(**changes)

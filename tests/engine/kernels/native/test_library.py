@@ -14,13 +14,15 @@ import jax
 import numpy as np
 import pytest
 
-from engine.kernels.native import kernels, library
+from engine.kernels.interface.operands import Activation, NormKind
+from engine.kernels.native import library
 from engine.kernels.native.library import NativeUnavailable
+from engine.kernels.native.products import norm_product
 from engine.kernels.native.sources import digest
 from engine.weights.packing import Format
+from tests.engine.kernels.native.attention_cases import Shape, angles, fill, make_pages, make_table, run
 from tests.engine.kernels.native.matrices import make_matrix
 from tests.engine.kernels.native.steps import make_step
-from tests.engine.kernels.native.test_attention import Shape, angles, fill, make_pages, make_table, run
 
 ROOT = Path(__file__).parents[4]
 
@@ -128,10 +130,11 @@ def results_digest() -> str:
     random = np.random.default_rng(0)
     matrix = make_matrix(random, Format.INT8, 1, 400, 256)
     x = random.standard_normal((40, 256)).astype(np.float32)
-    norm = np.ones((1, 256), np.float32)
-    product = kernels.norm_product(
-        x, make_step([0] * 40).rows, np.int32(0), norm, matrix.packed, epsilon=1e-5, num_tiles=0
-    )
+    norm, nothing = np.ones((1, 256), np.float32), np.zeros(0, np.float32)
+    product = norm_product(
+        x, make_step([0] * 40).rows, np.int32(0), norm, nothing, matrix.packed, nothing,
+        norm_kind=NormKind.RMS, epsilon=1e-5, activation=Activation.NONE, is_gated=False, num_tiles=0,
+    )  # fmt: skip
     shape = Shape("bfloat16")
     step = make_step([1400, 30], [(700, 24)], 24)
     table, num_pages = make_table(random, step, shape.page_size)

@@ -9,19 +9,19 @@ bounds, the root mean square of all errors is as small as chance makes it.
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.native import kernels
+from engine.kernels.interface.operands import Activation, NormKind
+from engine.kernels.native import products
 from engine.weights.packing import GROUP, Format, PackedMatrix, Quantised, pack_quantised, quantise
+from tests.engine.kernels.native.calls import EPSILON, NOTHING, add_product, head_product, norm_product
 from tests.engine.kernels.native.matrices import Matrices, make_matrix
 from tests.engine.kernels.native.steps import make_step, random_step
 from tests.packed_blocks import pack_stack
 
-EPSILON = 1e-5
 FLOAT32_UNIT = 2.0**-24  # half the distance of 1 to the next float32: what rounding does at most, relatively
 BFLOAT16_UNIT = 2.0**-8
 INT8_MAX = 127.0
@@ -81,9 +81,7 @@ def test_norm_and_product(variant, kind, num_tokens, outputs, groups, seed):
     padding = np.setdiff1d(np.arange(step.num_tokens), real)
     x[padding] = np.nan
 
-    got = kernels.norm_product(
-        x, step.rows, np.int32(layer), norm, matrix.packed, epsilon=EPSILON, num_tiles=step.num_tiles
-    )
+    got = norm_product(x, step.rows, layer, norm, matrix.packed, num_tiles=step.num_tiles)
     if len(real):
         want, bound = reference(kind, normalise(x[real], norm[layer]), matrix, layer)
         assert_close(kind, np.asarray(got)[real], want, bound)
@@ -97,7 +95,7 @@ def test_addend_and_product(variant, kind, outputs, inputs, num_tokens):
     x = random.standard_normal((num_tokens, inputs)).astype(np.float32)
     addend = random.standard_normal((num_tokens, outputs)).astype(np.float32)
     step = make_step([0] * num_tokens)
-    got = kernels.add_product(addend, x, step.rows, np.int32(0), matrix.packed, num_tiles=0)
+    got = add_product(addend, x, step.rows, 0, matrix.packed)
     want, bound = reference(kind, x.astype(np.float64), matrix, 0)
     assert_close(kind, np.asarray(got) - addend.astype(np.float64), want, bound + np.abs(want + addend) * 2.0**-23)
 
@@ -112,7 +110,7 @@ def test_gated_product(variant, kind, outputs, num_tokens):
     x = random.standard_normal((num_tokens, inputs)).astype(np.float32)
     norm = np.ones((1, inputs), np.float32)
     step = make_step([0] * num_tokens)
-    got = kernels.norm_product(x, step.rows, np.int32(0), norm, packed, epsilon=EPSILON, num_tiles=0, is_gated=True)
+    got = norm_product(x, step.rows, 0, norm, packed, activation=Activation.SILU, is_gated=True)
 
     def halves(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         tiles = values.reshape(num_tokens, -1, 2, 16)
@@ -134,7 +132,7 @@ def test_logits_of_the_sampled_tokens(variant, kind):
     x = random.standard_normal((40, 160)).astype(np.float32)
     norm = random.uniform(0.5, 1.5, 160).astype(np.float32)
     sampled = np.array([39, -1, 0, 7, 7, -1, 21, -1], np.int32)
-    got = np.asarray(kernels.head_product(x, sampled, norm, matrix.packed, epsilon=EPSILON))
+    got = np.asarray(head_product(x, sampled, norm, matrix.packed))
     real = sampled >= 0
     want, bound = reference(kind, normalise(x[sampled[real]], norm), matrix, 0)
     assert_close(kind, got[real], want, bound)
@@ -147,7 +145,7 @@ def test_rows_of_the_embedding_are_exact(variant, kind):
     matrix = make_matrix(random, kind, 1, 50, 96)
     tokens = np.array([0, 49, 17, 31, 5, 5, 2**30, -3], np.int32)
     step = make_step([0, 0, 0, -1], [(0, 4)], 4)
-    got = np.asarray(kernels.embed(tokens, step.rows, matrix.packed, num_tiles=1))
+    got = np.asarray(products.embed(tokens, step.rows, matrix.packed, num_tiles=1))
     for row in (0, 1, 2, 4, 5):
         np.testing.assert_allclose(got[row], matrix.values[0, tokens[row]], rtol=1e-6, atol=1e-6)
     assert np.isfinite(got[6:8]).all()  # tokens that there are none of
@@ -163,7 +161,7 @@ def test_a_row_is_the_same_whatever_is_beside_it(variant, kind):
 
     @jax.jit
     def run(x, rows):
-        return kernels.norm_product(x, rows, jnp.int32(0), norm, matrix.packed, epsilon=EPSILON, num_tiles=0)
+        return norm_product(x, rows, 0, norm, matrix.packed)
 
     together = np.asarray(run(x, make_step([0] * num_tokens).rows))
     for count in (1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 33, 49, 64):  # every kernel of so many rows, and several blocks
@@ -185,9 +183,7 @@ def test_the_largest_numbers_do_not_saturate(variant, kind, sign):
     packed = pack_stack([pack_quantised(matrix)], kind, outputs)
     weight = 0.25 * number + (0.5 if kind.has_minima else 0.0)
     x = np.full((3, inputs), sign, np.float32)
-    got = kernels.add_product(
-        np.zeros((3, outputs), np.float32), x, make_step([0] * 3).rows, np.int32(0), packed, num_tiles=0
-    )
+    got = add_product(np.zeros((3, outputs), np.float32), x, make_step([0] * 3).rows, 0, packed)
     np.testing.assert_allclose(got, np.full((3, outputs), sign * weight * inputs), rtol=1e-6)
 
 
@@ -199,7 +195,7 @@ def test_what_is_no_number_stays_none(variant, kind, bad):
     x = random.standard_normal((3, 64)).astype(np.float32)
     x[1, 40] = bad
     addend = np.zeros((3, 16), np.float32)
-    got = np.asarray(kernels.add_product(addend, x, make_step([0] * 3).rows, np.int32(0), matrix.packed, num_tiles=0))
+    got = np.asarray(add_product(addend, x, make_step([0] * 3).rows, 0, matrix.packed))
     assert not np.isfinite(got[1]).any()
     assert np.isfinite(got[[0, 2]]).all()
 
@@ -218,10 +214,8 @@ def test_zeros_and_groups_of_very_different_size(variant, bits):
     x[5] *= 1e-38  # whose products with the scales are no normal numbers
     quantised = quantise(weights, bits)
     packed = pack_stack([pack_quantised(quantised)], quantised.format, 16)
-    got = np.asarray(
-        kernels.add_product(np.zeros((6, 16), np.float32), x, make_step([0] * 6).rows, np.int32(0), packed, num_tiles=0)
-    )
-    exact = kernels.embed(np.arange(16, dtype=np.int32), make_step([0] * 16).rows, packed, num_tiles=0)
+    got = np.asarray(add_product(np.zeros((6, 16), np.float32), x, make_step([0] * 6).rows, 0, packed))
+    exact = products.embed(np.arange(16, dtype=np.int32), make_step([0] * 16).rows, packed, num_tiles=0)
     want = x.astype(np.float64) @ np.asarray(exact, np.float64).T
     np.testing.assert_array_equal(got[0], 0.0)
     assert np.abs(got - want).max(axis=1)[1:3] == pytest.approx(0.0, abs=0.2)
@@ -238,11 +232,16 @@ def call(**changes):
         rows=make_step([0] * 3).rows,
         layer=np.int32(0),
         norm=np.ones((2, 64), np.float32),
+        norm_bias=NOTHING,
         weights=matrix.packed,
+        bias=np.ones((2, 32), np.float32),
+        norm_kind=NormKind.RMS,
         epsilon=EPSILON,
+        activation=Activation.NONE,
+        is_gated=False,
         num_tiles=0,
     )
-    return kernels.norm_product(**(arguments | changes))
+    return products.norm_product(**(arguments | changes))
 
 
 @pytest.mark.parametrize(
@@ -251,8 +250,15 @@ def call(**changes):
         (dict(x=np.zeros((3, 96), np.float32), norm=np.ones((2, 96), np.float32)), "x has another shape"),
         (dict(norm=np.ones((2, 32), np.float32)), "the norm has another shape"),
         (dict(norm=np.ones((1, 64), np.float32), layer=np.int32(1)), "there is no such norm"),
-        (dict(layer=np.int32(2)), "there is no such layer"),
-        (dict(layer=np.int32(-1)), "there is no such layer"),
+        (dict(bias=np.ones((2, 64), np.float32)), "the bias has another shape"),
+        (dict(bias=np.ones((1, 32), np.float32), layer=np.int32(1)), "there is no such bias"),
+        (
+            dict(norm_kind=NormKind.LAYER, norm_bias=np.ones((2, 32), np.float32)),
+            "the norm's bias has another shape",
+        ),
+        (dict(layer=np.int32(2), norm=np.ones((3, 64), np.float32), bias=NOTHING), "there is no such layer"),
+        (dict(layer=np.int32(-1)), "there is no such norm"),
+        (dict(layer=np.int32(-1), norm=NOTHING, norm_kind=NormKind.NONE), "there is no such layer"),
         (dict(rows=make_step([0] * 2).rows), "the number of tokens does not fit the rows"),
         (dict(num_tiles=4), "rows have another shape"),
         (
@@ -264,5 +270,24 @@ def call(**changes):
     ],
 )
 def test_a_wrong_call_is_an_error(variant, changes, message):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"eagre: {message}"):
+    # JAX raises one or the other, depending on whether it has compiled such a call before.
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=f"eagre: {message}"):
         jax.block_until_ready(call(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(norm_kind=3), r"norm_kind is 3; it is one of \[0, 1, 2\]"),
+        (dict(norm_kind=NormKind.NONE), r"norm has the shape \(2, 64\), but norm_kind is NONE, for which it is empty"),
+        (dict(norm=NOTHING), "norm is empty, but norm_kind is RMS, which has weights"),
+        (
+            dict(norm_bias=np.ones((2, 64), np.float32)),
+            r"norm_bias has the shape \(2, 64\), but norm_kind is RMS",
+        ),
+        (dict(activation=4), r"activation is 4; it is one of \[0, 1, 2, 3\]"),
+    ],
+)
+def test_kinds_that_there_are_none_of(variant, changes, message):
+    with pytest.raises(ValueError, match=message):
+        call(**changes)

@@ -12,6 +12,7 @@ import pytest
 from engine.kernels.native.sampler import NATIVE
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
 from sampling.host.rows import Level, SamplingRows
+from sampling.processors.feature import FeatureStates
 from sampling.sampler import SamplerBody
 from tests.native_variants import native_body
 from tests.sampling.agreement import assert_follows
@@ -73,14 +74,19 @@ def test_random_numbers_at_either_end(body, monkeypatch, cut):
     assert tokens.tolist() == [left[0], left[-1]]
 
 
+def places_of(states: FeatureStates) -> list[int]:
+    """Where the arrays lie that a step changes."""
+    return [array.unsafe_buffer_pointer() for array in jax.tree.leaves((states["history"], states["penalties"]))]
+
+
 def test_donated_states_are_updated_in_place(body):
     request = Request(SamplingParams(dry_multiplier=1.0, frequency_penalty=1.0))
     batch = batch_of([request], random_logits(0, 1, 600))
     states = jax.tree.map(jnp.array, batch.states)
-    places = [array.unsafe_buffer_pointer() for array in (states.history, states.penalties.counts)]
+    places = places_of(states)
     run = jax.jit(partial(body.full, num_slots=NUM_SLOTS), donate_argnums=1)
     _, after = run(batch.logits, states, batch.rows, batch.mask)
-    assert [array.unsafe_buffer_pointer() for array in (after.history, after.penalties.counts)] == places
+    assert places_of(after) == places
 
 
 def test_a_wrong_call_is_an_error(variant):

@@ -3,7 +3,9 @@
 // Shapes are checked here, so that a mistake in a caller is an error and not a read or write astray.
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <mutex>
+#include <stdexcept>
 
 #include "border/handler.h"
 #include "runtime/pool.h"
@@ -50,17 +52,41 @@ ffi::Error sample_random(F32 logits, S32 ints, F32 floats, F32 uniforms, S32Resu
   return ffi::Error::Success();
 }
 
-ffi::Error sample_full(F32 logits, S32 ints, F32 floats, F32 uniforms, U32 masks, S32 history, U32 allowed,
-                       S32 bias_ids, F32 bias_values, S32 end_ids, S32 bad_words, S32 counts, U32 prompt, U32 breakers,
-                       S32 listed, S32Result out, S32Result history_out, S32Result counts_out) {
+// An array of the features' states, by the name that sample_columns.h gives it.
+template <class Buffer>
+Buffer array(const ffi::RemainingArgs& arrays, StateArray name) {
+  const auto found = arrays.get<Buffer>(name);
+  if (found.has_error()) throw std::invalid_argument("a feature's state is of another type");
+  return *found;
+}
+
+// Whether the arrays that the step changes are those that it returns.
+bool are_in_place(const ffi::RemainingArgs& arrays, const ffi::RemainingRets& updated) {
+  for (size_t i = 0; i < updated.size(); ++i) {
+    auto from = arrays.get<ffi::AnyBuffer>(kUpdatedStates[i]);
+    auto to = updated.get<ffi::AnyBuffer>(i);
+    if (from.has_error() || to.has_error() || from->untyped_data() != (*to)->untyped_data()) return false;
+  }
+  return true;
+}
+
+ffi::Error sample_full(F32 logits, S32 ints, F32 floats, F32 uniforms, U32 masks, ffi::RemainingArgs arrays,
+                       S32Result out, ffi::RemainingRets updated) {
+  if (arrays.size() != kNumStateArrays || updated.size() != std::size(kUpdatedStates)) {
+    return invalid("there are other states than the features keep");
+  }
+  if (!are_in_place(arrays, updated)) return invalid("what a step changes must be updated in place");
+  const auto allowed = array<U32>(arrays, kAllowedTokensState), prompt = array<U32>(arrays, kPenaltiesPromptState),
+             breakers = array<U32>(arrays, kDryState);
+  const auto history = array<S32>(arrays, kHistoryState), bias_ids = array<S32>(arrays, kLogitBiasTokenIdsState),
+             end_ids = array<S32>(arrays, kMinTokensState), bad_words = array<S32>(arrays, kBadWordsState),
+             counts = array<S32>(arrays, kPenaltiesCountsState), listed = array<S32>(arrays, kLogprobsState);
+  const auto bias_values = array<F32>(arrays, kLogitBiasValuesState);
   const auto counts_shape = counts.dimensions(), words_shape = bad_words.dimensions();
   if (counts_shape.size() != 2) return invalid("the counts have another shape");
   const int64_t num_slots = counts_shape[0];
   SampleStep step;
   if (ffi::Error error = read_step(logits, ints, floats, uniforms, num_slots, step); error.failure()) return error;
-  if (history.untyped_data() != history_out->untyped_data() || counts.untyped_data() != counts_out->untyped_data()) {
-    return invalid("history and counts must be updated in place");
-  }
   const int64_t num_words = (step.vocab_size + 31) / 32;
   if (counts_shape[1] != step.vocab_size || !has_shape(masks, {step.num_rows, num_words}) ||
       !has_shape(allowed, {num_slots, num_words}) || !has_shape(prompt, {num_slots, num_words}) ||
@@ -130,10 +156,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_random, Guarded<sample_random>::call,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_full, Guarded<sample_full>::call,
                               ffi::Ffi::Bind()
-                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U32>()
-                                  .Arg<S32>().Arg<U32>().Arg<S32>().Arg<F32>().Arg<S32>().Arg<S32>()
-                                  .Arg<S32>().Arg<U32>().Arg<U32>().Arg<S32>()
-                                  .Ret<S32>().Ret<S32>().Ret<S32>());
+                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U32>().RemainingArgs()
+                                  .Ret<S32>().RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_logprobs, Guarded<logprobs>::call,
                               ffi::Ffi::Bind().Arg<F32>().Arg<S32>().Arg<S32>().Ret<S32>());

@@ -1,32 +1,45 @@
-// The columns in which a sampling step's rows come and its results go: as in sampling/host/rows.py, sampling/host/usage.py and
-// sampling/logprobs.py, with which a test compares them.
+// The names by which the sampler reads a step and writes its result. Generated from the declarations in
+// sampling/host/features.py by: python -m engine.kernels.native.sample_header
 #pragma once
 
 #include <cstdint>
 
 namespace eagre {
 
+// Columns of the rows' integers and of their floats.
 enum IntColumn {
-  kSlot, kPosition, kSeedLow, kSeedHigh, kTopK, kUses, kNumPromptTokens, kMinTokens, kDryAllowedLength, kDryLastN,
-  kNumInts
+  kSlot, kPosition, kSeedLow, kSeedHigh, kUses, kNumPromptTokens, kMinTokens, kDryAllowedLength, kDryPenaltyLastN,
+  kTopK, kNumInts,
 };
 
 enum FloatColumn {
-  kTemperature, kTopP, kMinP, kTypicalP, kTopNSigma, kPresence, kFrequency, kRepetition, kDryMultiplier, kDryBase,
-  kXtcProbability, kXtcThreshold, kNumFloats
+  kTemperature, kRepetitionPenalty, kFrequencyPenalty, kPresencePenalty, kDryMultiplier, kDryBase, kTopNSigma, kMinP,
+  kTypicalP, kTopP, kXtcProbability, kXtcThreshold, kNumFloats,
 };
 
 // Bits of the column kUses.
-enum Feature : uint32_t {
-  kHistory = 1u << 0, kAllowedTokens = 1u << 1, kLogitBias = 1u << 2, kMinTokensFeature = 1u << 3,
-  kBadWords = 1u << 4, kPenalties = 1u << 5, kDry = 1u << 6, kLogprobs = 1u << 7, kGrammar = 1u << 8
+enum Uses : uint32_t {
+  kUsesHistory = 1, kUsesAllowedTokens = 2, kUsesLogitBias = 4, kUsesMinTokens = 8, kUsesBadWords = 16,
+  kUsesGrammar = 32, kUsesPenalties = 64, kUsesDry = 128, kUsesLogprobs = 256,
+};
+
+// The arrays of the features' states, in the order in which a step passes them.
+enum StateArray {
+  kAllowedTokensState, kBadWordsState, kDryState, kHistoryState, kLogitBiasTokenIdsState, kLogitBiasValuesState,
+  kLogprobsState, kMinTokensState, kPenaltiesCountsState, kPenaltiesPromptState, kNumStateArrays,
+};
+
+// Those that a step changes, in the order in which it returns them.
+constexpr StateArray kUpdatedStates[] = {kHistoryState, kPenaltiesCountsState, kPenaltiesPromptState};
+
+// Columns of the output of a row that uses logprobs.
+enum OutputColumn {
+  kToken = 0, kOwnLogprob = 1, kRank = 2, kBestIds = 3, kBestLogprobs = 23, kListedLogprobs = 43,
 };
 
 constexpr int kMostLogprobs = 20;
-enum OutputColumn { kToken, kOwnLogprob, kRank, kBestIds, kBestLogprobs = kBestIds + kMostLogprobs,
-                    kListedLogprobs = kBestLogprobs + kMostLogprobs };
 
-// In the place of a token, beyond the vocabulary: a logit is NaN (+ 0), the request allows no token (+ 1).
+// In the place of a token, beyond the vocabulary: a logit is NaN (+ 0), the request allows no token (+ this).
 constexpr int kNothingLeft = 1;
 
 }  // namespace eagre

@@ -85,21 +85,21 @@ class Row {
   // Appends the token to the history and counts it, where the row uses them.
   void remember(int32_t token) const {
     const int32_t position = ints_[kPosition];
-    if (uses(kHistory) && position >= 0 && position < states_->history_length) {
+    if (uses(kUsesHistory) && position >= 0 && position < states_->history_length) {
       states_->history[slot_ * states_->history_length + position] = token;
     }
-    if (uses(kPenalties) && token < step_.vocab_size) ++states_->counts[slot_ * step_.vocab_size + token];
+    if (uses(kUsesPenalties) && token < step_.vocab_size) ++states_->counts[slot_ * step_.vocab_size + token];
   }
 
   void write_columns(int32_t token, int32_t* columns) const {
     columns[kToken] = token;
-    if (states_ == nullptr || !uses(kLogprobs)) return;
+    if (states_ == nullptr || !uses(kUsesLogprobs)) return;
     const int32_t* listed = states_->listed + slot_ * states_->num_listed;
     write_logprobs(logits_, step_.vocab_size, {token, listed, states_->num_listed}, memory_.row, columns);
   }
 
  private:
-  bool uses(Feature feature) const { return (static_cast<uint32_t>(ints_[kUses]) & feature) != 0; }
+  bool uses(Uses feature) const { return (static_cast<uint32_t>(ints_[kUses]) & feature) != 0; }
   int64_t num_words() const { return (step_.vocab_size + kWordBits - 1) / kWordBits; }
 
   void adjust() const {
@@ -109,27 +109,27 @@ class Row {
     const int64_t position = std::clamp<int64_t>(ints_[kPosition], 0, s.history_length);
     const int32_t* end = s.history + slot_ * s.history_length + position;
     const int64_t num_output = std::clamp<int64_t>(position - ints_[kNumPromptTokens], 0, position);
-    if (uses(kAllowedTokens)) keep_only(s.allowed + words, row, vocab_size);
-    if (uses(kLogitBias)) {
+    if (uses(kUsesAllowedTokens)) keep_only(s.allowed + words, row, vocab_size);
+    if (uses(kUsesLogitBias)) {
       const int64_t first = slot_ * s.num_biases;
       add_biases(s.bias_ids + first, s.bias_values + first, s.num_biases, row, vocab_size);
     }
-    if (uses(kMinTokensFeature) && ints_[kPosition] - ints_[kNumPromptTokens] < ints_[kMinTokens]) {
+    if (uses(kUsesMinTokens) && ints_[kPosition] - ints_[kNumPromptTokens] < ints_[kMinTokens]) {
       ban(s.end_ids + slot_ * s.num_end_ids, s.num_end_ids, row, vocab_size);
     }
-    if (uses(kBadWords)) {
+    if (uses(kUsesBadWords)) {
       const int32_t* bad = s.bad_words + slot_ * s.num_bad_words * s.bad_word_length;
       ban_last_tokens({bad, s.num_bad_words, s.bad_word_length}, end, num_output, row, vocab_size);
     }
-    if (uses(kGrammar)) keep_only(mask_, row, vocab_size);
-    if (uses(kPenalties)) {
-      const Penalties penalties{s.counts + slot_ * vocab_size, s.prompt + words, floats_[kRepetition],
-                                floats_[kFrequency], floats_[kPresence]};
+    if (uses(kUsesGrammar)) keep_only(mask_, row, vocab_size);
+    if (uses(kUsesPenalties)) {
+      const Penalties penalties{s.counts + slot_ * vocab_size, s.prompt + words, floats_[kRepetitionPenalty],
+                                floats_[kFrequencyPenalty], floats_[kPresencePenalty]};
       penalise(penalties, row, vocab_size);
     }
-    if (uses(kDry)) {
+    if (uses(kUsesDry)) {
       const Dry dry{s.breakers + words, floats_[kDryMultiplier], floats_[kDryBase], ints_[kDryAllowedLength]};
-      penalise_repetition(dry, end, std::min<int64_t>(position, ints_[kDryLastN]), *memory_.dry, row, vocab_size);
+      penalise_repetition(dry, end, std::min<int64_t>(position, ints_[kDryPenaltyLastN]), *memory_.dry, row, vocab_size);
     }
   }
 

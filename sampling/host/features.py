@@ -1,0 +1,93 @@
+"""The sampler's features as the host knows them, in the one order of operations.
+
+A row of `FEATURES` says where in the order a feature stands, which requests use it, and which
+parameters the device reads. What the feature does there is in its own file, which
+sampling/registry.py names; it fails at import where the two differ. The bits of the USES column,
+the columns of a step's rows, and the C++ header that repeats both follow from this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sampling.host.params import MAX_INT32, SamplingParams
+
+# What is positive stays so on the device, where less than this is 0: a share of 0 would keep no token at all, 0
+# standard deviations all of them, and 0 times infinity, which is what a ban or a long repetition may come to, is NaN.
+SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)
+
+
+class Stage(Enum):
+    """What a feature has to do with a step. Stages follow one another; within each the order is that of the list."""
+
+    MEMORY = auto()  # keeps what other features read
+    LOGITS = auto()  # changes the logits
+    CUT = auto()  # takes tokens out of the distribution that a row above temperature 0 draws from
+    REPORT = auto()  # tells more than the token
+
+
+class Column(NamedTuple):
+    """A parameter that the device reads: an integer or a float, as the field of SamplingParams is."""
+
+    name: str  # of the field
+    convert: Callable[[Any], Any] | None = None  # to what the device reads; None: it reads the parameter as it is
+
+
+class Feature(NamedTuple):
+    """One row of the list."""
+
+    name: str
+    stage: Stage
+    columns: tuple[Column, ...] = ()
+    # Whether a request uses the feature, by its parameters. A cut needs no answer: it is on where
+    # its first column is not what it is in a request that says nothing.
+    is_used: Callable[[SamplingParams], bool] = lambda params: False
+
+
+def _up_to_int32(value: int) -> int:
+    return min(value, MAX_INT32)
+
+
+def _stays_positive(value: float) -> float:
+    """0, which turns a feature off, stays 0."""
+    return max(value, SMALLEST_POSITIVE) if value > 0.0 else 0.0
+
+
+GRAMMAR = "grammar"  # used where a request has a grammar, whatever its parameters; the mask comes with the step
+
+FEATURES = (
+    Feature("history", Stage.MEMORY, is_used=lambda p: bool(p.bad_words) or p.dry_multiplier > 0.0),
+    Feature("allowed_tokens", Stage.LOGITS, is_used=lambda p: p.allowed_token_ids is not None),
+    Feature("logit_bias", Stage.LOGITS, is_used=lambda p: bool(p.logit_bias)),
+    Feature("min_tokens", Stage.LOGITS, (Column("min_tokens", _up_to_int32),), lambda p: p.min_tokens > 0),
+    Feature("bad_words", Stage.LOGITS, is_used=lambda p: bool(p.bad_words)),
+    Feature(GRAMMAR, Stage.LOGITS),
+    Feature(
+        "penalties",
+        Stage.LOGITS,
+        (Column("repetition_penalty", _stays_positive), Column("frequency_penalty"), Column("presence_penalty")),
+        lambda p: (p.presence_penalty, p.frequency_penalty, p.repetition_penalty) != (0.0, 0.0, 1.0),
+    ),
+    Feature(
+        "dry",
+        Stage.LOGITS,
+        (
+            Column("dry_multiplier", _stays_positive),
+            Column("dry_base"),
+            Column("dry_allowed_length"),
+            Column("dry_penalty_last_n", lambda last_n: MAX_INT32 if last_n < 0 else last_n),
+        ),
+        lambda p: p.dry_multiplier > 0.0,
+    ),
+    Feature("top_n_sigma", Stage.CUT, (Column("top_n_sigma", _stays_positive),)),
+    Feature("min_p", Stage.CUT, (Column("min_p"),)),
+    Feature("top_k", Stage.CUT, (Column("top_k", lambda top_k: _up_to_int32(max(top_k, 0))),)),
+    Feature("typical_p", Stage.CUT, (Column("typical_p", _stays_positive),)),
+    Feature("top_p", Stage.CUT, (Column("top_p", _stays_positive),)),
+    Feature("xtc", Stage.CUT, (Column("xtc_probability"), Column("xtc_threshold"))),
+    Feature("logprobs", Stage.REPORT, is_used=lambda p: p.logprobs is not None),
+)
