@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplateError
+from server.text.failures import TooManyTokens
 from server.text.text_model import TextModel
 from server.wire.errors import ApiError
 
+MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
 
 
@@ -44,8 +47,10 @@ class TextPrompt(NamedTuple):
         return len(self.text)
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
-        _refuse_hopeless(self.text, text_model, max_model_len)
-        return text_model.tokenizer.encode(self.text, add_special_tokens=True)
+        _refuse_hopeless(len(self.text), text_model, max_model_len)
+        with _refusing_too_many(max_model_len):
+            most = _num_listed(max_model_len)
+            return text_model.tokenizer.encode(self.text, add_special_tokens=True, max_tokens=most)
 
 
 class TokenPrompt(NamedTuple):
@@ -65,6 +70,7 @@ class Conversation(NamedTuple):
     """Messages as chat templates know them, each with `role` and `content`."""
 
     messages: Sequence[Mapping[str, str]]
+    parse_special: bool = False  # whether names of control tokens in messages become those tokens
 
     @property
     def num_chars(self) -> int:
@@ -77,21 +83,50 @@ class Conversation(NamedTuple):
                 param="messages",
                 code="no_chat_template",
             )
+        contents = [message["content"] for message in self.messages]
+        _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
+        tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
+        with _refusing_too_many(max_model_len):
+            tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
         try:
-            text = text_model.chat_template.render(self.messages)
+            if self.parse_special:
+                text, shielded = text_model.chat_template.render(self.messages), None
+            else:
+                shielded = text_model.chat_template.render_shielded(self.messages, tokenizer.control)
+                text = shielded.plain
         except ChatTemplateError as error:
             raise ApiError(str(error), param="messages", code="invalid_messages") from error
-        _refuse_hopeless(text, text_model, max_model_len)
-        # The template writes the control tokens itself, the first one included.
-        return text_model.tokenizer.encode(text, add_special_tokens=False)
+        _refuse_hopeless(len(text), text_model, max_model_len)
+        with _refusing_too_many(max_model_len):
+            # The template writes the control tokens itself, the first one included.
+            if shielded is None:
+                return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
+            return tokenizer.encode_shielded(shielded, max_tokens=most)
 
 
-def _refuse_hopeless(text: str, text_model: TextModel, max_model_len: int | None) -> None:
+def _num_listed(max_model_len: int | None) -> int | None:
+    """The most tokens of a prompt that are listed; more than are allowed, so that an error usually tells how many."""
+    return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
+
+
+@contextmanager
+def _refusing_too_many(max_model_len: int | None) -> Iterator[None]:
+    try:
+        yield
+    except TooManyTokens as error:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has at least {error.num_tokens} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        ) from error
+
+
+def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:
     """Refuses a text that is too long whatever its tokens are, because a token has a largest number of characters."""
-    fewest = len(text) // text_model.tokenizer.max_token_bytes
+    fewest = num_chars // text_model.tokenizer.max_token_bytes
     if max_model_len is not None and fewest >= max_model_len:
         raise InvalidParameter(
             "prompt",
-            f"the prompt has {len(text)} characters and so at least {fewest} tokens; "
+            f"the prompt has {num_chars} characters and so at least {fewest} tokens; "
             f"the model's context is {max_model_len} tokens, prompt and output together",
         )

@@ -31,7 +31,9 @@ class ChatCall(OpenAICall):
     def __init__(self, body: ChatCompletionRequest) -> None:
         newer = body.max_completion_tokens
         length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
-        conversation = Conversation([message.to_template() for message in body.messages])
+        conversation = Conversation(
+            [message.to_template() for message in body.messages], parse_special=body.parse_special is True
+        )
         super().__init__(body, [conversation], prompt_parameter="messages", **length)
 
     @classmethod

@@ -60,6 +60,7 @@ class ChatCompletionRequest(GenerationFields):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: int | None = None  # the newer name of max_tokens, which it overrides
+    parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
