@@ -23,6 +23,7 @@ def build_app(served: ServedModel) -> web.Application:
     app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_request_id)
     app.on_shutdown.append(websocket.close_sockets)
+    app.on_cleanup.append(_close_model)
     for route in ROUTES:
         match route:
             case BodyRoute():
@@ -38,6 +39,10 @@ def build_app(served: ServedModel) -> web.Application:
     app.router.add_get("/metrics", metrics_page.show_metrics)
     playground.add_routes(app)
     return app
+
+
+async def _close_model(app: web.Application) -> None:
+    await app[SERVED_MODEL].close()
 
 
 def make_runner(served: ServedModel) -> web.AppRunner:

@@ -70,6 +70,11 @@ class ServedModel:
         )
         self.metrics.watch_engine(engine.stats)
 
+    async def close(self) -> None:
+        """Ends the processes that compile grammars; the engine belongs to somebody else."""
+        if self._grammars is not None:
+            await asyncio.to_thread(self._grammars.close)
+
     @property
     def phase(self) -> Phase:
         if self._engine is not None and self._engine.failure.done() and not self._engine.failure.cancelled():
