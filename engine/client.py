@@ -43,7 +43,6 @@ class EngineClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._is_closed = False
-        self._checked_params: SamplingParams | None = None  # the parameters that were checked last
         self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
         self._watchdog = Watchdog(self._engine_loop, engine.config.stall_timeout, self._fail)
         self.lifecycle = Lifecycle(engine, self._engine_loop)
@@ -84,6 +83,8 @@ class EngineClient:
         cache_salt: str | None = None,
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
+        tenant: str = "",
+        is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
 
@@ -95,15 +96,20 @@ class EngineClient:
                 request_timeout is an upper limit and the default.
             matcher: the matcher of the grammar that the output must follow, in its initial state. The
                 engine owns it from now on.
+            tenant: whose request it is; tenants have fair shares of the engine.
+            is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`; they are not
+                checked again, which matters where one prompt gets many answers.
 
         Raises:
-            InvalidParameter: `check_prompt` refuses the request, or the request_id is in use.
+            InvalidParameter: the two checks refuse the request, or the request_id is in use.
             QueueFull: the queue is at its limit.
             EngineError: the engine has failed, was shut down or was not started.
         """
         if self._is_closed or not self._engine_loop.is_running:
             raise EngineError("the engine is not running")
-        self.check_prompt(prompt_token_ids, params)
+        if not is_checked:
+            params.check_token_ids(self.model_info.vocab_size)
+            self.check_prompt(prompt_token_ids, params.max_tokens)
         self._check_queue(len(prompt_token_ids))
         arrival = self._num_submitted
         if request_id is None:
@@ -116,6 +122,7 @@ class EngineClient:
             request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher
         )
         request.cache_salt = cache_salt
+        request.tenant = tenant
         self._set_deadlines(request, timeout)
         stream = TokenStream(request, self._abort)
         request.mailbox = stream
@@ -134,37 +141,39 @@ class EngineClient:
         stream.abort()
         return True
 
-    def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Does the checks of `submit` without submitting.
+    def check_prompt(
+        self, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str = "max_tokens"
+    ) -> None:
+        """Whether the model can take this prompt and `max_tokens` of output after it.
+
+        Args:
+            max_tokens_parameter: what the caller calls `max_tokens`.
 
         Raises:
-            InvalidParameter: the prompt is empty, or too long for the model, alone or together with
-                max_tokens; or the prompt or a parameter has a token id that is out of range.
+            InvalidParameter: the prompt is empty, has a token id out of range, or is too long for
+                the model, alone or with max_tokens.
         """
         limit, vocab_size, num_tokens = self.model_info.max_model_len, self.model_info.vocab_size, len(prompt_token_ids)
-        if num_tokens == 0:
-            raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
         if num_tokens >= limit:
             raise InvalidParameter(
                 "prompt",
                 f"the prompt has {num_tokens} tokens; the model's context is {limit} tokens, "
-                f"so a prompt may have at most {limit - 1}",
+                "prompt and output together",
             )
-        if num_tokens + params.max_tokens > limit:
+        if num_tokens + max_tokens > limit:
             raise InvalidParameter(
-                "max_tokens",
-                f"max_tokens is {params.max_tokens} and the prompt has {num_tokens} tokens; "
-                f"together they exceed the model's context of {limit} tokens",
+                max_tokens_parameter,
+                f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; "
+                f"the model's context is {limit} tokens, prompt and output together",
             )
+        if num_tokens == 0:
+            raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
         lowest, highest = min(prompt_token_ids), max(prompt_token_ids)
         if lowest < 0 or highest >= vocab_size:
             wrong = lowest if lowest < 0 else highest
             raise InvalidParameter(
                 "prompt", f"the prompt has token id {wrong}; token ids must be from 0 to {vocab_size - 1}"
             )
-        if params is not self._checked_params:  # all answers to a prompt share them, and their lists may be long
-            params.check_token_ids(vocab_size)
-            self._checked_params = params
 
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""

@@ -16,27 +16,28 @@ def admit(requests: LiveRequests, budget: TokenBudget, singles: StepPlan, chunks
         chunks: receives the rows of several tokens.
         may_begin: whether requests that have never run may start; others always may.
     """
-    position, waiting, pool = 0, requests.waiting, requests.pool
-    while position < len(waiting) and requests.buffer.num_free_slots and budget.num_left > 0:
-        request = waiting[position]
+    buffer, pool = requests.buffer, requests.pool
+    if not (requests.waiting and buffer.num_free_slots and budget.num_left > 0):
+        return
+    for request in requests.waiting.candidates(requests.running):
         if not (may_begin or request.was_admitted) or requests.prefixes.must_wait(request):
-            position += 1
             continue
         cached = requests.prefixes.match(request)
         start = len(cached) * requests.page_size
         num_tokens = budget.fit(request.num_tokens - start)
         if num_tokens == 0:
-            break
+            return
         num_wanted = request.max_length if is_sheltered(request) else request.num_tokens
         num_needed = -(-num_wanted // requests.page_size) - len(cached)
         num_reclaimed = sum(page.ref_cnt == 0 for page in cached)  # cached pages that leave the free queue
         # One page stays in reserve for each running request, or the next step would preempt.
         if pool.num_allocatable - num_reclaimed < num_needed + len(requests.running):
-            break
-        del waiting[position]
+            return
         pool.touch(cached)
         request.pages = cached + pool.allocate(num_needed)
         requests.start(request, start)
         budget.spend(num_tokens)
         plan = singles if num_tokens == 1 else chunks
         plan.add(request, start, num_tokens, start + num_tokens == request.num_tokens)
+        if not buffer.num_free_slots or budget.num_left <= 0:
+            return

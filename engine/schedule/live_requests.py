@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
-from operator import attrgetter
 
 from cache.pool import PagePool
 from engine.border.types import FinishReason
@@ -13,6 +11,7 @@ from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.waiting_queue import WaitingQueue
 
 
 class LiveRequests:
@@ -40,20 +39,21 @@ class LiveRequests:
         self.page_size = page_size
         self.prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching)
         self.unfinished: dict[str, Request] = {}  # by request id; both waiting and running ones
-        self.waiting: list[Request] = []  # sorted by Request.order
+        self.waiting = WaitingQueue()
         self.running: list[Request] = []  # in order of admission
 
     def queue(self, request: Request) -> None:
         """Adds a new request to the waiting queue."""
         self.unfinished[request.request_id] = request
-        insort(self.waiting, request, key=attrgetter("order"))
+        self.waiting.add(request, self.running)
 
     def start(self, request: Request, num_cached_tokens: int) -> None:
-        """Gives a slot to a request that was taken from the queue and that has its pages.
+        """Takes a request from the queue and gives it a slot; it has its pages already.
 
         Args:
             num_cached_tokens: tokens whose pages came from the prefix cache, and so need not be computed.
         """
+        self.waiting.remove(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_cached_tokens
         self.buffer.add_request(request)
@@ -62,6 +62,8 @@ class LiveRequests:
         if not request.was_admitted:
             request.was_admitted = True
             self._count_dequeued(request)
+            # Once only: what a preemption makes the engine compute again is not the tenant's wish.
+            self.waiting.charge(request.tenant, num_prompt_tokens=request.num_prompt_tokens - num_cached_tokens)
             request.num_cached_tokens = num_cached_tokens
             self.counters.num_prompt_tokens += request.num_prompt_tokens
             self.counters.prefix_cache_queries += request.num_prompt_tokens
@@ -90,7 +92,7 @@ class LiveRequests:
         request.num_computed_tokens = request.num_committed_tokens = 0
         if request.prompt_logprobs is not None:
             request.prompt_logprobs = []  # the whole prompt is computed again, and its logprobs with it
-        insort(self.waiting, request, key=attrgetter("order"))
+        self.waiting.add(request, self.running)
 
     def finish(
         self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None
@@ -121,6 +123,8 @@ class LiveRequests:
         self.pool.release(request.pages)
         request.pages = []
         self.running.remove(request)
+        self.waiting.charge(request.tenant, num_output_tokens=request.num_uncharged_tokens)
+        request.num_charged_tokens = request.num_output_tokens
         self.prefixes.leave(request)
 
     def _count_dequeued(self, request: Request) -> None:

@@ -64,6 +64,7 @@ class Request:
     num_in_flight_steps: int = 0  # dispatched steps that name the slot
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
+    num_charged_tokens: int = 0  # output tokens that its tenant has been charged for
     awaited_hash: bytes | None = None  # another request is computing this page of the prompt
     uses: int = 0  # bits of the sampling features it uses
     level: Level = Level.GREEDY  # the sampling program it needs
@@ -88,6 +89,11 @@ class Request:
     def num_output_tokens(self) -> int:
         """Committed output tokens."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncharged_tokens(self) -> int:
+        """Output tokens that its tenant has not been charged for yet."""
+        return self.num_output_tokens - self.num_charged_tokens
 
     @property
     def order(self) -> tuple[int, int]:

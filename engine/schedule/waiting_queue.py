@@ -78,7 +78,7 @@ class WaitingQueue:
             return
         unpaid: dict[str, int] = {}
         for request in running:
-            unpaid[request.tenant] = unpaid.get(request.tenant, 0) + OUTPUT_WEIGHT * request.num_output_tokens
+            unpaid[request.tenant] = unpaid.get(request.tenant, 0) + OUTPUT_WEIGHT * request.num_uncharged_tokens
         left = {tenant: iter(tuple(requests)) for tenant, requests in self._by_tenant.items()}
         heads = {tenant: next(requests) for tenant, requests in left.items()}
         while heads:

@@ -1,4 +1,4 @@
-"""bad_words: from the words of a request to the token sequences that the sampler bans."""
+"""The parameter bad_words: from a request's words to the token sequences that the sampler bans."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Protocol
 from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, InvalidParameter
 from server.wire.errors import shorten
 
-# What a word is put behind to see its tokens in the middle of a text, where some tokenizers write it
-# otherwise than at the beginning. The first will nearly always do; it is not to melt into the word.
+# Some tokenizers give a word other tokens at the beginning of a text than in its middle. The tokens in
+# the middle are found by putting the word behind one of these anchors. The first nearly always serves;
+# an anchor that shares a token with the word does not.
 _ANCHORS = ("\n", "a", "1", ".")
 
 
@@ -20,12 +21,12 @@ class HasEncode(Protocol):
 
 
 def bad_word_ids(words: Sequence[str], tokenizer: HasEncode) -> tuple[tuple[int, ...], ...]:
-    """Every word as it is written within a text, with and without a space before it; no sequence twice.
+    """The token sequences of every word within a text, with and without a space before it, without repetitions.
 
-    A word that the model spells with other tokens than the tokenizer would is not found.
+    The sampler does not recognise a word that the model spells with other tokens than the tokenizer does.
 
     Raises:
-        InvalidParameter: a word is of too many tokens, or of none, or there are too many sequences.
+        InvalidParameter: a word makes no token or too many, or there are too many sequences.
     """
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""One of a generation's choices: an engine stream on its way to text."""
+"""One of a generation's choices: the tokens of one engine stream become text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
-from server.wire.requests import GenerationRequest
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 
 @dataclass(slots=True)
 class Delta:
-    """A piece of one choice's text. Empty only where it ends a choice whose text is all delivered."""
+    """A piece of one choice's text. It is empty only where it ends a choice whose text has all been delivered."""
 
     index: int  # choice j of prompt i has index i * n + j
     text: str
@@ -33,7 +33,7 @@ class Delta:
 
 
 class Choice:
-    """One engine stream on its way to text."""
+    """Turns the tokens of one engine stream into deltas."""
 
     __slots__ = (
         "_detokenizer",
@@ -63,7 +63,7 @@ class Choice:
         min_tokens: int = 0,
     ) -> None:
         """Args:
-        min_tokens: the text of so many tokens is not searched for stop strings.
+        min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
         """
         self.index = index
         self.stream = stream
@@ -76,7 +76,7 @@ class Choice:
         self._metrics = metrics
         self._min_tokens = min_tokens
         self._pending_ids: list[int] = []  # tokens whose text is still held back
-        self._pending_logprobs: list[TokenLogprobs] | None = None  # of them, where asked for
+        self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
         self._last_token_at = 0.0  # 0 before the first token
 
@@ -93,21 +93,22 @@ class Choice:
         metrics: Metrics,
         matcher: TokenMatcher | None = None,
     ) -> Self:
-        """Queues one answer to one prompt of `request`.
+        """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
         Args:
-            matcher: what the answer has to match; no other answer's.
+            matcher: follows the answer through its grammar; no two answers share one.
 
         Raises:
-            InvalidParameter, QueueFull, EngineError: from the engine.
+            QueueFull, EngineError: from the engine.
         """
         stream = engine.submit(
             prompt_token_ids,
             params,
-            priority=request.priority or 0,
+            priority=request.priority,
             cache_salt=request.cache_salt,
             timeout=request.timeout,
             matcher=matcher,
+            is_checked=True,
         )
         return cls(
             index,
@@ -119,7 +120,7 @@ class Choice:
         )
 
     def advance(self, event: TokenEvent) -> Delta | None:
-        """Takes in one event; None where no text has become certain."""
+        """Takes in one event. Returns None where no text has become certain."""
         self.num_cached_tokens = event.num_cached_tokens
         token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:
@@ -138,7 +139,7 @@ class Choice:
             if not text:
                 return None
         elif self.is_aborted:
-            # It may have ended by itself in the same moment; whoever aborted is told of the abort.
+            # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
             self.finish_reason = FinishReason.ABORT
         delta = Delta(
             self.index,
@@ -158,7 +159,7 @@ class Choice:
             self.stream.abort()
 
     def observe(self, num_tokens: int, submitted_at: float) -> None:
-        """Latencies: a merged event of k tokens counts as k equal intervals."""
+        """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
         now = time.perf_counter()
         if self._last_token_at == 0.0:
             self._metrics.time_to_first_token.observe(now - submitted_at)
@@ -167,7 +168,7 @@ class Choice:
         self._last_token_at = now
 
     def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:
-        """Keeps those of the tokens that count, which are the event's first: a stop string cuts the others off."""
+        """Keeps the logprobs of the event's first `num_counted` tokens; a stop string has cut the others off."""
         if event.logprobs is not None:
             if self._pending_logprobs is None:
                 self._pending_logprobs = []
@@ -199,7 +200,7 @@ class Choice:
         return emit
 
     def _flush(self) -> str:
-        """The text held back, once no more can come; it may still complete a stop string."""
+        """The text that was held back, once no more tokens can come. It may still complete a stop string."""
         text = self._detokenizer.flush()
         if self._stops is None or self.num_tokens <= self._min_tokens:
             return text
@@ -215,7 +216,5 @@ class Choice:
 
 
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
-    """One choice's stop strings; None where there are none, which saves the look at each token."""
-    if not request.stop:
-        return None
-    return StopStrings(request.stop, include_stop=request.include_stop_str_in_output is True)
+    """The matcher of one choice's stop strings; None where there are none, so that tokens are not looked at singly."""
+    return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None

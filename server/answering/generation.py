@@ -1,8 +1,8 @@
-"""One request's answers as a stream of deltas: what SSE, WebSocket and JSON bodies are made from.
+"""One request's answers as a stream of deltas, from which SSE, WebSocket messages and JSON bodies are made.
 
-The engine's mailboxes are the only buffers. A generation takes tokens from them when its
-reader asks for more, so a reader slower than the model gets what has piled up as one delta:
-nothing is lost and nothing grows but a list of token ids bounded by `max_tokens`.
+The engine's mailboxes are the only buffers. A generation takes tokens from them when its reader
+asks for more, so a reader slower than the model gets what has piled up as one delta. Nothing is
+lost, and nothing grows but a list of token ids, which `max_tokens` bounds.
 """
 
 from __future__ import annotations
@@ -17,37 +17,30 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from engine.border.types import DeadEnd, EngineError, FinishReason, TokenEvent, TokenLogprobs
 from server.answering.choice import Choice, Delta
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import PreparedPrompt
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.text.text_model import TextModel
-from server.wire.requests import GenerationRequest
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
 
-# How bad it is for a client to take the answer for a whole one, ascending.
+# In ascending order of how much a client loses who takes the answer for a whole one.
 _SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, FinishReason.ABORT)
 
 
 class Usage(NamedTuple):
+    """How many tokens a generation has taken in and made."""
+
     num_prompt_tokens: int
     num_completion_tokens: int
-    num_cached_tokens: int
-
-    def to_dict(self) -> dict[str, object]:
-        """OpenAI's `usage` object."""
-        return {
-            "prompt_tokens": self.num_prompt_tokens,
-            "completion_tokens": self.num_completion_tokens,
-            "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
-        }
+    num_cached_tokens: int  # of the prompt tokens, those that came from the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole choice."""
+    """One choice, read to its end."""
 
     index: int
     text: str
@@ -58,12 +51,12 @@ class Answer:
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """Of all the tokens together; None where logprobs were not asked for."""
+        """The logprob of all tokens together; None where logprobs were not asked for."""
         return None if self.logprobs is None else sum(logprobs.logprob for logprobs in self.logprobs)
 
     @property
     def mean_logprob(self) -> float:
-        """By token; that of no tokens is below all others."""
+        """The average logprob of a token. An answer without tokens is below all others."""
         total = self.cumulative_logprob
         return -math.inf if total is None or not self.token_ids else total / len(self.token_ids)
 
@@ -71,9 +64,9 @@ class Answer:
 class Generation:
     """The answers to one request, read as `async with` and `async for deltas in generation`.
 
-    Each item is the list of deltas that became ready since the last one, of one or several
-    choices. Ends after every choice has had its delta with a finish_reason. Leaving the
-    context, by whatever way, aborts what still runs.
+    Each item is the list of deltas, of one or several choices, that became ready since the last
+    item. The iteration ends after every choice has had its delta with a finish_reason. Leaving the
+    context, in whatever way, aborts what still runs.
     """
 
     def __init__(self, choices: Sequence[Choice], prompts: Sequence[PreparedPrompt], metrics: Metrics) -> None:
@@ -83,7 +76,7 @@ class Generation:
         self._num_open = len(choices)
         self._submitted_at = time.perf_counter()
         self.time_to_first_token: float | None = None  # seconds
-        # Only several streams need a meeting point; its bound makes each wait for the reader.
+        # Where several streams meet; a single one does not need it. Its bound makes each stream wait for the reader.
         self._meeting: asyncio.Queue[tuple[Choice, TokenEvent | EngineError]] | None = None
         self._pumps: list[asyncio.Task[None]] = []
         metrics.num_prompt_tokens += sum(len(prompt.token_ids) for prompt in prompts)
@@ -99,13 +92,13 @@ class Generation:
         metrics: Metrics,
         grammar: CompiledGrammar | None = None,
     ) -> Self:
-        """Queues every prompt as often as it is to be answered: all of them or none.
+        """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
         Args:
-            grammar: what each answer has to match.
+            grammar: what every answer has to match.
 
         Raises:
-            InvalidParameter, QueueFull, EngineError: from the engine.
+            QueueFull, EngineError: from the engine.
         """
         choices: list[Choice] = []
         try:
@@ -158,7 +151,7 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """Counts up to the last delta read. A prompt counts once, however many answers it gets."""
+        """The counts up to the last delta read. A prompt counts once, however many answers it gets."""
         first_choices = self._choices[:: len(self._choices) // len(self.prompts)]
         return Usage(
             num_prompt_tokens=sum(len(prompt.token_ids) for prompt in self.prompts),
@@ -168,7 +161,7 @@ class Generation:
 
     @property
     def finish_reasons(self) -> list[FinishReason | None]:
-        """Of each choice, by index; None while it runs."""
+        """The reason of each choice, by index; None while the choice runs."""
         return [choice.finish_reason for choice in self._choices]
 
     @property
@@ -200,8 +193,8 @@ class Generation:
     async def collect(self, watch: Callable[[list[Delta]], None] | None = None) -> list[Answer]:
         """Reads to the end and joins the deltas of each choice; `watch` sees them as they come.
 
-        Of the answers to each prompt the wanted number comes back; where that is not all of them, those
-        with the highest mean logprob, the best first.
+        As many answers come back to each prompt as are wanted. Where more were generated, the ones
+        with the highest mean logprob come back, best first.
         """
         parts: list[list[Delta]] = [[] for _ in self._choices]
         async for deltas in self:
@@ -286,7 +279,7 @@ def _join(index: int, parts: Sequence[Delta], finish_reason: FinishReason) -> An
 
 
 def _choose(answers: Sequence[Answer], prompts: Sequence[PreparedPrompt]) -> list[Answer]:
-    """The answers that are wanted of each prompt, numbered anew."""
+    """The answers that are wanted to each prompt, numbered anew."""
     chosen: list[Answer] = []
     rest = iter(answers)
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""A histogram that costs well under a microsecond to observe."""
+"""A histogram for one thread, cheap enough to observe every token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prometheus_client.core import HistogramMetricFamily
 class Histogram:
     """Counts in buckets, for one thread.
 
-    prometheus_client's own takes a lock and walks its buckets at every observation, which is
-    dear at one observation per token of every stream; the asyncio loop needs no lock.
+    The histogram of prometheus_client takes a lock and walks its buckets at every observation. That is
+    dear where every token of every stream is an observation, and the asyncio loop needs no lock.
     """
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
@@ -22,7 +22,7 @@ class Histogram:
         self.name = name
         self.documentation = documentation
         self._bounds = tuple(bounds)  # upper and inclusive
-        self._counts = [0] * (len(bounds) + 1)  # the last is above every bound
+        self._counts = [0] * (len(bounds) + 1)  # the last counts what is above every bound
         self._sum = 0.0
 
     def observe(self, value: float, weight: int = 1) -> None:
@@ -35,7 +35,7 @@ class Histogram:
         return sum(self._counts)
 
     def collect(self) -> HistogramMetricFamily:
-        """The exposition's form: cumulative counts by upper bound."""
+        """The histogram as Prometheus reads it: cumulative counts by upper bound."""
         bounds = [*(str(bound) for bound in self._bounds), "+Inf"]
         buckets = list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
         return HistogramMetricFamily(self.name, self.documentation, buckets=buckets, sum_value=self._sum)

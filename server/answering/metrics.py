@@ -19,7 +19,7 @@ _E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30,
 
 
 class Metrics(Collector):
-    """Written by the asyncio loop alone, and read by it at a scrape: no locks."""
+    """The figures of one served model. The asyncio loop alone writes and reads them, so there are no locks."""
 
     def __init__(self) -> None:
         self.time_to_first_token = Histogram(
@@ -43,7 +43,7 @@ class Metrics(Collector):
         self._engine_stats = stats
 
     def render(self) -> bytes:
-        """The exposition in the text format 0.0.4."""
+        """All figures in Prometheus' text format 0.0.4."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

@@ -46,16 +46,17 @@ def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], 
     from pydantic import ValidationError
 
     from server.offline.offline_engine import OfflineEngine
-    from server.startup.loading import load_model
+    from server.routes.chat import ChatCall
+    from server.routes.completions import CompletionCall
+    from server.startup.loaded_model import load_model
     from server.startup.logs import set_up_logs
     from server.startup.progress import ProgressReporter
     from server.startup.settings import ServerSettings
     from server.wire.errors import ApiError, to_api_error
-    from server.wire.requests import ChatCompletionRequest, CompletionRequest
 
     set_up_logs("warning", "console")
     try:
-        request = (ChatCompletionRequest if "messages" in body else CompletionRequest).parse(body)
+        request = (ChatCall if "messages" in body else CompletionCall).parse(body).request
         # One answer needs one slot, and with one slot there are few shapes to compile.
         settings = ServerSettings.from_sources({"model": model, "max_num_seqs": 1}, os.environ)
         with ProgressReporter() as progress:

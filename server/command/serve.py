@@ -15,10 +15,9 @@ from aiohttp import web
 from engine.border.config import ModelInfo
 from engine.border.types import EngineStalled, Progress
 from server.command.collector import calm_collector
-from server.http import websocket
 from server.http.app import make_runner
-from server.http.service import Service
-from server.startup.loading import LoadedModel, load_model, run_in_daemon_thread
+from server.http.served_model import ServedModel
+from server.startup.loaded_model import LoadedModel, load_model, run_in_daemon_thread
 from server.startup.logs import log, set_up_logs
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
@@ -57,8 +56,8 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
 
     The socket listens before the model is loaded, so that readiness can report the progress.
     """
-    service = Service(settings)
-    runner = make_runner(service)
+    served = ServedModel(settings)
+    runner = make_runner(served)
     await runner.setup()
     site = web.TCPSite(runner, settings.host, settings.port)
     stopped = _watch_signals()
@@ -70,7 +69,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             reason = getattr(error, "strerror", None) or error
             announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {reason}")
             return EXIT_USAGE
-        loading = run_in_daemon_thread(lambda: load(settings, _tell(service, progress)))
+        loading = run_in_daemon_thread(lambda: load(settings, _tell(served, progress)))
         await _first_of(loading, stopped)
         if not loading.done():
             return EXIT_OK
@@ -82,11 +81,10 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             return EXIT_FAILURE
         loaded.engine.start(asyncio.get_running_loop())
         _log_backends(loaded.engine.model_info, settings)
-        service.open(loaded.engine, loaded.text_model, loaded.vocabulary)
-        announce(f"Eagre serves {service.model_name}; open {_address(settings.host, runner)}/ in a browser")
-        return await _serve_until_stopped(service, loaded, stopped)
+        served.open(loaded.engine, loaded.text_model, loaded.vocabulary)
+        announce(f"Eagre serves {served.model_name}; open {_address(settings.host, runner)}/ in a browser")
+        return await _serve_until_stopped(served, loaded, stopped)
     finally:
-        await websocket.close_all(service)
         await runner.cleanup()
         if loaded is not None:
             loaded.engine.shutdown()
@@ -101,32 +99,32 @@ def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
     (log.warning if fell_back else log.info)("backends", **backends)
 
 
-async def _serve_until_stopped(service: Service, loaded: LoadedModel, stopped: asyncio.Future[str]) -> int:
+async def _serve_until_stopped(served: ServedModel, loaded: LoadedModel, stopped: asyncio.Future[str]) -> int:
     failure = loaded.engine.failure
     await _first_of(stopped, failure)
     if not failure.done():
-        log.info("draining", signal=stopped.result(), num_streams=service.num_generations)
-        await drain(service, service.settings.shutdown_timeout)
+        log.info("draining", signal=stopped.result(), num_streams=served.num_generations)
+        await drain(served, served.settings.shutdown_timeout)
     if not failure.done():
         return EXIT_OK
     error = failure.exception()
     log.error("engine_failed", exc_info=error)
     if isinstance(error, EngineStalled):
         faulthandler.dump_traceback(all_threads=True)  # on standard error: where every thread stands
-    await service.wait_idle(LAST_WORDS_S)
+    await served.wait_idle(LAST_WORDS_S)
     return EXIT_FAILURE
 
 
-async def drain(service: Service, seconds: float) -> None:
+async def drain(served: ServedModel, seconds: float) -> None:
     """Refuses new requests, waits up to `seconds` for running streams, and then aborts the remaining ones."""
-    service.start_draining()
-    if await service.wait_idle(seconds):
+    served.start_draining()
+    if await served.wait_idle(seconds):
         return
-    log.warning("drain_timeout", num_streams=service.num_generations)
-    service.abort_all()
-    if not await service.wait_idle(LAST_WORDS_S):
-        service.engine.end_streams()  # the engine is in a step that does not end
-        await service.wait_idle(1.0)
+    log.warning("drain_timeout", num_streams=served.num_generations)
+    served.abort_all()
+    if not await served.wait_idle(LAST_WORDS_S):
+        served.engine.end_streams()  # the engine is in a step that does not end
+        await served.wait_idle(1.0)
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
@@ -155,11 +153,11 @@ def _watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
-def _tell(service: Service, progress: Progress) -> Progress:
+def _tell(served: ServedModel, progress: Progress) -> Progress:
     """A `progress` that also updates the stage which readiness reports."""
 
     def tell(stage: str, done: int, total: int) -> None:
-        service.loading_stage = f"{stage}, {done} of {total}" if total else stage
+        served.loading_stage = f"{stage}, {done} of {total}" if total else stage
         progress(stage, done, total)
 
     return tell

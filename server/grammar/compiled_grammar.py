@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from server.grammar.limits import InvalidGrammar, check_gbnf, check_lark, check_schema
+from server.grammar.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
 from server.grammar.matcher import GrammarMatcher, first_reason
 from server.grammar.vocabulary import GrammarVocabulary
+from server.text.failures import is_panic
 from server.wire.structured_outputs import Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ class CompiledGrammar:
         Raises:
             InvalidGrammar: the grammar is wrong, not supported or too complex, or nothing matches it.
         """
+        try:
+            return cls._compile(grammar, vocabulary)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise InvalidGrammar(f"llguidance fails on it: {first_reason(str(error))}") from error
+
+    @classmethod
+    def _compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
         from llguidance import LLMatcher
 
         lark = to_lark(grammar) + _NO_FORCING
@@ -118,10 +128,14 @@ def to_lark(grammar: Grammar) -> str:
         case GrammarKind.REGEX:
             from llguidance import regex_to_lark
 
+            check_regex(grammar.source)
             return f"start: /{regex_to_lark(grammar.source, '')}/"
         case GrammarKind.CHOICE:
             choices = dict.fromkeys(orjson.loads(grammar.source))
-            return "start: " + " | ".join(orjson.dumps(choice).decode() for choice in choices)
+            # The one character that JSON writes as it is and llguidance wants escaped.
+            return "start: " + " | ".join(
+                orjson.dumps(choice).decode().replace("\x7f", "\\u007f") for choice in choices
+            )
         case GrammarKind.LARK:
             lark = grammar.source if _is_lark(grammar.source) else _from_gbnf(grammar.source)
             check_lark(lark)

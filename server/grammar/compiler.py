@@ -12,15 +12,15 @@ from typing import TypeAlias
 
 from sampling.host.params import InvalidParameter
 from server.grammar.compiled_grammar import CompiledGrammar
-from server.grammar.deep_stack_threads import DeepStackThreads
+from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, InvalidGrammar
+from server.grammar.trial import TrialCompiler, start_in_background
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
 MAX_KEPT = 128
 MAX_KEPT_BYTES = 1 << 20  # of sources; compiled grammars take far more
 NUM_THREADS = 2
-STACK_BYTES = 256 << 20  # enough for the longest chain of rules that fits into LARGEST_MAX_BYTES
 
 Compile: TypeAlias = Callable[[Grammar, GrammarVocabulary], CompiledGrammar]
 Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a refusal is kept too, because it may take as much work
@@ -43,7 +43,7 @@ class GrammarCompiler:
         timeout: float = DEFAULT_TIMEOUT,
         max_bytes: int = DEFAULT_MAX_BYTES,
         vocabulary: GrammarVocabulary | None = None,
-        compile_grammar: Compile = CompiledGrammar.compile,
+        compile_grammar: Compile | None = None,
     ) -> None:
         """Makes a compiler; its threads start with the first grammar.
 
@@ -51,9 +51,11 @@ class GrammarCompiler:
             vocab_size: of the model's logits.
             timeout: the longest time in seconds that a request waits for its grammar.
             max_bytes: the limit of a grammar's source, in UTF-8.
-            vocabulary: the vocabulary of the tokenizer; if None, it is built with the first grammar, which
-                blocks all threads meanwhile.
-            compile_grammar: compiles one grammar; tests replace it.
+            vocabulary: the vocabulary of the tokenizer; a process for trials is started at once. If None, the
+                process is started and the vocabulary is built with the first grammar, which blocks all threads
+                meanwhile.
+            compile_grammar: compiles one grammar. If None, each grammar is tried in another process first
+                (see `TrialCompiler`).
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -61,12 +63,15 @@ class GrammarCompiler:
         self._max_bytes = max_bytes
         self._vocabulary = vocabulary
         self._vocabulary_lock = threading.Lock()
-        self._compile_grammar = compile_grammar
+        trials = TrialCompiler(tokenizer, vocab_size, timeout)
+        self._compile_grammar: Compile = compile_grammar or trials
         self._threads: DeepStackThreads[Outcome] = DeepStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
         self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
         self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._num_kept_bytes = 0
+        if compile_grammar is None and vocabulary is not None:
+            start_in_background(trials)
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
         """The compiled form of `grammar`. The event loop is not blocked.

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+STACK_BYTES = 256 << 20  # four times what the longest chain of rules in a grammar of the largest size takes
+
 T = TypeVar("T")
 
 _stack_size_lock = threading.Lock()  # the stack size of new threads is a setting of the whole process

@@ -40,6 +40,10 @@ _LARK_PARTS = re.compile(
     r"|(?P<mark>%json\b|%llguidance\b|[&~<|*+?]|\{[ \t]*[\d,])"
 )
 
+# Escapes; the backslash that has nothing behind it; where classes begin and end, with a bracket that stands for
+# itself as their first character; groups that turn the flag x on.
+_REGEX_PARTS = re.compile(r"\\(?:.)|(?P<kind>\\|\[\^?\]?|\]|\(\?[A-Za-wyz]*x[A-Za-z]*(?:-[A-Za-z]*)?[:)])", re.DOTALL)
+
 
 class InvalidGrammar(ValueError):
     """A grammar cannot be used; the message is the reason, as the end of a sentence."""
@@ -62,6 +66,25 @@ def check_schema(schema: Any) -> None:
             f"allOf and $ref make one value meet patterns, formats and multipleOf of weight {weight:.1f}; "
             f"the limit is {MAX_INTERSECTION} (a pattern weighs 1, a multipleOf twice its number of digits)"
         )
+
+
+def check_regex(text: str) -> None:
+    """
+    Raises:
+        InvalidGrammar: the regular expression ends within an escape, or leaves its whitespace out (the flag x):
+            what llguidance makes of these is another expression.
+    """
+    depth = 0  # of character classes, which Rust's syntax nests
+    for part in _REGEX_PARTS.finditer(text):
+        match part["kind"]:
+            case "\\":
+                raise InvalidGrammar("it ends in a backslash that escapes nothing")
+            case "]":
+                depth = max(0, depth - 1)
+            case str(kind) if kind.startswith("["):
+                depth += 1
+            case str() if depth == 0:
+                raise InvalidGrammar("the flag x, which leaves whitespace and comments out, is not supported")
 
 
 def check_gbnf(text: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.host.grammar import GrammarError
+from server.text.failures import is_panic
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -58,7 +59,11 @@ class GrammarMatcher:
         if self._is_ended and token_id in self._end_token_ids:
             return
         began = thread_time()
-        is_allowed = self._matcher.consume_token(token_id)
+        try:
+            is_allowed = self._matcher.consume_token(token_id)
+        except BaseException as error:
+            self._give_up(error)
+            raise
         self._excess += thread_time() - began
         if not is_allowed:
             raise GrammarError(
@@ -70,7 +75,11 @@ class GrammarMatcher:
         if words.dtype != np.uint32 or not words.flags.c_contiguous:
             raise ValueError(f"the row of words is {words.dtype}, strides {words.strides}; it must be whole uint32")
         began = thread_time()
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        try:
+            self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        except BaseException as error:
+            self._give_up(error)
+            raise
         self._excess = max(0.0, self._excess + thread_time() - began - TOKEN_SECONDS)
         # After a failure, llguidance allows the end tokens and raises nothing, so it must be asked.
         if self._matcher.is_error():
@@ -80,6 +89,13 @@ class GrammarMatcher:
                 f"the grammar cannot go on: it takes more than {TOKEN_SECONDS * 1e3:g} ms a token, "
                 "as one does that can read a text in very many ways"
             )
+
+    def _give_up(self, error: BaseException) -> None:
+        """Raises a GrammarError in the place of a panic, which would end the thread of the engine and all answers."""
+        if is_panic(error):
+            raise GrammarError(
+                f"the grammar cannot go on: llguidance has failed: {first_reason(str(error))}"
+            ) from error
 
 
 def first_reason(report: str) -> str:

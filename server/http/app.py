@@ -4,41 +4,48 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from server.http import health, websocket
-from server.http import page as playground
-from server.http.middleware import add_request_id, json_errors, request_ids
-from server.http.service import SERVICE, Service
-from server.routes import chat, completions
+from server.http import generating, metrics_page, models, playground, probes, websocket
+from server.http.access_log import add_request_id, log_access
+from server.http.error_answers import ERROR_SHAPES, answer_errors
+from server.http.served_model import SERVED_MODEL, ServedModel
+from server.routes.route import BodyRoute, MessageRoute
+from server.routes.table import ROUTES
 
 
-def build_app(service: Service) -> web.Application:
-    """The routes of `service`, which may still be loading: its state is looked at by each request."""
+def build_app(served: ServedModel) -> web.Application:
+    """The routes of `served`, which may still be loading: each request looks at its state."""
     app = web.Application(
-        middlewares=[request_ids, json_errors],
-        client_max_size=service.settings.max_body_bytes,
+        middlewares=[log_access, answer_errors],
+        client_max_size=served.settings.max_body_bytes,
     )
-    app[SERVICE] = service
+    app[SERVED_MODEL] = served
+    app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES}
+    app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_request_id)
-    app.router.add_post("/v1/completions", completions.create_completion)
-    app.router.add_post("/v1/chat/completions", chat.create_chat_completion)
-    app.router.add_get("/v1/stream", websocket.stream)
-    app.router.add_get("/v1/models", health.models)
-    app.router.add_get("/v1/models/{id:.+}", health.model)
-    app.router.add_get("/liveness", health.liveness)
-    app.router.add_get("/readiness", health.readiness)
-    app.router.add_get("/health", health.health)
-    app.router.add_get("/version", health.show_version)
-    app.router.add_get("/metrics", health.metrics)
+    app.on_shutdown.append(websocket.close_sockets)
+    for route in ROUTES:
+        match route:
+            case BodyRoute():
+                app.router.add_post(route.path, generating.make_handler(route))
+            case MessageRoute():
+                app.router.add_get(route.path, websocket.make_handler(route))
+    app.router.add_get("/v1/models", models.list_models)
+    app.router.add_get("/v1/models/{id:.+}", models.show_model)
+    app.router.add_get("/liveness", probes.liveness)
+    app.router.add_get("/readiness", probes.readiness)
+    app.router.add_get("/health", probes.health)
+    app.router.add_get("/version", probes.version)
+    app.router.add_get("/metrics", metrics_page.show_metrics)
     playground.add_routes(app)
     return app
 
 
-def make_runner(service: Service) -> web.AppRunner:
+def make_runner(served: ServedModel) -> web.AppRunner:
     """A runner in which a client that leaves cancels its handler, and with it the generation."""
     return web.AppRunner(
-        build_app(service),
+        build_app(served),
         handler_cancellation=True,
         handle_signals=False,
-        access_log=None,  # the middleware logs
+        access_log=None,  # our own middleware logs
         shutdown_timeout=5.0,  # by then the streams have ended; this is for what is left in socket buffers
     )

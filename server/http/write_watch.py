@@ -1,4 +1,4 @@
-"""Writes to one client, watched: a silent connection gets a ping, a stalled one is cut."""
+"""A watch on the writes to one client: a silent connection gets a ping, a stalled one is cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 class WriteWatch:
     """Wraps a connection's write function; used as `async with`.
 
-    One sleeping task watches the clock, so that a write costs one clock reading and no timer.
+    One task sleeps and watches the clock, so that a write costs one reading of the clock and no timer.
 
     Args:
         write: sends bytes and returns once the client's backlog is short again.
@@ -34,7 +34,7 @@ class WriteWatch:
         self._ping_interval = ping_interval
         self._write_timeout = write_timeout
         self._clock = asyncio.get_running_loop().time
-        self._last_write_at = self._clock()  # when it began
+        self._last_write_at = self._clock()  # when the last write began
         self._is_writing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -48,7 +48,7 @@ class WriteWatch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def write(self, data: bytes) -> None:
-        """One write at a time; a ping may come between two, never inside one."""
+        """Writes `data`. The caller makes one write at a time; a ping may come between two writes, never inside one."""
         self._last_write_at = self._clock()
         self._is_writing = True
         try:
@@ -57,7 +57,7 @@ class WriteWatch:
             self._is_writing = False
 
     async def finish(self, write_eof: Callable[[], Awaitable[None]]) -> None:
-        """The connection's last write, which a client may stall like any other."""
+        """Ends the connection by its last write, which a client may stall like any other."""
         self._last_write_at = self._clock()
         self._is_writing = True
         try:
@@ -80,7 +80,7 @@ class WriteWatch:
                     if self._ping and not await self._send_ping():
                         return
                     continue
-            # No longer than this, so that a write that stalls meanwhile is seen in time.
+            # No longer than a quarter of the timeout, so that a write that stalls meanwhile is seen in time.
             await asyncio.sleep(min(due - now, self._write_timeout / 4))
 
     async def _send_ping(self) -> bool:
@@ -91,5 +91,5 @@ class WriteWatch:
             self._cut()
             return False
         except ConnectionError:
-            return False  # the writer's own next write meets the same error
+            return False  # the owner's next write meets the same error
         return True

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from server.answering.choice import Delta
 from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
 from server.answering.prompts import PreparedPrompt
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.offline.output import Output
-from server.wire.requests import GenerationRequest
 
 
 class Job(NamedTuple):
@@ -59,12 +59,12 @@ class Batch:
 
     @property
     def progress(self) -> BatchProgress:
-        """Of this moment; may be read in any thread."""
+        """How far the batch is at this moment; may be read in any thread."""
         seconds = time.perf_counter() - self._started_at
         return BatchProgress(self._num_finished, len(self._jobs), self._num_tokens, seconds)
 
     async def run(self) -> list[Output]:
-        """The jobs' outputs, in their order. Leaving it in any other way aborts all that runs.
+        """The jobs' outputs, in their order. If it ends in any other way, all that runs is aborted.
 
         Raises:
             EngineError: the engine failed on one of them.
@@ -80,7 +80,7 @@ class Batch:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the first failure has cancelled all the others
         finally:
-            # Also those whose reader was cancelled before its first turn.
+            # Also the generations whose reader was cancelled before its first turn.
             for generation in self._open:
                 await generation.aclose()
 

@@ -10,19 +10,19 @@ The shortest use:
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeAlias, overload
 
-from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import EngineStats, Progress
+from engine.border.config import EngineConfig
+from engine.border.types import Progress
 from sampling.host.params import SamplingParams
-from server.answering.prompts import tokenize
+from server.answering.prompt_sources import TextPrompt
 from server.offline.batch import BatchProgress
-from server.offline.offline_engine import OfflineEngine
-from server.offline.offline_request import (
+from server.offline.open_model import OpenModel
+from server.offline.output import Output
+from server.offline.saved_llm import SavedLLM
+from server.offline.task import (
     CHAT,
     COMPLETE,
     Messages,
@@ -33,27 +33,27 @@ from server.offline.offline_request import (
     is_one_prompt,
     refusals,
 )
-from server.offline.output import Output
-from server.offline.saved_llm import SavedLLM
 from server.offline.text_stream import TextStream
-from server.startup.loading import LoadedModel, load_with
-from server.startup.model_store import cache_folder, ensure_model
-from server.startup.progress import ProgressReporter, shown, silent
+from server.routes.chat import ChatCall
+from server.startup.loaded_model import LoadedModel, load_with
+from server.startup.model_store import cache_folder
+from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
-from server.wire.requests import ChatCompletionRequest, Prompt
+from server.wire.completion_request import Prompt
 
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
 
-class LLM:
+class LLM(OpenModel):
     """A loaded model. Call it from scripts, from notebooks, and from several threads at once.
 
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
     (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
     defaults, stop strings, finish reasons and counts are those of the HTTP API. Where keywords have
-    text, as bad_words, `SamplingParams` have token ids; logprobs come back by token ids too.
+    text (bad_words), `SamplingParams` have token ids. Logprobs come back by token ids too.
 
-    Every method but `close` raises EngineError once the model is closed or the engine has failed.
+    Every method but `close` raises EngineError once the model is closed or the engine has failed. A
+    request whose own grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
     """
 
     def __init__(self, model: str | Path = DEFAULT_MODEL, *, progress: bool | Progress = True, **engine: Any) -> None:
@@ -89,33 +89,16 @@ class LLM:
                 tell(stage, done, total)
 
             loaded = load_with(str(model), configure, watch)
-        self._open(loaded, str(model), config, num_programs)
+        super().__init__(loaded, str(model), config, num_programs)
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, *, model: str, config: EngineConfig, num_programs: int = 0) -> Self:
-        """An LLM over an engine that was made elsewhere and has not been started; it closes that engine.
-
-        Args:
-            model: the name or path it was loaded from.
-            num_programs: how many programs were compiled for it.
-        """
+        """An LLM over an engine that was made elsewhere. The arguments are those of `OpenModel`."""
         llm = cls.__new__(cls)
-        llm._open(loaded, model, config, num_programs)
+        OpenModel.__init__(llm, loaded, model, config, num_programs)
         return llm
 
-    def _open(self, loaded: LoadedModel, model: str, config: EngineConfig, num_programs: int) -> None:
-        self.model = model
-        self.config = config
-        self.model_info: ModelInfo = loaded.engine.model_info
-        self._num_programs = num_programs
-        self._running_engine = OfflineEngine(loaded)
-        # At the interpreter's exit the engine closes itself, and waits for that.
-        weakref.finalize(self, self._running_engine.close_soon).atexit = False
-
-    def __repr__(self) -> str:
-        return f"LLM({self.model!r}, dtype={self.model_info.dtype!r}, max_model_len={self.model_info.max_model_len})"
-
-    # ---------------------------------------------------------------- generate
+    # ---------------------------------------------------------------- answers
 
     @overload
     def generate(
@@ -140,7 +123,7 @@ class LLM:
         Args:
             prompts: a text or a list of token ids, which gives an Output; or a list of such, which
                 gives the list of their Outputs in the same order.
-            progress: of several prompts, a bar on standard error; False is silent; a callable gets
+            progress: several prompts show a bar on standard error; False is silent; a callable gets
                 a BatchProgress about ten times a second, and once at the end.
 
         Raises:
@@ -208,76 +191,15 @@ class LLM:
         """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.
 
         Raises:
-            InvalidParameter: the messages are refused.
+            InvalidParameter: the messages are refused, or the text is no Unicode.
         """
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
-            return len(text_model.tokenizer.encode(text_or_messages, add_special_tokens=True))
+            with refusals("prompt"):
+                return len(TextPrompt(text_or_messages).encode(text_model))
         with refusals("messages"):
-            request = ChatCompletionRequest.parse({"messages": list(text_or_messages)})
-            return len(tokenize(request, text_model)[0])
-
-    # ---------------------------------------------------------------- the engine's life
-
-    def precompile(self) -> int:
-        """Makes sure that every program is compiled; loading has done it, so it returns at once.
-
-        Returns:
-            How many programs there are.
-        """
-        self._engine.check_open()
-        return self._num_programs
-
-    def pause(self) -> None:
-        """Stops computing once nothing is in flight; calls that generate wait until `resume`."""
-        self._engine.operate(lambda client: client.lifecycle.pause())
-
-    def resume(self) -> None:
-        """Goes on after `pause`."""
-        self._engine.operate(lambda client: client.lifecycle.resume())
-
-    def sleep(self, *, drop_weights: bool = False) -> None:
-        """Gives the memory of the pages back, with `drop_weights` the device's memory of the weights too."""
-        self._engine.operate(lambda client: client.lifecycle.sleep(drop_weights=drop_weights))
-
-    def wake(self) -> None:
-        """Goes on after `sleep`."""
-        self._engine.operate(lambda client: client.lifecycle.wake())
-
-    def reset_prefix_cache(self) -> bool:
-        """Forgets every cached prefix; False, and nothing is forgotten, while requests run."""
-        return self._engine.operate(lambda client: client.lifecycle.reset_prefix_cache())
-
-    def update_weights(self, model: str | Path, *, drain: bool = False) -> None:
-        """Takes the weights of another model of the same shape; the tokenizer stays.
-
-        Args:
-            drain: lets running requests end first, instead of being refused because of them.
-
-        Raises:
-            ModelStoreError: the model cannot be had.
-            RuntimeError: requests are running.
-            ModelError: it cannot be served in the place of the first.
-        """
-        path = ensure_model(str(model), silent)
-        self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))
-        self.model = str(model)
-
-    def stats(self) -> EngineStats:
-        """The engine's counters since the start and gauges of this moment."""
-        return self._engine.stats()
-
-    def close(self) -> None:
-        """Ends calls of other threads with an EngineError, stops the engine, frees its threads. Idempotent."""
-        self._running_engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            request = ChatCall.parse({"messages": list(text_or_messages)}).request
+            return len(request.prompts[0].encode(text_model))
 
     # ---------------------------------------------------------------- save and load
 
@@ -316,15 +238,6 @@ class LLM:
             return cls(name, progress=tell, **{**saved.engine, **engine})
 
     # ---------------------------------------------------------------- how it is done
-
-    @property
-    def _engine(self) -> OfflineEngine:
-        """
-        Raises:
-            EngineError: it has failed or was closed.
-        """
-        self._running_engine.check_open()
-        return self._running_engine
 
     def _run_one(self, task: Task, start: Any, params: Any, progress: ShowProgress, options: Options) -> Output:
         engine = self._engine

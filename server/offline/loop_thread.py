@@ -1,4 +1,4 @@
-"""An asyncio loop of its own, in a daemon thread, for callers that have none or have another."""
+"""An asyncio loop in a daemon thread, for callers that have no loop or have another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TICK_SECONDS = 0.1
-_CANCEL_SECONDS = 10.0  # a cancelled coroutine has but to abort its requests
+_CANCEL_SECONDS = 10.0  # ample: a cancelled coroutine only has to abort its requests
 
 
 class LoopStopped(RuntimeError):
@@ -20,10 +20,9 @@ class LoopStopped(RuntimeError):
 
 
 class LoopThread:
-    """Coroutines for synchronous callers, from any number of threads.
+    """Runs coroutines for synchronous callers, from any number of threads.
 
-    A callback that the loop has accepted is run: whatever is posted before `stop` starts, and is
-    then cancelled by it.
+    Every coroutine that is posted before `stop` is started, so that `stop` can cancel it.
 
     Args:
         at_end: called in the loop once every coroutine has ended, before the thread ends.
@@ -35,7 +34,7 @@ class LoopThread:
         self._tasks: dict[Future[Any], asyncio.Task[Any]] = {}  # touched in the loop alone
         self._stopping: asyncio.Future[None] | None = None
         self._is_stopped = False
-        # Between the last post and the stop; reentrant, as a finalizer may run in the middle of a post.
+        # No post comes after the stop. Reentrant, because a finalizer may run in the middle of a post.
         self._lock = threading.RLock()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run_loop, args=(started,), name=name, daemon=True)
@@ -50,8 +49,9 @@ class LoopThread:
 
         Args:
             on_tick: called here, in the caller's thread, every TICK_SECONDS while the coroutine runs.
+
         Raises:
-            LoopStopped: before or while it runs.
+            LoopStopped: the loop was stopped, before or while the coroutine runs.
         """
         outcome: Future[T] = Future()
         try:  # from here on an interrupt may come between any two instructions
@@ -67,11 +67,11 @@ class LoopThread:
         return outcome.result()
 
     def spawn(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Runs `coroutine` and waits for nothing, so that a finalizer may call it; a stopped loop drops it."""
+        """Runs `coroutine` without waiting, so that a finalizer may call this. A stopped loop drops it."""
         try:
             self._accept(coroutine, Future())
         except LoopStopped:
-            return  # what it wanted to end has ended with the loop
+            return  # what the coroutine was to end has ended with the loop
 
     def stop(self) -> None:
         """Cancels every coroutine, then ends the thread; does not wait for that. Idempotent."""

@@ -11,6 +11,7 @@ from engine.border.types import EngineError, EngineStats, QueueFull
 from sampling.host.params import SamplingParams
 from server.answering.choice import Choice
 from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare_here
 from server.grammar.compiler import GrammarCompiler
@@ -18,8 +19,7 @@ from server.offline.batch import Batch, BatchProgress, Job
 from server.offline.loop_thread import LoopStopped, LoopThread
 from server.offline.output import Output
 from server.offline.text_stream import TextStream
-from server.startup.loading import LoadedModel
-from server.wire.requests import GenerationRequest
+from server.startup.loaded_model import LoadedModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 T = TypeVar("T")
 
 _CLOSED = "this model has been closed; load it again"
-_ROOM_POLL_SECONDS = 0.005  # nobody is told when the engine's queue becomes shorter
+_ROOM_POLL_SECONDS = 0.005  # the engine tells nobody when its queue becomes shorter
 
 
 class OfflineEngine:
-    """Owns the engine of `loaded`, which has not been started, and a thread with the asyncio loop it needs.
+    """Owns the engine of `loaded`, which has not been started, and a thread with the asyncio loop that it needs.
 
     Its methods may be called from several threads at once, and from a thread that has a running
     loop of its own. It closes itself at the interpreter's exit.
@@ -64,20 +64,23 @@ class OfflineEngine:
 
         Args:
             base: parameters that hold where the request says nothing.
+
         Raises:
-            ApiError, InvalidParameter, ValueError: it is refused.
+            ApiError, InvalidParameter, ValueError: the request is refused.
         """
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
-        grammar = request.grammar
-        if grammar is None:
+        wish = request.grammar
+        grammar = None if wish is None else wish.to_grammar()
+        if wish is None or grammar is None:
             return Job(request, prompt)
-        return Job(request, prompt, self._grammars.compile_here(grammar, request.grammar_parameter))
+        return Job(request, prompt, self._grammars.compile_here(grammar, wish.parameter))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order.
 
         Args:
             watch: called in the caller's thread, about ten times a second, and once at the end.
+
         Raises:
             EngineError: the engine failed or was closed.
         """
@@ -98,12 +101,14 @@ class OfflineEngine:
 
         Args:
             owner: see `TextStream`.
+
         Raises:
             EngineError: the engine failed or was closed.
         """
         return self.run(self._stream(job, owner))
 
     def stats(self) -> EngineStats:
+        """The engine's counters since the start and gauges of this moment."""
         return self._client.stats()
 
     def operate(self, operation: Callable[[EngineClient], Coroutine[Any, Any, T]]) -> T:
@@ -135,7 +140,7 @@ class OfflineEngine:
         self._thread.join()
 
     def close_soon(self) -> None:
-        """`close` without the wait, for a finalizer, which may run in any thread, the engine's own included."""
+        """`close` without the wait. A finalizer calls it, and that may run in any thread, the engine's own included."""
         self._thread.stop()
 
     # ---------------------------------------------------------------- in the loop
@@ -149,7 +154,7 @@ class OfflineEngine:
         atexit.unregister(self.close)
 
     async def _stream(self, job: Job, owner: object) -> TextStream:
-        # Made here, so that a stream whose caller was interrupted is dropped and thereby aborted.
+        # The stream is made in the loop, so that one whose caller was interrupted is dropped and thereby aborted.
         return TextStream(await self._submit(job), self, owner)
 
     async def _submit(self, job: Job) -> Generation:
@@ -182,6 +187,6 @@ class OfflineEngine:
 
 
 def _take_note(failure: asyncio.Future[None]) -> None:
-    """Takes the exception, which every stream tells of, so that asyncio does not miss a reader."""
+    """Reads the exception, which every stream tells of; asyncio complains about one that nobody has read."""
     if not failure.cancelled():
         failure.exception()

@@ -22,7 +22,7 @@ class Output:
 
     @property
     def token_ids(self) -> list[int]:
-        """What was generated, the token that ended it included."""
+        """The generated tokens, with the token that ended the answer."""
         return self.answers[0].token_ids
 
     @property
@@ -31,12 +31,12 @@ class Output:
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
-        """Of each of `token_ids`; None where not asked for."""
+        """The logprobs of each of `token_ids`; None where not asked for."""
         return self.answers[0].logprobs
 
     @property
     def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
-        """Of each of `prompt_token_ids`, None of the first; None where not asked for."""
+        """The logprobs of each of `prompt_token_ids`, the first being None; None where not asked for."""
         return self.answers[0].prompt_logprobs
 
     @property

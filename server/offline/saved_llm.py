@@ -31,7 +31,7 @@ FILE_NAME = "eagre.json"
 FORMAT = "eagre-llm"
 VERSION = 1
 
-# Where compiled programs are kept is a matter of the machine.
+# Where compiled programs are kept depends on the machine.
 _NOT_SAVED = frozenset({"compilation_cache"})
 
 _FOLDER_SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors"})  # of what is read from a model folder
@@ -109,7 +109,7 @@ class SavedLLM:
         """
         builtin = BUILTIN_MODELS.get(model)
         path = ensure_model(model, progress)
-        if builtin is not None:  # whoever ensures a built-in model has compared it with this table
+        if builtin is not None:  # `ensure_model` has compared the file with this table
             sha256, size = builtin.sha256, builtin.size
         elif (size := _size(path)) != self.size:
             raise SavedLLMError(f"{model} has {size} bytes; the saved model has {self.size}")
@@ -153,7 +153,7 @@ def _file_digest(path: Path) -> tuple[str, int]:
 
 
 def _as_setting(value: Any) -> Any:
-    """JSON knows no tuples, and a frozen configuration holds no lists."""
+    """A list as a tuple: JSON has no tuples, and a frozen configuration holds no lists."""
     return tuple(value) if isinstance(value, list) else value
 
 

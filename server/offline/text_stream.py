@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from server.answering.choice import Delta
 from server.answering.generation import Generation, Usage
 
-if TYPE_CHECKING:
-    from server.offline.offline_engine import OfflineEngine
+T = TypeVar("T")
+
+
+class RunsGenerations(Protocol):
+    """What is needed of an `OfflineEngine`: the loop in which its generations run."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
+
+    def spawn_close(self, generation: Generation) -> None: ...
 
 
 class TextStream:
@@ -26,16 +34,16 @@ class TextStream:
                 print(delta.text, end="", flush=True)
     """
 
-    def __init__(self, generation: Generation, engine: OfflineEngine, owner: object) -> None:
+    def __init__(self, generation: Generation, engine: RunsGenerations, owner: object) -> None:
         """Args:
-        owner: whatever closes the engine when it is dropped; it is not, while the stream is held.
+        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
         """
         self._generation = generation
         self._engine = engine
         self._owner = owner
         self._ready: deque[Delta] = deque()
         self._is_closed = False
-        # A loop left by `break` drops the iterator without a word.
+        # A loop that is left by `break` drops the iterator without closing it.
         self._finalizer = weakref.finalize(self, engine.spawn_close, generation)
         self._finalizer.atexit = False  # the engine's own end comes first
 
@@ -62,7 +70,7 @@ class TextStream:
 
     @property
     def usage(self) -> Usage:
-        """Counts up to now."""
+        """The counts up to the last delta read."""
         return self._generation.usage
 
     @property

@@ -1,1 +1,1 @@
-"""The generating routes: how each turns a body into requests, and deltas into what its clients expect."""
+"""The generating routes, free of HTTP: how a body becomes a request, and an answer what the route's clients expect."""

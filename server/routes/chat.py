@@ -6,34 +6,76 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
-from server.http.body import read_json
-from server.http.middleware import REQUEST_ID
-from server.http.respond import respond
-from server.http.service import SERVICE
-from server.routes.answer import AnswerHead
-from server.routes.chunks import Chunks, encode_reason
-from server.routes.logprobs import WireLogprobs, wire_logprobs
-from server.wire.requests import ChatCompletionRequest
+from server.answering.prompt_sources import Conversation
+from server.routes.chat_logprobs import ChatLogprobs
+from server.routes.chunks import Chunks
+from server.routes.framing import Framing
+from server.routes.logprobs import WireLogprobs
+from server.routes.openai_call import OpenAICall
+from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
+from server.routes.route import AnswerContext, BodyRoute
+from server.wire.chat_request import ChatCompletionRequest
+from server.wire.generation_fields import GenerationFields
 
 _OBJECT = "chat.completion"
 
 
+class ChatCall(OpenAICall):
+    """A conversation, to be gone on with by the assistant's next message."""
+
+    logprobs_kind = ChatLogprobs
+
+    def __init__(self, body: ChatCompletionRequest) -> None:
+        newer = body.max_completion_tokens
+        length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
+        conversation = Conversation(
+            [message.to_template() for message in body.messages], parse_special=body.parse_special is True
+        )
+        super().__init__(body, [conversation], prompt_parameter="messages", **length)
+
+    @classmethod
+    def parse(cls, body: Any) -> ChatCall:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        return cls(ChatCompletionRequest.parse(body))
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> ChatChunks:
+        head = AnswerHead.make("chatcmpl", context.request_id, context.model)
+        logprobs = self.make_logprobs(generation, context.tokenizer)
+        return ChatChunks(head, self.fields, generation, logprobs, context.framing)
+
+
 class ChatChunks(Chunks):
-    """Chunks of a streamed chat answer."""
+    """Writes the answer to a conversation."""
 
     def __init__(
-        self, head: AnswerHead, request: ChatCompletionRequest, generation: Generation, logprobs: WireLogprobs | None
+        self,
+        head: AnswerHead,
+        fields: GenerationFields,
+        generation: Generation,
+        logprobs: WireLogprobs | None,
+        framing: Framing,
     ) -> None:
-        super().__init__(head.encode(f"{_OBJECT}.chunk"), with_usage=request.wants_usage)
-        self._with_token_ids = request.return_token_ids is True
-        self._logprobs = logprobs
+        super().__init__(head, fields, generation, logprobs, framing, kind=f"{_OBJECT}.chunk")
         self._is_first_chunk = True
-        self._silent = set(range(generation.num_choices))  # choices that have yet to tell their role
-        self._generation = generation
+        self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
+
+    def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        body = {
+            **self._answer_head.to_dict(_OBJECT),
+            "choices": [self._shape(answer) for answer in answers],
+            "usage": shape_usage(self._generation.usage),
+        }
+        if self._logprobs is not None and self._fields.prompt_logprobs is not None:
+            body["prompt_logprobs"] = self._logprobs.shape_prompt(answers[0])
+        if self._with_token_ids:
+            body["prompt_token_ids"] = self._generation.prompts[0].token_ids
+        return body
 
     def _encode(self, delta: Delta) -> bytes:
         return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
@@ -58,49 +100,21 @@ class ChatChunks(Chunks):
     def _of_prompt(self, delta: Delta) -> bytes:
         """What the first chunk tells of the prompt."""
         self._is_first_chunk = False
-        fields = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
+        encoded = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
         if self._with_token_ids:
-            fields += b',"prompt_token_ids":' + orjson.dumps(self._generation.prompts[0].token_ids)
-        return fields
+            encoded += b',"prompt_token_ids":' + orjson.dumps(self._generation.prompts[0].token_ids)
+        return encoded
 
-
-async def create_chat_completion(request: web.Request) -> web.StreamResponse:
-    service = request.app[SERVICE]
-    service.check_accepting()
-    body = ChatCompletionRequest.parse(await read_json(request))
-    async with service.generate(body) as generation:
-        head = AnswerHead.make("chatcmpl", body.request_id or request[REQUEST_ID], service.model_name)
-        logprobs = wire_logprobs(body, generation, service.tokenizer)
-        return await respond(
-            request,
-            body,
-            generation,
-            make_chunks=lambda: ChatChunks(head, body, generation, logprobs),
-            make_reply=lambda answers: {**head.to_dict(_OBJECT), **_reply(answers, body, generation, logprobs)},
-            has_logprobs=logprobs is not None,
-        )
-
-
-def _reply(
-    answers: Sequence[Answer],
-    body: ChatCompletionRequest,
-    generation: Generation,
-    logprobs: WireLogprobs | None,
-) -> dict[str, Any]:
-    choices = []
-    for answer in answers:
+    def _shape(self, answer: Answer) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": answer.index,
             "message": {"role": "assistant", "content": answer.text, "refusal": None},
-            "logprobs": None if logprobs is None else logprobs.shape(answer),
+            "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
             "finish_reason": answer.finish_reason,
         }
-        if body.return_token_ids:
+        if self._with_token_ids:
             choice["token_ids"] = answer.token_ids
-        choices.append(choice)
-    reply: dict[str, Any] = {"choices": choices, "usage": generation.usage.to_dict()}
-    if logprobs is not None and body.prompt_logprobs is not None:
-        reply["prompt_logprobs"] = logprobs.shape_prompt(answers[0])
-    if body.return_token_ids:
-        reply["prompt_token_ids"] = generation.prompts[0].token_ids
-    return reply
+        return choice
+
+
+CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, shape_error)

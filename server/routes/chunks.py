@@ -1,40 +1,57 @@
-"""A streamed answer's chunks as whole events; what never changes is encoded once."""
+"""The answers of OpenAI's routes; in a stream's chunks, what never changes is encoded once."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import orjson
 
-from engine.border.types import FinishReason
 from server.answering.choice import Delta
-from server.answering.generation import Usage
+from server.answering.generation import Generation
+from server.routes.framing import Framing
+from server.routes.logprobs import WireLogprobs
+from server.routes.openai_shapes import AnswerHead, shape_usage
+from server.routes.route import AnswerWriter
+from server.wire.generation_fields import GenerationFields
 
 
-class Chunks(ABC):
-    """One answer's chunks, of the object shapes of a route."""
+class Chunks(AnswerWriter):
+    """Writes one answer as chunks with `choices`, or as one body of the same kind."""
 
-    def __init__(self, head: bytes, *, with_usage: bool) -> None:
+    def __init__(
+        self,
+        head: AnswerHead,
+        fields: GenerationFields,
+        generation: Generation,
+        logprobs: WireLogprobs | None,
+        framing: Framing,
+        *,
+        kind: str,
+    ) -> None:
         """Args:
-        head: the beginning of each chunk's JSON object, open for more keys.
-        with_usage: a usage chunk comes last, and the others say that theirs is null.
+        kind: the `object` of each chunk.
         """
-        self._head = b"data: " + head
-        self._tail = b',"usage":null}\n\n' if with_usage else b"}\n\n"
+        self.is_slow = logprobs is not None
+        self._answer_head = head
+        self._fields = fields
+        self._generation = generation
+        self._logprobs = logprobs
+        self._framing = framing
+        self._with_token_ids = fields.return_token_ids is True
+        # Where a usage chunk comes last, the others say that theirs is null.
+        self._head = framing.before + head.encode(kind)
+        self._tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
 
-    def encode(self, deltas: Sequence[Delta]) -> bytes:
-        """One `data: {…}` event for each delta."""
-        return b"".join([self._encode(delta) for delta in deltas])
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        return [self._encode(delta) for delta in deltas]
 
-    def encode_usage(self, usage: Usage) -> bytes:
-        """The last chunk, without choices."""
-        return self._head + b',"choices":[],"usage":' + orjson.dumps(usage.to_dict()) + b"}\n\n"
+    def end(self) -> bytes:
+        """The usage chunk where it is wanted, which has no choices, and the stream's end."""
+        if not self._fields.wants_usage:
+            return self._framing.done
+        usage = orjson.dumps(shape_usage(self._generation.usage))
+        return self._head + b',"choices":[],"usage":' + usage + b"}" + self._framing.after + self._framing.done
 
     @abstractmethod
     def _encode(self, delta: Delta) -> bytes: ...
-
-
-def encode_reason(reason: FinishReason | None) -> bytes:
-    """A finish_reason as JSON."""
-    return b"null" if reason is None else b'"%b"' % reason.encode()

@@ -6,36 +6,66 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
-from server.http.body import read_json
-from server.http.middleware import REQUEST_ID
-from server.http.respond import respond
-from server.http.service import SERVICE
-from server.routes.answer import AnswerHead
-from server.routes.chunks import Chunks, encode_reason
-from server.routes.logprobs import WireLogprobs, wire_logprobs
-from server.wire.requests import CompletionRequest
+from server.answering.prompt_sources import TextPrompt, TokenPrompt
+from server.routes.chunks import Chunks
+from server.routes.completion_logprobs import CompletionLogprobs
+from server.routes.framing import Framing
+from server.routes.logprobs import WireLogprobs
+from server.routes.openai_call import OpenAICall
+from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
+from server.routes.route import AnswerContext, BodyRoute
+from server.wire.completion_request import CompletionRequest
+from server.wire.generation_fields import GenerationFields
 
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _OBJECT = "text_completion"
 
 
+class CompletionCall(OpenAICall):
+    """One or several prompts, each to be gone on with."""
+
+    logprobs_kind = CompletionLogprobs
+
+    def __init__(self, body: CompletionRequest) -> None:
+        prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in body.prompt]
+        super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS)
+
+    @classmethod
+    def parse(cls, body: Any) -> CompletionCall:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        return cls(CompletionRequest.parse(body))
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> CompletionChunks:
+        head = AnswerHead.make("cmpl", context.request_id, context.model)
+        logprobs = self.make_logprobs(generation, context.tokenizer)
+        return CompletionChunks(head, self.fields, generation, logprobs, context.framing)
+
+
 class CompletionChunks(Chunks):
-    """Chunks of a streamed completion."""
+    """Writes the answer to a completion."""
 
     def __init__(
-        self, head: AnswerHead, request: CompletionRequest, generation: Generation, logprobs: WireLogprobs | None
+        self,
+        head: AnswerHead,
+        fields: GenerationFields,
+        generation: Generation,
+        logprobs: WireLogprobs | None,
+        framing: Framing,
     ) -> None:
-        super().__init__(head.encode(_OBJECT), with_usage=request.wants_usage)
+        super().__init__(head, fields, generation, logprobs, framing, kind=_OBJECT)
         self._choice = self._head + b',"choices":[{"index":'
-        self._with_token_ids = request.return_token_ids is True
-        self._num_choices = request.num_choices
-        # Of the choices that have yet to tell their prompt's ids.
-        self._prompts = dict.fromkeys(range(generation.num_choices)) if self._with_token_ids else {}
-        self._generation = generation
-        self._logprobs = logprobs
+        # The choices that have yet to tell their prompt's ids.
+        self._silent = set(range(generation.num_choices)) if self._with_token_ids else set()
+
+    def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        choices = [self._shape(answer) for answer in answers]
+        return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": shape_usage(self._generation.usage)}
 
     def _encode(self, delta: Delta) -> bytes:
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
@@ -51,47 +81,27 @@ class CompletionChunks(Chunks):
 
     def _token_ids(self, delta: Delta) -> bytes:
         encoded = b',"token_ids":' + orjson.dumps(delta.token_ids)
-        if delta.index in self._prompts:
-            del self._prompts[delta.index]
-            prompt = self._generation.prompts[delta.index // self._num_choices]
-            encoded += b',"prompt_token_ids":' + orjson.dumps(prompt.token_ids)
+        if delta.index in self._silent:
+            self._silent.remove(delta.index)
+            encoded += b',"prompt_token_ids":' + orjson.dumps(self._prompt_of(delta))
         return encoded
 
+    def _shape(self, answer: Answer) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": answer.index,
+            "text": answer.text,
+            "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
+            "finish_reason": answer.finish_reason,
+        }
+        if self._logprobs is not None and self._fields.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = self._logprobs.shape_prompt(answer)
+        if self._with_token_ids:
+            choice["token_ids"] = answer.token_ids
+            choice["prompt_token_ids"] = self._prompt_of(answer)
+        return choice
 
-async def create_completion(request: web.Request) -> web.StreamResponse:
-    service = request.app[SERVICE]
-    service.check_accepting()
-    body = CompletionRequest.parse(await read_json(request))
-    async with service.generate(body) as generation:
-        head = AnswerHead.make("cmpl", body.request_id or request[REQUEST_ID], service.model_name)
-        logprobs = wire_logprobs(body, generation, service.tokenizer)
-
-        def make_reply(answers: Sequence[Answer]) -> dict[str, Any]:
-            choices = [_choice(answer, body, generation, logprobs) for answer in answers]
-            return {**head.to_dict(_OBJECT), "choices": choices, "usage": generation.usage.to_dict()}
-
-        return await respond(
-            request,
-            body,
-            generation,
-            make_chunks=lambda: CompletionChunks(head, body, generation, logprobs),
-            make_reply=make_reply,
-            has_logprobs=logprobs is not None,
-        )
+    def _prompt_of(self, piece: Delta | Answer) -> list[int]:
+        return self._generation.prompts[piece.index // self._fields.num_choices].token_ids
 
 
-def _choice(
-    answer: Answer, body: CompletionRequest, generation: Generation, logprobs: WireLogprobs | None
-) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": answer.index,
-        "text": answer.text,
-        "logprobs": None if logprobs is None else logprobs.shape(answer),
-        "finish_reason": answer.finish_reason,
-    }
-    if logprobs is not None and body.prompt_logprobs is not None:
-        choice["prompt_logprobs"] = logprobs.shape_prompt(answer)
-    if body.return_token_ids:
-        choice["token_ids"] = answer.token_ids
-        choice["prompt_token_ids"] = generation.prompts[answer.index // body.num_choices].token_ids
-    return choice
+COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, shape_error)

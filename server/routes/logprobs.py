@@ -1,8 +1,7 @@
 """Log probabilities as the routes write them: the engine's token ids become texts and JSON.
 
-A token's text is what it stands for, with U+FFFD where its bytes are no UTF-8 by themselves. A
-token that stands for no text, a control token, has its name in the vocabulary instead, and its
-`bytes` are null.
+A token's text is what it stands for, with U+FFFD where its bytes alone are no UTF-8. A control
+token, which stands for no text, has its name in the vocabulary instead, and its `bytes` are null.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import orjson
 
 from engine.border.types import TokenLogprobs
 from server.answering.choice import Delta
-from server.answering.generation import Answer, Generation
-from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
-from server.wire.requests import ChatCompletionRequest, GenerationRequest
+from server.answering.generation import Answer
+from server.text.detokenizer import HasTokenBytes
 
-LOWEST = -9999.0  # as OpenAI and vLLM write what is less
+LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
 
 
 class HasTokenTexts(HasTokenBytes, Protocol):
@@ -31,16 +29,16 @@ class HasTokenTexts(HasTokenBytes, Protocol):
 
 @dataclass(slots=True)
 class WireLogprobs(ABC):
-    """The logprobs of one request's answers, in the shape of its route.
+    """Writes the logprobs of one request's answers in the shape of its route.
 
-    The answers are read once, by whole answers or by all deltas in their order.
+    It is given every answer once, whole or as all its deltas in their order.
     """
 
     tokenizer: HasTokenTexts
     prompts: Sequence[Sequence[int]]  # the token ids of each
-    num_choices: int  # answers per prompt
+    num_choices: int  # answers to each prompt
     listed_ids: Sequence[int]  # the `logprob_token_ids` of the request
-    of_answers: bool  # whether those of generated tokens are wanted, and not of the prompts' alone
+    of_answers: bool  # whether logprobs of generated tokens are wanted, and not only those of the prompts
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
     def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:
@@ -99,78 +97,6 @@ class WireLogprobs(ABC):
         return shapes
 
 
-@dataclass(slots=True)
-class CompletionLogprobs(WireLogprobs):
-    """OpenAI's shape for completions: parallel lists."""
-
-    _places: dict[int, _TextPlace] = field(init=False, default_factory=dict)  # by choice
-
-    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        place = self._places.setdefault(index, _TextPlace(self.tokenizer))
-        has_alternatives = logprobs[0].top or self.listed_ids
-        shape: dict[str, Any] = {
-            "tokens": [self._text(token_id) for token_id in token_ids],
-            "token_logprobs": [clamp(of_token.logprob) for of_token in logprobs],
-            "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
-            "text_offset": [place.advance(token_id) for token_id in token_ids],
-        }
-        if self.listed_ids:
-            shape["listed_logprobs"] = [self._listed(of_token) for of_token in logprobs]
-        return shape
-
-    def _by_text(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, float]:
-        """The alternatives and the token itself; of several of the same text the best."""
-        shape: dict[str, float] = {}
-        for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
-            shape.setdefault(self._text(any_id), clamp(logprob))
-        return shape
-
-
-@dataclass(slots=True)
-class ChatLogprobs(WireLogprobs):
-    """OpenAI's shape for chat: an object for each token."""
-
-    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return {"content": list(map(self._of_token, token_ids, logprobs)), "refusal": None}
-
-    def _of_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
-        shape = self._entry(token_id, logprobs.logprob)
-        shape["top_logprobs"] = [self._entry(*alternative) for alternative in self._alternatives(logprobs)]
-        if self.listed_ids:
-            shape["listed_logprobs"] = self._listed(logprobs)
-        return shape
-
-    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
-        data = self.tokenizer.token_bytes[token_id]
-        return {"token": self._text(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
-
-
-class _TextPlace:
-    """Where one choice's text is, token by token."""
-
-    __slots__ = ("_detokenizer", "_num_characters")
-
-    def __init__(self, tokenizer: HasTokenBytes) -> None:
-        self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._num_characters = 0
-
-    def advance(self, token_id: int) -> int:
-        """Characters before the token's first; those of a character that takes several tokens begin at the same."""
-        before = self._num_characters
-        self._num_characters += len(self._detokenizer.decode([token_id]))
-        return before
-
-
 def clamp(logprob: float) -> float:
-    """JSON has no infinity."""
+    """`logprob`, no lower than LOWEST: JSON has no infinity."""
     return max(logprob, LOWEST)
-
-
-def wire_logprobs(request: GenerationRequest, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
-    """None where no logprobs are asked for: then there is nothing to do for any token."""
-    of_answers = request.num_logprobs is not None
-    if not of_answers and request.prompt_logprobs is None:
-        return None
-    kind = ChatLogprobs if isinstance(request, ChatCompletionRequest) else CompletionLogprobs
-    prompts = [prompt.token_ids for prompt in generation.prompts]
-    return kind(tokenizer, prompts, request.num_choices, request.logprob_token_ids or (), of_answers)

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import Processor
 
-from server.wire.requests import REQUEST_ID_PATTERN
+from server.wire.generation_fields import REQUEST_ID_PATTERN
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")

@@ -7,7 +7,7 @@ module defines the splits as the public tokenizer configurations of the models s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -17,7 +17,9 @@ from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 
 from engine.border.errors import ModelError
+from server.text.control_tokens import Part
 from server.text.gguf_metadata import GgufMetadata, TokenType
+from server.text.library_encoder import LibraryEncoder
 
 
 def _gpt2_split() -> PreTokenizer:
@@ -95,25 +97,30 @@ class ByteLevelBpe:
             model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
         except Exception as error:  # the library raises no narrower type
             raise ModelError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
-        self._tokenizer = Tokenizer(model)
-        self._tokenizer.pre_tokenizer = scheme.split()
+        tokenizer = Tokenizer(model)
+        tokenizer.pre_tokenizer = scheme.split()
         if scheme.is_nfc:
-            self._tokenizer.normalizer = NFC()
-        whole = [
-            AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
+            tokenizer.normalizer = NFC()
+        whole = {
+            vocabulary[token]: AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
             for token, token_type in zip(metadata.tokens, metadata.token_types, strict=True)
             if token_type in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
-        ]
-        self._tokenizer.add_tokens(whole)
+        }
+        tokenizer.add_tokens(list(whole.values()))
+        control_ids = {vocabulary[metadata.tokens[token_id]] for token_id in metadata.control_ids}
+        self._encoder = LibraryEncoder(tokenizer, whole, control_ids)
+        self.control = self._encoder.control
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
         self.tokens = metadata.tokens
         self.token_bytes = _token_bytes(metadata)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens."""
-        # Unlike `encode`, this releases the interpreter lock, and it does not record the offsets of tokens.
-        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
+        return self._encoder.encode(text, max_tokens)
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
+        return self._encoder.encode_parts(parts, mark, max_tokens)
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from server.text.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
 
 Message = Mapping[str, Any]
 
@@ -37,6 +39,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
+        self._source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     def render(
@@ -58,20 +61,61 @@ class ChatTemplate:
             ChatTemplateError: there are no messages, some content is not text, both switches are set, the
                 last message cannot be continued, or the template fails.
         """
-        if not messages:
-            raise ChatTemplateError("messages is empty; at least one message is needed")
+        flat = _with_texts(messages)
+        return self._open_or_closed(flat, kwargs, add_generation_prompt, continue_final_message)
+
+    def render_shielded(
+        self,
+        messages: Sequence[Message],
+        control: ControlTokens,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: object,
+    ) -> ShieldedText:
+        """`render`, with marks in what comes from outside: no text of it may become a control token.
+
+        All texts of `messages` but the roles are shielded, and those in `kwargs`.
+
+        Raises:
+            ChatTemplateError: as `render`; or the messages leave no character for the marks.
+        """
+        flat = _with_texts(messages)
+        mark = choose_mark([self._source, *control.ids, *_texts_in([*flat, kwargs])])
+        if mark is None:
+            raise ChatTemplateError(
+                f"the messages have all of the noncharacters U+{ord(MARKS[0]):04X} to U+{ord(MARKS[-1]):04X}; "
+                "the server needs one of them for itself"
+            )
+
+        def shield(text: str, is_key: bool) -> str:
+            return control.shield(text, mark, self._source, is_key=is_key)
+
+        shielded = [
+            {key: value if key == "role" else _map_texts(value, shield) for key, value in message.items()}
+            for message in flat
+        ]
+        others = {key: _map_texts(value, shield) for key, value in kwargs.items()}
+        text = self._open_or_closed(shielded, others, add_generation_prompt, continue_final_message)
+        return ShieldedText(text, mark)
+
+    def _open_or_closed(
+        self,
+        messages: list[dict[str, Any]],
+        kwargs: Mapping[str, object],
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+    ) -> str:
         if add_generation_prompt and continue_final_message:
             raise ChatTemplateError("add_generation_prompt and continue_final_message cannot both be true")
-        flat = [{**message, "content": _text_of(message.get("content"))} for message in messages]
         if continue_final_message:
-            if not isinstance(flat[-1]["content"], str):
+            if not isinstance(messages[-1]["content"], str):
                 raise ChatTemplateError("continue_final_message needs a last message with text")
-            flat[-1]["content"] += END_OF_CONTENT
-        text = self._render({**self._tokens, **kwargs}, flat, add_generation_prompt)
+            messages[-1]["content"] += END_OF_CONTENT
+        text = self._render({**self._tokens, **kwargs}, messages, add_generation_prompt)
         if not continue_final_message:
             return text
-        text, mark, _ = text.rpartition(END_OF_CONTENT)
-        if not mark:
+        text, end, _ = text.rpartition(END_OF_CONTENT)
+        if not end:
             raise ChatTemplateError("continue_final_message: the chat template leaves out the last message")
         return text
 
@@ -83,6 +127,12 @@ class ChatTemplate:
         # A template may fail on the values of a client in many ways: wrong types, missing keys, too long a range.
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template fails on these messages: {error}") from error
+
+
+def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    if not messages:
+        raise ChatTemplateError("messages is empty; at least one message is needed")
+    return [{**message, "content": _text_of(message.get("content"))} for message in messages]
 
 
 def _text_of(content: object) -> str | None:
@@ -101,6 +151,34 @@ def _text_of_part(part: object) -> str:
         return str(part["text"])
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise ChatTemplateError(f"a content part of type {kind!r} is not supported; only text parts are")
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, part in value.items():
+                yield from _texts_in(key)
+                yield from _texts_in(part)
+        case list() | tuple():
+            for part in value:
+                yield from _texts_in(part)
+
+
+def _map_texts(value: object, change: Callable[[str, bool], str]) -> object:
+    """`value` with each text in it changed; keys of mappings, which are told apart, included."""
+    match value:
+        case str():
+            return change(value, False)
+        case Mapping():
+            return {
+                change(key, True) if isinstance(key, str) else key: _map_texts(part, change)
+                for key, part in value.items()
+            }
+        case list() | tuple():
+            return [_map_texts(part, change) for part in value]
+    return value
 
 
 def _to_json(

@@ -9,6 +9,9 @@ from typing import TypeVar
 
 from engine.border.errors import ModelError
 from engine.weights.formats.gguf_file import GGUFFile
+from server.text.control_tokens import is_control_name
+
+EMBEDDING = "token_embd.weight"
 
 T = TypeVar("T")
 
@@ -44,6 +47,16 @@ class GgufMetadata:
     add_bos_token: bool | None  # None: the kind of the tokenizer decides
     add_space_prefix: bool | None  # None: as above
     chat_template: str | None
+
+    @property
+    def control_ids(self) -> list[int]:
+        """Tokens that no message may write: control tokens, and those that only their names show as such."""
+        return [
+            token_id
+            for token_id, (token, token_type) in enumerate(zip(self.tokens, self.token_types, strict=True))
+            if (token_type == TokenType.CONTROL and token)
+            or (token_type == TokenType.USER_DEFINED and is_control_name(token))
+        ]
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:
@@ -92,11 +105,22 @@ class _Fields:
             raise ModelError(f"{self.path}: the field {key} has {len(values)} entries for {length} tokens")
         return values
 
+    def check_embedding(self, num_tokens: int) -> None:
+        """Raises ModelError where the model's embedding, if the file has it, is not of so many tokens."""
+        for tensor in self._file.tensors:
+            num_rows = int(tensor.shape[-1])  # the file has the row's length first
+            if tensor.name == EMBEDDING and num_rows != num_tokens:
+                raise ModelError(
+                    f"{self.path}: the tensor {EMBEDDING} has {num_rows} rows, and the field tokenizer.ggml.tokens "
+                    f"has {num_tokens} tokens; they must be as many"
+                )
+
 
 def _metadata_of(fields: _Fields) -> GgufMetadata:
     architecture = fields.required("general.architecture", str)
     tokenizer_model = fields.required("tokenizer.ggml.model", str)
     tokens = fields.required_tuple("tokenizer.ggml.tokens", str)
+    fields.check_embedding(len(tokens))
     is_bpe = tokenizer_model == "gpt2"
 
     def token_id(role: str) -> int | None:

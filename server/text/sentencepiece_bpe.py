@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import sentencepiece
 
 from engine.border.errors import ModelError
+from server.text.control_tokens import ControlTokens, Part
+from server.text.failures import TooManyTokens
 from server.text.gguf_metadata import GgufMetadata, TokenType
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
 MODEL_TYPE_BPE = 2
+LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -36,6 +39,7 @@ class SentencePieceBpe:
         processor: sentencepiece.SentencePieceProcessor,
         tokens: Sequence[str],
         token_types: Sequence[int],
+        control_ids: Iterable[int],
         *,
         prefix: str,
     ) -> None:
@@ -44,6 +48,7 @@ class SentencePieceBpe:
         Args:
             tokens: the pieces of the model by token id.
             token_types: see TokenType.
+            control_ids: of the control tokens. The processor never yields one of them.
             prefix: is put before each stretch of text; empty if the processor does so itself.
 
         Raises:
@@ -51,15 +56,9 @@ class SentencePieceBpe:
         """
         self._processor = processor
         self._prefix = prefix
-        self._control_ids = {
-            token: token_id
-            for token_id, (token, token_type) in enumerate(zip(tokens, token_types, strict=True))
-            if token_type == TokenType.CONTROL and token
-        }
-        names = sorted(self._control_ids, key=len, reverse=True)  # or a shorter name would match first
-        self._control_token = re.compile(f"({'|'.join(map(re.escape, names))})" if names else r"((?!))")
+        self.control = ControlTokens({tokens[token_id]: token_id for token_id in control_ids if tokens[token_id]})
         self.tokens = tokens
-        self.special_ids = frozenset(self._control_ids.values())
+        self.special_ids = frozenset(self.control.ids.values())
         self.token_bytes = [_bytes_of(token, token_type) for token, token_type in zip(tokens, token_types, strict=True)]
 
     @classmethod
@@ -72,7 +71,7 @@ class SentencePieceBpe:
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
             prefix = "" if metadata.add_space_prefix is False else " "
-            return cls(processor, metadata.tokens, metadata.token_types, prefix=prefix)
+            return cls(processor, metadata.tokens, metadata.token_types, metadata.control_ids, prefix=prefix)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
@@ -91,21 +90,38 @@ class SentencePieceBpe:
             token_ids = range(processor.vocab_size())
             tokens = [processor.id_to_piece(token_id) for token_id in token_ids]
             token_types = [_type_of(processor, token_id) for token_id in token_ids]
-            return cls(processor, tokens, token_types, prefix="")
+            control_ids = [token_id for token_id in token_ids if processor.is_control(token_id)]
+            return cls(processor, tokens, token_types, control_ids, prefix="")
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens."""
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
+        return self.encode_parts(self.control.split(text), "", max_tokens)
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
         token_ids: list[int] = []
-        for part in self._control_token.split(text):
-            if part in self._control_ids:
-                token_ids.append(self._control_ids[part])
-            elif part:
-                token_ids.extend(self._processor.encode(self._prefix + part))
+        for part in parts:
+            if isinstance(part, int):
+                token_ids.append(part)
+            else:
+                self._append(token_ids, self._prefix + part, max_tokens)
+            if max_tokens is not None and len(token_ids) > max_tokens:
+                raise TooManyTokens(len(token_ids))
         return token_ids
+
+    def _append(self, token_ids: list[int], text: str, max_tokens: int | None) -> None:
+        if len(text) <= LISTED:
+            token_ids += self._processor.encode(text)
+            return
+        found = self._processor.encode_as_numpy(text)
+        if max_tokens is not None and len(token_ids) + len(found) > max_tokens:
+            raise TooManyTokens(len(token_ids) + len(found))
+        for start in range(0, len(found), LISTED):
+            token_ids += found[start : start + LISTED].tolist()
 
 
 def _type_of(processor: sentencepiece.SentencePieceProcessor, token_id: int) -> TokenType:
@@ -131,9 +147,12 @@ def _bytes_of(token: str, token_type: int) -> bytes:
 
 def _model_proto(metadata: GgufMetadata) -> bytes:
     """The serialised `ModelProto`. GGUF uses the same numbers for the types of pieces."""
+    token_types = list(metadata.token_types)
+    for token_id in metadata.control_ids:
+        token_types[token_id] = TokenType.CONTROL  # otherwise SentencePiece itself finds it in texts
     pieces = b"".join(
         _bytes_field(1, _bytes_field(1, token.encode("utf-8")) + _float_field(2, score) + _int_field(3, token_type))
-        for token, score, token_type in zip(metadata.tokens, metadata.scores, metadata.token_types, strict=True)
+        for token, score, token_type in zip(metadata.tokens, metadata.scores, token_types, strict=True)
     )
     has_bytes = TokenType.BYTE in metadata.token_types
     unknown_id = metadata.token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in metadata.token_types else 0

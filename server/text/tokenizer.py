@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Protocol
 
 from engine.border.errors import ModelError
 from server.text.byte_level_bpe import ByteLevelBpe
+from server.text.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
 from server.text.gguf_metadata import GgufMetadata, TokenType
 from server.text.sentencepiece_bpe import SentencePieceBpe
 
-# A control token with one of these names ends an output, even if the model's files do not say so.
-END_TOKENS = frozenset(
-    {
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<|return|>",
-        "<end_of_turn>",
-        "<end_of_utterance>",
-    }
-)
-
-
 _REMEMBERED_SEARCHES = 64
+_USUAL_CHARS = 4  # of a token
 
 
 class Vocabulary(Protocol):
@@ -44,7 +31,30 @@ class Vocabulary(Protocol):
         """The bytes of text that each token stands for, by token id; empty for control tokens."""
         ...
 
-    def encode(self, text: str) -> list[int]: ...
+    @property
+    def control(self) -> ControlTokens:
+        """The control tokens that `encode` finds in a text."""
+        ...
+
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens.
+
+        Raises:
+            TooManyTokens: there are more than `max_tokens`.
+            NativeFailure: a native library fails.
+        """
+        ...
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of texts and control tokens in a row; no text of them becomes a control token.
+
+        Args:
+            mark: one of `control_tokens.MARKS` that is in none of the texts.
+
+        Raises:
+            TooManyTokens, NativeFailure: as `encode`.
+        """
+        ...
 
 
 class Tokenizer:
@@ -108,22 +118,52 @@ class Tokenizer:
         """Whether texts begin with the begin-of-sequence token."""
         return self.bos_token_id is not None and self._prefix_ids[:1] == [self.bos_token_id]
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    @property
+    def control(self) -> ControlTokens:
+        """The control tokens that `encode` finds in a text."""
+        return self._vocabulary.control
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens.
 
         Args:
             add_special_tokens: whether to add the tokens that the model wants around a text. A rendered chat
                 template has them already.
+            max_tokens: the largest number of tokens that the caller can use. Without this limit, a text of
+                millions of tokens blocks all other threads for a tenth of a second, while its list is made.
 
         Raises:
-            ValueError: the text is not valid Unicode, because it has half of a surrogate pair.
+            TooManyTokens: the text itself has more than `max_tokens`.
+            ValueError: the text is not Unicode (it holds half of a surrogate pair).
+            NativeFailure: a native library fails on the text.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the text holds a lone surrogate at position {error.start}") from error
-        token_ids = self._vocabulary.encode(text)
+        _check_unicode(text)
+        self.refuse_far_too_long(text, max_tokens)
+        token_ids = self._vocabulary.encode(text, max_tokens)
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
+
+    def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
+        """Token ids of a rendered chat template, in which only what the template wrote becomes a control token.
+
+        Raises what `encode` raises.
+        """
+        text, mark, plain = shielded.text, shielded.mark, shielded.plain
+        _check_unicode(plain)
+        self.refuse_far_too_long(plain, max_tokens)
+        if self.control.is_exact and (
+            len(plain) == len(text) or _are_equal(self.control.split(plain), _unmarked(self.control.split(text), mark))
+        ):
+            return self._vocabulary.encode(plain, max_tokens)  # the messages have written no control token
+        return self._vocabulary.encode_parts(_unmarked(self.control.split(text), mark), mark, max_tokens)
+
+    def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
+        """Tokenises the beginning of a very long text, so that the work does not grow with hostile texts.
+
+        Raises:
+            TooManyTokens: the beginning alone has more than twice as many tokens as allowed.
+        """
+        if max_tokens is not None and len(text) > _USUAL_CHARS * max_tokens:
+            self._vocabulary.encode(text[: _USUAL_CHARS * max_tokens], 2 * max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD.
@@ -158,6 +198,24 @@ class Tokenizer:
             for token_id, (data, name) in enumerate(zip(self.token_bytes, self._tokens, strict=True))
             if has_one(data or name.encode("utf-8"))
         )
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text holds a lone surrogate at position {error.start}") from error
+
+
+def _unmarked(parts: Iterable[Part], mark: str) -> Iterator[Part]:
+    for part in parts:
+        unmarked = part if isinstance(part, int) else without_mark(part, mark)
+        if unmarked != "":
+            yield unmarked
+
+
+def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
+    return all(one == other for one, other in zip_longest(left, right))
 
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:

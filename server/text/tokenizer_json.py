@@ -8,7 +8,7 @@ pipeline.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from tokenizers import Tokenizer
 
 from engine.border.errors import ModelError
 from server.text.byte_level_bpe import byte_of_character
+from server.text.control_tokens import Part, is_control_name
 from server.text.folder_metadata import MAX_VOCAB_SIZE
+from server.text.library_encoder import LibraryEncoder
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
@@ -56,12 +58,17 @@ class TokenizerJson:
         for token_id, token in added.items():
             self.token_bytes[token_id] = b"" if token.special else token.content.encode("utf-8")
         self.prefix_ids, self.suffix_ids = self._around_a_text()
+        control_ids = [token_id for token_id, token in added.items() if token.special or is_control_name(token.content)]
+        self._encoder = LibraryEncoder(self._tokenizer, added, control_ids)
+        self.control = self._encoder.control
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; names of special tokens in it become those tokens."""
-        # Unlike `encode`, this releases the interpreter lock, and it does not record the offsets of tokens.
-        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of special tokens in it become those tokens. See `Vocabulary`."""
+        return self._encoder.encode(text, max_tokens)
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
+        return self._encoder.encode_parts(parts, mark, max_tokens)
 
     def _mark_special(self, tokens: Sequence[str]) -> None:
         special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}

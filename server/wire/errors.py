@@ -1,10 +1,9 @@
-"""Errors in the shape OpenAI's clients expect: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors for the client, whatever shape its route gives them, and the way from any exception to one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 from pydantic import ValidationError
@@ -57,14 +56,6 @@ class ApiError(Exception):
         self.code = code
         self.headers = dict(headers or {})
 
-    def to_dict(self) -> dict[str, Any]:
-        """The value of the `error` key."""
-        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-
-    def to_json(self) -> bytes:
-        """The whole body: `{"error": {…}}`."""
-        return orjson.dumps({"error": self.to_dict()})
-
 
 def shorten(value: object) -> str:
     """`value` as JSON, cut to a length that fits in a sentence."""
@@ -75,7 +66,7 @@ def shorten(value: object) -> str:
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)} entries"
     try:
         text = orjson.dumps(value, default=str).decode()
-    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+    except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
         return f"{'a list' if isinstance(value, list) else 'an object'} nested too deeply"
     return text if len(text) <= MAX_SHOWN_VALUE else text[: MAX_SHOWN_VALUE - 1] + "…"
 
@@ -102,7 +93,7 @@ def model_not_found(name: str, served: str) -> ApiError:
 
 
 def unavailable(message: str, code: str) -> ApiError:
-    """503 for a server that is loading, draining or failed; the connection is not worth keeping."""
+    """503, for a server that is loading, draining or failed; the client is told to open another connection."""
     return ApiError(
         message,
         status=HTTPStatus.SERVICE_UNAVAILABLE,

@@ -1,4 +1,4 @@
-"""The sampler's parameters as they stand in a request."""
+"""The sampler's parameters as fields of a request's body."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_strings(value: Any, name: str, *, most: int, longest: int) -> list[str]:
     """A list of strings within its limits.
 
     Raises:
-        ValueError: it is none; the message names the limit.
+        ValueError: it is no such list, or passes a limit; the message names the limit.
     """
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} is {shorten(value)}; it must be a list of strings")
@@ -61,12 +61,12 @@ def _as_biases(value: Any) -> list[tuple[int, float]]:
 
 
 def _without_repeats(token_ids: list[int]) -> list[int]:
-    """So that a list of millions of ids becomes no longer than the vocabulary."""
+    """Each id once, so that a list of millions of ids becomes no longer than the vocabulary."""
     return list(dict.fromkeys(token_ids))
 
 
 def _minus_one_is_off(sigmas: float) -> float:
-    """llama.cpp's way to say it."""
+    """Takes -1 for 0, as llama.cpp writes it."""
     return 0.0 if sigmas == -1.0 else sigmas
 
 
@@ -100,9 +100,9 @@ else:
 class SamplingFields(_ParamFields):
     """Parameters of the sampler that every generating route has. null means the default.
 
-    Names and meanings are those of `SamplingParams`, which also checks the ranges; where a request
-    has text, the tokenizer makes the token ids of it (server/answering/prompts.py). The numbers
-    are taken from there; these are the fields that are no numbers, or not the same.
+    Names and meanings are those of `SamplingParams`, which also checks the ranges. Where a request has
+    text, the tokenizer makes token ids of it (server/answering/prompts.py). The numbers are taken from
+    `SamplingParams`; declared here are only the fields that are no numbers, or not the same.
     """
 
     top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None
@@ -115,7 +115,7 @@ class SamplingFields(_ParamFields):
     logprob_token_ids: list[int] | None = None
 
     def given(self) -> dict[str, Any]:
-        """What the request says itself, as fields of SamplingParams; nothing that needs a tokenizer."""
+        """The fields of SamplingParams that the request gives, without those that need a tokenizer."""
         values = {name: getattr(self, name) for name in _AS_THEY_ARE}
         return {
             name: tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""What every part of a request's body is: checked, and never guessed at."""
+"""The base of every part of a request's body. Values are checked and never converted."""
 
 from __future__ import annotations
 

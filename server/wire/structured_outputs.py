@@ -1,4 +1,4 @@
-"""What a client asks of an answer's form, and the grammar that it stands for."""
+"""What a client asks of an answer's form, and the grammar that this stands for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
+from sampling.host.params import InvalidParameter
 from server.wire.errors import shorten
 from server.wire.strict_model import StrictModel
 
@@ -18,7 +19,7 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 class GrammarKind(StrEnum):
-    """What a grammar is written in; the value is how a sentence calls it."""
+    """What a grammar is written in. The value is its name in a sentence."""
 
     JSON_SCHEMA = "the JSON schema"
     REGEX = "the regular expression"
@@ -27,7 +28,7 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(NamedTuple):
-    """What an answer must match. Equal ones are compiled once."""
+    """What an answer must match. Equal grammars are compiled once."""
 
     kind: GrammarKind
     source: str  # of a choice, its strings as JSON
@@ -63,10 +64,10 @@ class ResponseFormat(StrictModel):
         return self
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text will do.
+        """The grammar; None where any text will do.
 
         Raises:
-            ValueError: the schema is no JSON; what a body brings is.
+            ValueError: the schema cannot be written as JSON.
         """
         if self.json_schema is not None:
             return Grammar(GrammarKind.JSON_SCHEMA, _to_json(self.json_schema.schema_))
@@ -94,9 +95,10 @@ class StructuredOutputs(StrictModel):
         return self
 
     def to_grammar(self) -> Grammar:
-        """
+        """The grammar of the one wish.
+
         Raises:
-            ValueError: the schema or a choice is no JSON; what a body brings is.
+            ValueError: the schema or a choice cannot be written as JSON.
         """
         if self.regex is not None:
             return Grammar(GrammarKind.REGEX, self.regex)
@@ -105,6 +107,24 @@ class StructuredOutputs(StrictModel):
         if self.grammar is not None:
             return Grammar(GrammarKind.LARK, self.grammar)
         return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
+
+
+class GrammarWish(NamedTuple):
+    """A grammar as one parameter of a request asks for it. It becomes text only where it is compiled."""
+
+    parameter: str  # wire name of the parameter
+    value: ResponseFormat | StructuredOutputs
+
+    def to_grammar(self) -> Grammar | None:
+        """None where any text will do.
+
+        Raises:
+            InvalidParameter: the parameter's JSON cannot be written, because it is nested too deeply, say.
+        """
+        try:
+            return self.value.to_grammar()
+        except ValueError as error:
+            raise InvalidParameter(self.parameter, f"{self.parameter}: {error}") from error
 
 
 def _check_choice(choice: list[str]) -> None:

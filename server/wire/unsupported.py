@@ -1,4 +1,4 @@
-"""Parameters that clients send and this server does not have yet.
+"""Parameters that clients send and that this server does not have yet.
 
 Each is accepted at the value that asks for nothing, and refused by name at any other: a
 parameter that is quietly ignored gives answers that look right and are not.
@@ -47,12 +47,14 @@ CHAT: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def strip_neutral(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """`body` without the parameters of `neutral`.
+def strip_neutral(body: Any, neutral: Mapping[str, tuple[Any, ...]]) -> Any:
+    """`body` without the parameters of `neutral`; what is no JSON object comes back as it is.
 
     Raises:
         ApiError: one of them asks for something; the message names it.
     """
+    if not isinstance(body, dict):
+        return body
     kept = {}
     for name, value in body.items():
         if name not in neutral:
@@ -67,5 +69,5 @@ def strip_neutral(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
-    """Equality in which true is not 1, as in JSON."""
+    """Whether both are equal, where true is not 1, as in JSON."""
     return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)

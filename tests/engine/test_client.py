@@ -166,6 +166,20 @@ async def test_a_request_that_cannot_be_served_is_refused_at_submit(make_client,
     assert caught.value.param == param
 
 
+async def test_a_length_is_refused_by_the_callers_name_for_it(make_client):
+    client, _ = make_client()
+    with pytest.raises(InvalidParameter, match="max_new is 11 and the prompt has 50 tokens") as caught:
+        client.check_prompt([1] * 50, 11, "max_new")
+    assert caught.value.param == "max_new"
+
+
+async def test_what_has_been_checked_is_taken_as_it_is(make_client):
+    client, _ = make_client()
+    client.check_prompt([1, 2, 3], 5)
+    token_ids, reason, _ = await read(client.submit([1, 2, 3], greedy(5), is_checked=True))
+    assert (len(token_ids), reason) == (5, FinishReason.LENGTH)
+
+
 async def test_the_longest_request_fits(make_client):
     client, _ = make_client()
     token_ids, reason, _ = await read(client.submit([1] * 50, greedy(10)))

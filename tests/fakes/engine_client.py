@@ -49,6 +49,7 @@ class FakeTokenStream:
         self.num_generated = 0
         self.num_events_read = 0
         self.is_finished = False
+        self.is_awaited = False  # a reader waits for the next event
         self._output = output
         self._engine = engine
         self._token_ids: list[int] = []
@@ -65,7 +66,9 @@ class FakeTokenStream:
     async def __anext__(self) -> TokenEvent:
         if self._is_read_to_end:
             raise StopAsyncIteration
+        self.is_awaited = True
         await self._changed.wait()
+        self.is_awaited = False
         self._changed.clear()
         token_ids, self._token_ids = self._token_ids, []
         self._is_read_to_end = self._finish_reason is not None
@@ -105,6 +108,11 @@ class FakeTokenStream:
         self._engine.running.pop(self.request_id, None)
         self._changed.set()
 
+    def meet_dead_end(self, message: str) -> None:
+        """The request cannot go on, because of what it asks for itself."""
+        self._is_dead_end = True
+        self.finish(FinishReason.ERROR, message)
+
     def step(self) -> None:
         """One more token."""
         position = self.num_generated
@@ -118,8 +126,7 @@ class FakeTokenStream:
             try:
                 self.matcher.accept(token_id)
             except GrammarError as error:
-                self._is_dead_end = True
-                self.finish(FinishReason.ERROR, str(error))
+                self.meet_dead_end(str(error))
                 return
         self.num_generated += 1
         self._token_ids.append(token_id)
@@ -163,6 +170,7 @@ class FakeEngineClient:
         self.is_shut_down = False
         self.num_steps = 0
         self._ids = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -173,20 +181,26 @@ class FakeEngineClient:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_alive = True
+        self._loop = loop
         self._failure = loop.create_future()
         if not self.is_manual:
             self._task = loop.create_task(self._run())
 
-    def check_prompt(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+    def check_prompt(
+        self, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str = "max_tokens"
+    ) -> None:
         limit, vocab_size = self.model_info.max_model_len, self.model_info.vocab_size
         num_tokens = len(prompt_token_ids)
+        context = f"the model's context is {limit} tokens, prompt and output together"
+        if num_tokens >= limit:
+            raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; {context}")
+        if num_tokens + max_tokens > limit:
+            raise InvalidParameter(
+                max_tokens_parameter,
+                f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; {context}",
+            )
         if num_tokens == 0:
             raise InvalidParameter("prompt", "the prompt is empty")
-        if num_tokens >= limit:
-            raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; the context is {limit} tokens")
-        if num_tokens + params.max_tokens > limit:
-            raise InvalidParameter("max_tokens", f"max_tokens is {params.max_tokens}; {limit - num_tokens} would fit")
-        params.check_token_ids(vocab_size)
         for token_id in prompt_token_ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidParameter("prompt", f"the prompt has token id {token_id}; the last is {vocab_size - 1}")
@@ -201,10 +215,11 @@ class FakeEngineClient:
         cache_salt: str | None = None,
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
+        is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:
             raise EngineError("the engine is not running")
-        self.check_prompt(prompt_token_ids, params)
+        assert is_checked  # the server and the offline engine check a whole request before they submit any of it
         if len(self.running) >= self.max_num_queued:
             raise QueueFull(f"{len(self.running)} requests wait; the limit is {self.max_num_queued}")
         request_id = request_id or f"request-{next(self._ids)}"
@@ -247,6 +262,17 @@ class FakeEngineClient:
             stream.finish(FinishReason.ERROR, message)
         self.failure.set_exception(EngineError(message))
         self.failure.exception()  # retrieved, or asyncio complains where nobody looks
+
+    def fail_soon(self, message: str) -> None:
+        """`fail`, from any thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.fail, message)
+
+    def dead_end_soon(self, message: str) -> None:
+        """Every running request ends with an error of its own; from any thread."""
+        assert self._loop is not None
+        for stream in list(self.running.values()):
+            self._loop.call_soon_threadsafe(stream.meet_dead_end, message)
 
     async def _run(self) -> None:
         while True:

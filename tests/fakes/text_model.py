@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from server.text.chat_template import ChatTemplate
+from server.text.control_tokens import ControlTokens, ShieldedText
 from server.text.text_model import TextModel
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
@@ -22,8 +23,16 @@ class FakeTokenizer:
     eos_token_ids = (EOS,)
     token_bytes = tuple([bytes([value]) for value in range(256)] + [b""] * 4)
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    control = ControlTokens({})
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
+
+    def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
+        pass
+
+    def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
+        return list(shielded.plain.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(self.token_bytes[token_id] for token_id in token_ids).decode(errors="replace")

@@ -14,9 +14,8 @@ import pytest
 import structlog
 from aiohttp import web
 
-from server.http import websocket
 from server.http.app import make_runner
-from server.http.service import Service
+from server.http.served_model import ServedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -50,11 +49,12 @@ class Address:
 @dataclass
 class RunningServer(Address):
     engine: FakeEngineClient
-    service: Service
+    served: ServedModel
+    app: web.Application
 
     async def assert_all_streams_ended(self) -> None:
-        """The engine runs nothing any more, and the service knows of no generation."""
-        await eventually(lambda: not self.engine.running and self.service.num_generations == 0)
+        """The engine runs nothing any more, and the server knows of no generation."""
+        await eventually(lambda: not self.engine.running and self.served.num_generations == 0)
 
 
 StartServer = Callable[..., Awaitable[RunningServer]]
@@ -90,14 +90,15 @@ async def server_starter() -> AsyncIterator[StartServer]:
         **settings: Any,
     ) -> RunningServer:
         engine = engine or FakeEngineClient()
-        service = Service(ServerSettings(host="127.0.0.1", port=0, **settings))
-        runner = make_runner(service)
+        served = ServedModel(ServerSettings(host="127.0.0.1", port=0, **settings))
+        runner = make_runner(served)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         if is_open:
             engine.start(asyncio.get_running_loop())
-            service.open(engine.client, (text_model or FakeTextModel()).model)
-        server = RunningServer(f"http://127.0.0.1:{runner.addresses[0][1]}", aiohttp.ClientSession(), engine, service)
+            served.open(engine.client, (text_model or FakeTextModel()).model)
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app)
         servers.append((server, runner))
         return server
 
@@ -105,7 +106,6 @@ async def server_starter() -> AsyncIterator[StartServer]:
     for server, runner in servers:
         await server.http.close()
         await server.assert_all_streams_ended()
-        await websocket.close_all(server.service)
         await runner.cleanup()
         server.engine.shutdown()
 

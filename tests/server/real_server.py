@@ -11,9 +11,8 @@ import aiohttp
 from aiohttp import web
 
 from engine.client import EngineClient
-from server.http import websocket
 from server.http.app import make_runner
-from server.http.service import Service
+from server.http.served_model import ServedModel
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from tests.server.conftest import Address, eventually
@@ -24,7 +23,7 @@ MAX_BODY_BYTES = 4096
 @dataclass
 class RealServer(Address):
     engine: EngineClient
-    service: Service
+    served: ServedModel
 
     async def complete(self, prompt: Any, **parameters: Any) -> str:
         """The JSON answer's text at temperature 0."""
@@ -34,7 +33,7 @@ class RealServer(Address):
         return text
 
     async def wait_idle(self) -> None:
-        await eventually(lambda: self.service.num_generations == 0 and self.engine.stats().num_active_pages == 0, 20)
+        await eventually(lambda: self.served.num_generations == 0 and self.engine.stats().num_active_pages == 0, 20)
 
 
 @asynccontextmanager
@@ -42,12 +41,11 @@ async def serving(
     engine: EngineClient, text_model: TextModel, *, max_body_bytes: int = MAX_BODY_BYTES
 ) -> AsyncIterator[RealServer]:
     """An application on a free port over a running engine."""
-    service = Service(ServerSettings(port=0, max_body_bytes=max_body_bytes))
-    runner = make_runner(service)
+    served = ServedModel(ServerSettings(port=0, max_body_bytes=max_body_bytes))
+    runner = make_runner(served)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    service.open(engine, text_model)
+    served.open(engine, text_model)
     async with aiohttp.ClientSession() as http:
-        yield RealServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, engine, service)
-    await websocket.close_all(service)
+        yield RealServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, engine, served)
     await runner.cleanup()

@@ -16,7 +16,7 @@ from engine.border.types import TokenEvent
 from engine.client import EngineClient
 from engine.engine import Engine
 from sampling.host.params import SamplingParams
-from server.startup.loading import load_with
+from server.startup.loaded_model import load_with
 from server.startup.progress import silent
 from server.text.text_model import TextModel
 from tests.golden.tiny_llama import CONFIG, weights

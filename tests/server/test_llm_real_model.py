@@ -18,7 +18,7 @@ from engine.engine import Engine
 from sampling.host.params import SamplingParams
 from server.offline.llm import LLM
 from server.offline.output import Output
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.text.text_model import TextModel
 
 GOLDENS: list[dict[str, Any]] = json.loads(

@@ -327,7 +327,7 @@ async def test_drain_lets_a_stream_end(server: RealServer, text_model: TextModel
     body = {"prompt": STORY, "temperature": 0, "max_tokens": 16, "ignore_eos": True, "stream": True}
     async with serving(server.engine, text_model) as leaving:
         async with leaving.http.post(leaving.url + "/v1/completions", json=body) as response:
-            draining = asyncio.create_task(drain(leaving.service, 30))
+            draining = asyncio.create_task(drain(leaving.served, 30))
             await asyncio.sleep(0)
             status, answer = await leaving.post("/v1/completions", {"prompt": "x"})
             assert (status, answer["error"]["code"]) == (503, "draining")
@@ -342,9 +342,9 @@ async def test_at_the_deadline_of_a_drain_a_stream_ends_with_abort(server: RealS
     body = {"prompt": STORY, "max_tokens": 900, "ignore_eos": True, "stream": True}
     async with serving(server.engine, text_model) as leaving:
         async with leaving.http.post(leaving.url + "/v1/completions", json=body) as response:
-            await drain(leaving.service, 0.05)
+            await drain(leaving.served, 0.05)
             assert chunks_of(await response.read())[-1]["choices"][0]["finish_reason"] == "abort"
-        assert leaving.service.num_generations == 0
+        assert leaving.served.num_generations == 0
 
 
 async def test_health_and_models_tell_of_the_real_engine(server: RealServer) -> None:

@@ -325,3 +325,18 @@ def test_a_leak_is_found_when_the_scheduler_is_idle():
     world.pool.allocate(2)
     with pytest.raises(RuntimeError, match="2 pages and 0 slots are held by no request"):
         world.scheduler.check_idle()
+
+
+def test_a_crowd_of_one_tenant_does_not_starve_another():
+    world = World(num_slots=1, num_pages=200)
+    crowd = [world.request(f"crowd-{index}", [index + 1, 5], arrival=index, max_tokens=4) for index in range(20)]
+    single = world.request("single", [30, 5], arrival=99, max_tokens=4)
+    for request in crowd:
+        request.tenant = "crowd"
+    single.tenant = "single"
+    order = []
+    world.watchers.append(lambda events: order.extend(e.request.request_id for e in events if e.finish_reason))
+    world.run({0: crowd, 6: [single]})
+    assert len(order) == 21
+    assert order.index("single") <= 4
+    assert [name for name in order if name != "single"] == [request.request_id for request in crowd]

@@ -96,7 +96,7 @@ async def start(setup: Mapping[str, Any], start_server: StartServer) -> RunningS
     )
     match state:
         case "draining":
-            server.service.start_draining()
+            server.served.start_draining()
         case "failed":
             engine.fail("the device is gone")
         case "dead":
@@ -138,8 +138,8 @@ def _fail(server: RunningServer) -> None:
 
 
 def _drain(server: RunningServer) -> None:
-    server.service.start_draining()
-    server.service.abort_all()
+    server.served.start_draining()
+    server.served.abort_all()
 
 
 def _finish_with(reason: FinishReason, error: str | None = None) -> Callable[[RunningServer], None]:

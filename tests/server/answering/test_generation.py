@@ -12,7 +12,7 @@ from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare
-from server.wire.requests import CompletionRequest
+from server.routes.completions import CompletionCall
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.pacing import read_at_pace
@@ -21,7 +21,7 @@ from tests.server.pacing import read_at_pace
 async def submit(engine: FakeEngineClient, **body: Any) -> Generation:
     if not engine.is_alive:
         engine.start(asyncio.get_running_loop())
-    request = CompletionRequest.parse(body)
+    request = CompletionCall.parse(body).request
     text_model = FakeTextModel().model
     prompts = await prepare(request, text_model, engine.client)
     return Generation.submit(request, prompts, engine=engine.client, text_model=text_model, metrics=Metrics())

@@ -12,8 +12,8 @@ import pytest
 from engine.border.types import Progress
 from server.command import cli, complete
 from server.command.complete import CompleteError, NoServer, write_remote
-from server.startup import loading
-from server.startup.loading import LoadedModel
+from server.startup import loaded_model
+from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
@@ -130,7 +130,7 @@ async def test_without_a_server_the_model_is_loaded_into_this_process(
         assert settings.engine.max_num_seqs == 1
         return LoadedModel(engine.client, FakeTextModel().model)
 
-    monkeypatch.setattr(loading, "load_model", load)
+    monkeypatch.setattr(loaded_model, "load_model", load)
     monkeypatch.setattr(complete, "DEFAULT_URL", "http://127.0.0.1:1")
     monkeypatch.delenv("EAGRE_URL", raising=False)
     assert await run_cli("complete", "abc") == 0

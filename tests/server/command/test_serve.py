@@ -18,7 +18,7 @@ import pytest
 
 from engine.border.types import Progress
 from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, serve
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -211,7 +211,7 @@ async def test_an_invalid_host_name_is_reported_in_one_line() -> None:
 SEVERAL_SIGNALS = """
 import asyncio, os, signal, sys
 from server.command import serve
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel

@@ -10,7 +10,7 @@ from server.grammar.compiled_grammar import CompiledGrammar, to_lark
 from server.grammar.limits import InvalidGrammar
 from server.grammar.vocabulary import GrammarVocabulary
 from server.text.text_model import TextModel
-from server.wire.requests import CompletionRequest
+from server.wire.completion_request import CompletionRequest
 from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
 from tests.server.structured_cases import STRUCTURED_CASES, StructuredCase
@@ -29,7 +29,8 @@ def real_vocabulary(text_model: TextModel) -> GrammarVocabulary:
 
 
 def grammar_of(case: StructuredCase) -> Grammar:
-    grammar = CompletionRequest.parse({"prompt": "a", **case.parameters}).grammar
+    wish = CompletionRequest.parse({"prompt": "a", **case.parameters}).grammar_wish
+    grammar = None if wish is None else wish.to_grammar()
     assert grammar is not None
     return grammar
 
@@ -232,3 +233,59 @@ def test_logits_may_be_wider_than_the_vocabulary(vocabulary: GrammarVocabulary) 
     allowed = allowed_tokens(matcher, VOCAB_SIZE + 100)
     assert allowed.max() < VOCAB_SIZE
     assert {256, 258}.isdisjoint(allowed.tolist())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("a\\", "ends in a backslash that escapes nothing"),
+        ("[a]\\\\\\", "ends in a backslash"),
+        ("(?x)a #b\nc", "the flag x"),
+        ("a(?ix-s: b)", "the flag x"),
+        ("[]a](?x)", "the flag x"),
+        ("[a[b]](?sx)", "the flag x"),
+    ],
+)
+def test_a_regular_expression_that_would_mean_something_else_is_refused(
+    vocabulary: GrammarVocabulary, pattern: str, words: str
+) -> None:
+    with pytest.raises(InvalidGrammar, match=words):
+        CompiledGrammar.compile(Grammar(GrammarKind.REGEX, pattern), vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("a\\\\", "a\\"),
+        (r"[(?x)]+", "(x"),
+        (r"\(?x\)", "x)"),
+        ("(?i-x)A", "a"),
+        ("(?P<x>a)", "a"),
+        ("[^]](?i)B", "ab"),
+        ("a#b", "a#b"),
+        ("a/b", "a/b"),
+    ],
+)
+def test_a_regular_expression_means_what_it_says(vocabulary: GrammarVocabulary, pattern: str, text: str) -> None:
+    assert matches(CompiledGrammar.compile(Grammar(GrammarKind.REGEX, pattern), vocabulary), text)
+
+
+@pytest.mark.parametrize("text", ["a\x7fb", "\x7f", "\\\x7f", "\x01\x1f\x80\u2028", '"\\u007f'])
+def test_a_choice_may_have_any_character(vocabulary: GrammarVocabulary, text: str) -> None:
+    compiled = CompiledGrammar.compile(Grammar(GrammarKind.CHOICE, json.dumps([text, "no"])), vocabulary)
+    assert matches(compiled, text)
+    assert matches(compiled, "no")
+    assert not matches(compiled, text + "x")
+
+
+class PanicException(BaseException):
+    """What a panic in Rust is to Python."""
+
+
+def test_a_panic_is_a_refusal(vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("llguidance.LLMatcher", panic)
+    with pytest.raises(InvalidGrammar, match="llguidance fails on it: index out of bounds"):
+        CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "a"), vocabulary)

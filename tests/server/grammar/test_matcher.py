@@ -145,3 +145,37 @@ def test_a_long_reason_keeps_its_end() -> None:
     assert len(reason) < 300
     assert reason.startswith("at 1(8): xxx")
     assert reason.endswith("is wrong")
+
+
+class PanicException(BaseException):
+    """What a panic in Rust is to Python."""
+
+
+class Panicking:
+    """A matcher of llguidance that has a defect."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def deep_copy(self) -> Panicking:
+        return self
+
+    def consume_token(self, token_id: int) -> bool:
+        raise self._error
+
+    def unsafe_compute_mask_ptr(self, pointer: int, num_bytes: int) -> None:
+        raise self._error
+
+
+def test_a_panic_ends_the_one_answer() -> None:
+    matcher = GrammarMatcher(Panicking(PanicException("index out of bounds")), frozenset({END}))  # type: ignore[arg-type]
+    with pytest.raises(GrammarError, match="llguidance has failed: index out of bounds"):
+        matcher.accept(1)
+    with pytest.raises(GrammarError, match="llguidance has failed: index out of bounds"):
+        matcher.fill_mask(np.zeros(10, np.uint32))
+
+
+def test_what_is_no_panic_is_raised_as_it_is() -> None:
+    matcher = GrammarMatcher(Panicking(KeyboardInterrupt()), frozenset({END}))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        matcher.accept(1)

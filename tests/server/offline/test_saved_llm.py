@@ -14,7 +14,7 @@ from engine.border.types import Progress
 from server.offline import llm as llm_module
 from server.offline.llm import LLM
 from server.offline.saved_llm import FILE_NAME, SavedLLM, SavedLLMError
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.startup.model_store import BUILTIN_MODELS, ModelStoreError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel

@@ -10,13 +10,14 @@ import pytest
 from engine.border.types import TokenLogprobs
 from server.answering.choice import Delta
 from server.answering.generation import Answer
-from server.routes.logprobs import ChatLogprobs, CompletionLogprobs
+from server.routes.chat_logprobs import ChatLogprobs
+from server.routes.completion_logprobs import CompletionLogprobs
 from tests.fakes.engine_client import FakeEngineClient, logprob_of, token_logprobs
 from tests.fakes.text_model import EOS, FakeTokenizer
 from tests.server.answering.test_generation import submit
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.http.test_websocket import open_socket, read_to_end, send
 from tests.server.pacing import read_at_pace
+from tests.server.socket_client import open_socket, read_to_end, send
 from tests.server.sse_reader import chunks_of
 
 A, B, C = (ord(letter) for letter in "abc")

@@ -3,7 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from gguf import GGUFWriter
 
 from engine.border.errors import ModelError
 from server.text.gguf_metadata import TokenType, read_gguf_metadata
@@ -101,3 +103,34 @@ def test_the_default_model(model_path: Path) -> None:
     assert metadata.token_types[2] == TokenType.CONTROL
     assert metadata.merges[0] == "Ġ t"
     assert (metadata.bos_token_id, metadata.eos_token_id, metadata.add_bos_token) == (1, 2, False)
+
+
+@pytest.mark.parametrize("difference", [-1, 1, 64])
+def test_an_embedding_of_another_number_of_tokens_is_refused(tmp_path: Path, difference: int) -> None:
+    num_rows = len(byte_level_fields()["tokenizer.ggml.tokens"]) + difference
+    path = with_embedding(tmp_path, num_rows)
+    with pytest.raises(
+        ModelError, match=f"token_embd.weight has {num_rows} rows, .* has {num_rows - difference} tokens"
+    ):
+        read_gguf_metadata(path)
+
+
+def test_an_embedding_of_the_same_number_of_tokens_is_fine(tmp_path: Path) -> None:
+    num_tokens = len(byte_level_fields()["tokenizer.ggml.tokens"])
+    assert len(read_gguf_metadata(with_embedding(tmp_path, num_tokens)).tokens) == num_tokens
+
+
+def with_embedding(folder: Path, num_rows: int) -> Path:
+    writer = GGUFWriter(folder / "tiny.gguf", "llama")
+    writer.add_context_length(128)
+    fields = byte_level_fields()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(fields["tokenizer.ggml.tokens"])
+    writer.add_token_types(fields["tokenizer.ggml.token_type"])
+    writer.add_token_merges(fields["tokenizer.ggml.merges"])
+    writer.add_tensor("token_embd.weight", np.zeros((num_rows, 8), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder / "tiny.gguf"

@@ -16,9 +16,9 @@ from engine.border.types import FinishReason
 from sampling.host.params import InvalidParameter
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
-from server.http import service
+from server.http import served_model
 from server.offline.llm import LLM
-from server.startup.loading import LoadedModel
+from server.startup.loaded_model import LoadedModel
 from server.wire.structured_outputs import MAX_CHOICE_TEXTS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
@@ -218,7 +218,7 @@ async def test_each_choice_and_prompt_has_a_matcher_of_its_own(start_server: Sta
 
 async def test_a_grammar_keeps_nobody_else_waiting(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     gated = Gated()
-    monkeypatch.setattr(service, "GrammarCompiler", partial(GrammarCompiler, compile_grammar=gated))
+    monkeypatch.setattr(served_model, "GrammarCompiler", partial(GrammarCompiler, compile_grammar=gated))
     server = await start_server(says("ab"))
     body = {"prompt": "a", "structured_outputs": {"regex": "ab"}}
     slow = asyncio.create_task(server.post("/v1/completions", body))
@@ -243,7 +243,7 @@ async def test_a_grammar_that_takes_too_long_is_refused(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated = Gated()
-    monkeypatch.setattr(service, "GrammarCompiler", partial(GrammarCompiler, compile_grammar=gated))
+    monkeypatch.setattr(served_model, "GrammarCompiler", partial(GrammarCompiler, compile_grammar=gated))
     server = await start_server(grammar_timeout=0.05)
     status, body = await server.post("/v1/completions", {"prompt": "a", "response_format": JSON_SCHEMA})
     assert status == 400
@@ -262,7 +262,7 @@ async def test_a_client_that_leaves_while_its_grammar_compiles(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gated = Gated()
-    monkeypatch.setattr(service, "GrammarCompiler", partial(GrammarCompiler, compile_grammar=gated))
+    monkeypatch.setattr(served_model, "GrammarCompiler", partial(GrammarCompiler, compile_grammar=gated))
     server = await start_server(says("ab"))
     body = {"prompt": "a", "structured_outputs": {"regex": "ab"}}
     with pytest.raises(TimeoutError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import products
-from engine.kernels.native.kinds import Activation, NormKind
 from engine.weights.packing import PackedMatrix
 
 EPSILON = 1e-5

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import pytest
 
+from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import library
-from engine.kernels.native.kinds import Activation, NormKind
 from engine.kernels.native.library import NativeUnavailable
 from engine.kernels.native.products import norm_product
 from engine.kernels.native.sources import digest

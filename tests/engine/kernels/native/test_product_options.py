@@ -13,8 +13,8 @@ from math import erf
 import numpy as np
 import pytest
 
+from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import products
-from engine.kernels.native.kinds import Activation, NormKind
 from engine.weights.packing import GROUP, Format, PackedMatrix, alternate_tiles, pack_floats
 from tests.engine.kernels.native.calls import EPSILON, NOTHING, add_product, head_product, norm_product
 from tests.engine.kernels.native.matrices import make_matrix

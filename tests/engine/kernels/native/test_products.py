@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import products
-from engine.kernels.native.kinds import Activation, NormKind
 from engine.weights.packing import GROUP, Format, PackedMatrix, Quantised, pack_quantised, quantise
 from tests.engine.kernels.native.calls import EPSILON, NOTHING, add_product, head_product, norm_product
 from tests.engine.kernels.native.matrices import Matrices, make_matrix

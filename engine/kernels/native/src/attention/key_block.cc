@@ -15,7 +15,7 @@ void prefetch_range(const uint8_t* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) prefetch_later(from + at);
 }
 
-// Asks for a part of what is ahead: all at once would be more than the processor keeps track of.
+// Prefetches a part of what is ahead, because the processor cannot keep track of all of it at once.
 void prefetch_some(Ahead& ahead, const Pages& pages, int64_t vector_bytes, int most) {
   if (ahead.count == 0) return;
   const Run run = ahead.walk.next(std::min(most, ahead.count));

@@ -37,7 +37,7 @@ class Walk {
 
   Run next(int most) {
     const int64_t stored = index_ < width_ ? table_[index_] : 0;
-    const int64_t page = stored >= 0 && stored < pages_->num_pages ? stored : 0;  // a wrong table must not lead astray
+    const int64_t page = stored >= 0 && stored < pages_->num_pages ? stored : 0;  // even of a wrong table
     const Run run{vector_index(*pages_, page, 0, 0, offset_), vector_index(*pages_, page, 1, 0, offset_),
                   static_cast<int>(std::min<int64_t>(most, pages_->page_size - offset_))};
     offset_ += run.count;
@@ -61,9 +61,9 @@ struct Ahead {
   int count;  // tokens, 0 for none
 };
 
-// Gathers the keys and values of `count` tokens from where `walk` stands, which it moves on. What
-// lies beyond, and the first `num_hidden`, which a window hides from all, are zero, for zero times
-// what another request left there might be NaN.
+// Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The rest of the block is set
+// to zero, and so are the first `num_hidden` tokens, which a window hides from all queries: another request may have left
+// NaN there, and zero times NaN is NaN.
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, uint8_t* staged,
             Block& block);
 

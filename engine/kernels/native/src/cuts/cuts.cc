@@ -13,13 +13,12 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kAboveZero = std::numeric_limits<float>::min();  // no denormal number: they may count as 0
 
-// The share of the weights that the least probable tokens may have, and then half of that: tokens whose
-// weight is below the result have less than so much together.
+// A weight so small that all tokens below it together have less than half of the share that may be cut.
 float surely_too_light(const Weights& left, float share) {
   return static_cast<float>(0.5 * (1.0 - share) * left.total / static_cast<double>(left.count));
 }
 
-// Takes the weights of tokens out of which `keeps(i)`, a mask, says so.
+// Sets the weights to 0 of those tokens that are not in the mask keeps(i).
 template <class Keeps>
 void keep_where(Weights& left, const Keeps& keeps) {
   left.total = sum_of(left.count, [&](int64_t i) {
@@ -59,10 +58,10 @@ float top_k_floor(const Logits& logits, const Peaks& peaks, int64_t top_k, const
   float low = peaks.at_most(static_cast<int>(std::min<int64_t>(top_k, Peaks::kParts))) - logits.best;
   if (top_k > Peaks::kParts) {
     if (count_from(kLowest) <= top_k) return kMinusInfinity;
-    // Lower and lower until enough reach it, in strides that grow: few distances lie far beyond the usual ones.
+    // The bound falls in growing strides until enough logits reach it, because only few lie far below the usual ones.
     for (float stride = 1.25f; count_from(low) < top_k; stride *= stride) low = std::min(low * stride, -1.0f);
   }
-  // What is surely not among them is left out at once.
+  // Logits that are surely not among them are left out at once.
   int64_t count = 0;
   for (int64_t i = 0; i < logits.count; i += 16) {
     const Floats x = logits.centred(i);
@@ -90,20 +89,20 @@ Weights weigh(const Logits& logits, float floor, float min_p, float* weights) {
 }
 
 void cut_typical_p(const Logits& logits, float typical_p, Weights& left, const SearchMemory& memory) {
-  // A token's surprise is log(total) - scaled, and the entropy what tokens surprise by on average.
+  // A token's surprise is log(total) - scaled, and the entropy is the average surprise.
   const double mean = sum_of(left.count, [&](int64_t i) {
     const Floats weight = load(left.weights + i);
     const Mask is_left = at_least(weight, broadcast(kAboveZero));
     return mul(weight, choose(is_left, logits.scaled(i), zeros()));
   }) / left.total;
   const Floats typical = broadcast(static_cast<float>(mean));
-  const auto key = [&](int64_t i) {  // the closer to the entropy the larger
+  const auto key = [&](int64_t i) {  // is larger the closer the surprise is to the entropy
     const Mask is_left = at_least(load(left.weights + i), broadcast(kAboveZero));
     const Floats distance = abs(sub(logits.scaled(i), typical));
     return choose(is_left, sub(zeros(), distance), broadcast(kMinusInfinity));
   };
   for (int64_t i = 0; i < left.count; i += 16) store(memory.keys + i, key(i));
-  // Tokens further away than this are lighter than what may be cut: of the more probable ones none is so far away.
+  // Tokens further away than this are lighter than what may be cut, because no more probable token is so far away.
   const double lightest = std::log(surely_too_light(left, typical_p));
   const float low = static_cast<float>(-1.0 - std::max(-mean, mean - lightest));
   const float threshold = largest_threshold({memory.keys, left.weights, left.count}, low, kAboveZero,
@@ -121,7 +120,7 @@ void cut_top_p(float top_p, Weights& left, const SearchMemory& memory) {
 void cut_top_choices(float threshold, Weights& left) {
   const float from = std::max(static_cast<float>(threshold * left.total), kAboveZero);
   const Floats least_top = broadcast(from);
-  // Less the smallest, for there is a maximum and no minimum.
+  // The smallest weight is found as the largest of the negated ones, because isa.h has a maximum and no minimum.
   Floats most = broadcast(kMinusInfinity);
   for (int64_t i = 0; i < left.count; i += 16) {
     const Floats weight = load(left.weights + i);

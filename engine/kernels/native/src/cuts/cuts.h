@@ -1,4 +1,4 @@
-// What cuts a distribution before a token is drawn: top-nσ, min-p, top-k, typical-p, top-p and XTC.
+// The cuts of a distribution before a token is drawn from it: top-nσ, min-p, top-k, typical-p, top-p and XTC.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,26 @@ struct Logits {
   Floats scaled(int64_t i) const { return div(centred(i), broadcast(temperature)); }
 };
 
-// The weights of a row: of each token e^scaled, or 0 where a cut has taken it, and their sum.
+// The weights of a row and their sum: e^scaled for each token, or 0 where a cut has removed it.
 struct Weights {
   float* weights;
   int64_t count;  // padded
   double total;
 };
 
-// The least centred logit within so many standard deviations below the best; of the logits that are no -infinity.
+// The lowest centred logit that lies within so many standard deviations below the best one. Logits of -infinity do not
+// count.
 float top_n_sigma_floor(const Logits& logits, float top_n_sigma);
 
-// The least centred logit of the `top_k` best; top_k is positive.
+// The lowest centred logit of the `top_k` best; top_k is positive.
 float top_k_floor(const Logits& logits, const Peaks& peaks, int64_t top_k, const SearchMemory& memory);
 
 // Weights of the tokens whose centred logit reaches `floor` and whose probability is `min_p` of the best one's or more.
 Weights weigh(const Logits& logits, float floor, float min_p, float* weights);
 
-// Cuts of weights; what is left is the whole for the next one.
+// Each cut works on the weights that the one before has left, as if they were all.
 void cut_typical_p(const Logits& logits, float typical_p, Weights& left, const SearchMemory& memory);
 void cut_top_p(float top_p, Weights& left, const SearchMemory& memory);
-void cut_top_choices(float threshold, Weights& left);  // XTC, the last one: the sum stays what it was
+void cut_top_choices(float threshold, Weights& left);  // XTC; it is the last cut and leaves the sum as it was
 
 }  // namespace eagre

@@ -26,7 +26,7 @@ float from_ordered(int32_t key) {
   return x;
 }
 
-// Between the two in the order of floats; the lower one where there is nothing between.
+// A float between the two, or the lower one where no float lies between them.
 float middle(float low, float high, Spacing spacing) {
   if (spacing == Spacing::kEven) {
     const float half = low + (high - low) * 0.5f;
@@ -41,7 +41,7 @@ struct Amount {
   int64_t count;
 };
 
-// Of what reaches a threshold.
+// How much reaches a threshold.
 Amount amount_from(const Scores& scores, float threshold) {
   const Floats least = broadcast(threshold);
   int64_t count = 0;
@@ -59,7 +59,7 @@ Amount amount_from(const Scores& scores, float threshold) {
   return {mass, count};
 }
 
-// Moves what lies from `low` to below `high` into the memory, where the scores may lie already.
+// Copies the scores from `low` to below `high` into the memory, where they may lie already.
 Scores between(const Scores& scores, float low, float high, const SearchMemory& memory) {
   const Floats from = broadcast(low), to = broadcast(high);
   int64_t count = 0;
@@ -76,7 +76,7 @@ Scores between(const Scores& scores, float low, float high, const SearchMemory& 
   return {memory.keys, scores.masses == nullptr ? nullptr : memory.masses, end};
 }
 
-// As `largest_threshold`, of a few scores of which the first `count` are tokens.
+// Does the same as `largest_threshold` for a few scores, of which the first `count` are tokens.
 float among_few(const Scores& scores, int64_t count, float low, double wanted) {
   int order[kFew];
   for (int i = 0; i < count; ++i) order[i] = i;
@@ -111,7 +111,7 @@ float largest_threshold(const Scores& scores, float low, float high, double want
     const bool is_enough = left_behind + amount.mass >= wanted;
     (is_enough ? low : high) = candidate;
     (is_enough ? from_low : from_high) = amount;
-    // Keys that lie otherwise than was thought: the other kind of middle comes next.
+    // The keys are not spread as was assumed, so the next middle is of the other kind.
     if ((from_low.count - from_high.count) * 8 > inside * 7) {
       spacing = spacing == Spacing::kEven ? Spacing::kExponential : Spacing::kEven;
     }

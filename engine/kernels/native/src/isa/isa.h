@@ -11,7 +11,7 @@
 #include "isa/isa_plain.h"
 #endif
 
-// Before a loop whose count is known: accumulators in an array stay in registers only when it is unrolled.
+// Unrolls the loop behind it, whose count is known: accumulators in an array stay in registers only in an unrolled loop.
 #define EAGRE_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define EAGRE_UNROLL(count) EAGRE_PRAGMA(clang loop unroll(full))

@@ -90,7 +90,8 @@ inline Floats load_bf16(const uint16_t* p) {
 inline Words low_nibbles(Words x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline Words high_nibbles(Words x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
 
-// What is read for a broadcast may be of another type; by pointer, so that the instruction reads it itself.
+// A word in memory that may belong to an object of another type. It is read through a pointer, so that the instruction
+// that broadcasts it reads it itself.
 using Word = int32_t __attribute__((may_alias, aligned(1)));
 
 // Four products a lane, of unsigned bytes with the four signed bytes at `b`, added to `a`.

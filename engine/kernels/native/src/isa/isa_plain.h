@@ -1,6 +1,6 @@
-// Sixteen lanes as plain arrays, for machines without one of the other instruction sets. The loops
-// are such that compilers turn them into whatever vectors there are. What is longer than a few
-// instructions is not inlined: kernels unrolled over rows would take minutes to compile.
+// Sixteen lanes as plain arrays, for machines without one of the other instruction sets. Compilers can turn the loops
+// into whatever vectors there are. Functions of more than a few instructions are not inlined, because kernels that are
+// unrolled over rows would take minutes to compile.
 #pragma once
 
 #include <cstddef>

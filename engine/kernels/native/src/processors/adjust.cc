@@ -19,7 +19,7 @@ void keep_only(const uint32_t* words, float* row, int64_t vocab_size) {
   for (int64_t i = 0; i < vocab_size; i += 16) {
     store(row + i, choose(mask_of(sixteen_of(words, i)), load(row + i), broadcast(kBanned)));
   }
-  // What the last word says of tokens beyond the vocabulary changes nothing: the row is -infinity there.
+  // The bits of the last word beyond the vocabulary change nothing, because the row is -infinity there.
 }
 
 void add_biases(const int32_t* token_ids, const float* values, int64_t count, float* row, int64_t vocab_size) {
@@ -49,7 +49,7 @@ void ban_last_tokens(const BadWords& bad, const int32_t* end, int64_t num_output
 
 void penalise(const Penalties& penalties, float* row, int64_t vocab_size) {
   const Floats none = zeros(), repetition = broadcast(penalties.repetition);
-  int32_t last[16] = {};  // of the vocabulary, where it does not end with a vector
+  int32_t last[16] = {};  // counts of the last tokens, where the vocabulary does not fill a vector
   std::copy(penalties.counts + vocab_size / 16 * 16, penalties.counts + vocab_size, last);
   for (int64_t i = 0; i < vocab_size; i += 16) {
     const Floats counts = to_floats(load_ints(i + 16 <= vocab_size ? penalties.counts + i : last));

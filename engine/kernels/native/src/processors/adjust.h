@@ -1,5 +1,4 @@
-// What changes a row's logits before a token is chosen: tokens that are out of the question, biases, and penalties for
-// tokens that were there before.
+// Changes of a row's logits before a token is chosen: bans, biases, and penalties for tokens that occurred before.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@ namespace eagre {
 
 inline bool is_in(const uint32_t* words, int64_t token) { return (words[token / 32] >> token % 32 & 1u) != 0; }
 
-// All tokens but those of a set get -infinity.
+// Sets the logits of all tokens that are not in the set to -infinity.
 void keep_only(const uint32_t* words, float* row, int64_t vocab_size);
 
 void add_biases(const int32_t* token_ids, const float* values, int64_t count, float* row, int64_t vocab_size);
@@ -23,7 +22,7 @@ struct BadWords {
   int64_t count, length;
 };
 
-// Bans the last token of each sequence whose others are those that the `num_output` tokens before `end` end with.
+// Bans the last token of each sequence whose other tokens are the last ones of the `num_output` tokens before `end`.
 void ban_last_tokens(const BadWords& bad, const int32_t* end, int64_t num_output, float* row, int64_t vocab_size);
 
 struct Penalties {

@@ -8,10 +8,10 @@
 namespace eagre {
 namespace {
 
-constexpr float kMostPenalty = 1e30f;  // finite: where all else is banned, such a token still is better than none
+constexpr float kMostPenalty = 1e30f;  // finite, so that a penalised token is still better than a banned one
 
-// matches[j] = how many tokens before place j, counted from the end, are those before the end: the Z function
-// (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997) of the sequence read backwards, in linear time.
+// matches[j] = how many tokens before place j, counted from the end, equal the tokens before the end. This is the Z
+// function of the sequence read backwards, in linear time (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997).
 void find_matches(const int32_t* end, int64_t count, int32_t* matches) {
   const auto token = [&](int64_t back) { return end[-1 - back]; };
   int64_t left = 0, right = 0;  // the match that reaches furthest
@@ -36,7 +36,7 @@ void penalise_repetition(const Dry& dry, const int32_t* end, int64_t count, DryM
   if (reach < dry.allowed_length) return;
   int32_t* matches = memory.matches.data();
   find_matches(end, count, matches);
-  // The longest repetition that each token continues; then each token once.
+  // The first pass finds the longest repetition that each token continues; the second penalises each token once.
   const auto length_at = [&](int64_t j) { return static_cast<int32_t>(std::min<int64_t>(matches[j], reach)); };
   for (int64_t j = 1; j < count; ++j) {
     const int32_t length = length_at(j), following = end[-j];

@@ -12,13 +12,13 @@ struct Dry {
   int64_t allowed_length;
 };
 
-// Kept from row to row by one thread.
+// What one thread keeps from row to row.
 struct DryMemory {
   std::vector<int32_t> matches;  // as long as the longest sequence
-  std::vector<int32_t> lengths;  // [vocab_size], between rows all 0
+  std::vector<int32_t> lengths;  // [vocab_size], all 0 between two rows
 };
 
-// Penalises what would continue the `count` tokens before `end`.
+// Penalises the tokens that would continue a repetition at the end of the `count` tokens before `end`.
 void penalise_repetition(const Dry& dry, const int32_t* end, int64_t count, DryMemory& memory, float* row,
                          int64_t vocab_size);
 

@@ -8,7 +8,7 @@
 
 namespace eagre {
 
-// The values of the first four are those of Activation in kinds.py.
+// The values of the first four are those of Activation in engine/kernels/interface/operands.py.
 enum class Finish : int64_t {
   kNone = 0,
   kSilu = 1,

@@ -1,7 +1,7 @@
-// How a weight matrix [outputs, inputs] lies in memory, once, for one row of activations and for thousands.
+// How a weight matrix [outputs, inputs] lies in memory: in one layout, for one row of activations and for thousands.
 //
-// A tile is 16 outputs; a group is 32 inputs. A matrix is [tiles][groups] of blocks, so that a
-// product with few rows reads memory in one stream. A block holds, for the 16 outputs:
+// A tile is 16 outputs, and a group is 32 inputs. A matrix is [tiles][groups] of blocks, so that a product with few rows
+// reads memory in one stream. A block holds, for the 16 outputs:
 //   scales   float16[16], then minima float16[16] where the format has them
 //   numbers  in order of inputs, four (bytes, nibbles) or two (bfloat16) or one (float32) at a time
 //            for all 16 outputs, which is what one vector instruction takes. Of nibbles, inputs 0 to

@@ -18,7 +18,7 @@ namespace eagre {
 namespace {
 
 constexpr auto kSpinTime = std::chrono::microseconds(50);  // before a worker sleeps
-constexpr int kPausesPerLook = 16;                         // at the clock
+constexpr int kPausesPerLook = 16;                         // between two looks at the clock
 constexpr int kMostThreads = 1024;
 
 #ifdef __linux__
@@ -62,9 +62,9 @@ int default_num_threads() {
 }  // namespace
 
 Pool& Pool::shared() {
-  // Made by the first call, so that its threads inherit the modes of floating point in which XLA runs programs: with
-  // others, in which denormal numbers count, a result would depend on who computes it. Never destroyed: at exit a
-  // thread of the runtime may still be inside a kernel.
+  // The first call makes the pool, so that its threads inherit the floating point modes in which XLA runs programs. In
+  // other modes denormal numbers would count, and a result would depend on the thread that computes it. The pool is
+  // never destroyed, because a thread of the runtime may still be inside a kernel at exit.
   static Pool* pool = new Pool(default_num_threads());
   return *pool;
 }
@@ -74,7 +74,7 @@ Pool::Pool(int num_threads) {
     try {
       workers_.emplace_back([this, thread] { work(thread); });
     } catch (const std::system_error&) {
-      break;  // the system grants no more threads: fewer do as well
+      break;  // the system grants no more threads, and fewer do as well
     }
   }
 }
@@ -89,7 +89,7 @@ Pool::~Pool() {
 }
 
 void Pool::run_job(const Job& job, int64_t num_tasks) {
-  // Nobody reads job_ now: whoever took a task of the last job has been waited for.
+  // Nobody reads job_ now, because the last call has waited for everyone who took a task of it.
   job_ = job;
   num_done_.store(0, std::memory_order_relaxed);
   const uint64_t number = number_of(ticket_.load(std::memory_order_relaxed)) + 1;

@@ -1,9 +1,8 @@
 // Threads that share the tasks of one kernel call.
 //
-// A decode step makes some 150 calls of a few microseconds each; waking a thread costs more than
-// such a call. So workers spin for a short while after a job and sleep only when none follows.
-// Tasks are taken from a shared counter: a thread that the system has put aside delays the job by
-// one task at most.
+// A decode step makes some 150 calls of a few microseconds each, and waking a thread costs more than such a call. So
+// workers spin for a short while after a job and sleep only when no other follows. Threads take tasks from a shared
+// counter, so that a thread that the system has put aside delays the job by one task at most.
 #pragma once
 
 #include <algorithm>
@@ -28,11 +27,11 @@ class Pool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Held by whoever runs jobs: one caller at a time, since kernels keep their scratch memory.
+  // Held by whoever runs jobs. There is one caller at a time, because kernels keep their scratch memory.
   std::mutex& caller_mutex() { return caller_mutex_; }
 
-  // Calls body(task, thread) for each task from 0 to num_tasks - 1, on the caller and the workers. It must not throw:
-  // others may still be at its tasks.
+  // Calls body(task, thread) for each task from 0 to num_tasks - 1, on the caller and the workers. The body must not
+  // throw, because other threads may still be at its tasks.
   template <class Body>
   void run(int64_t num_tasks, const Body& body) {
     if (num_tasks <= 1 || workers_.empty()) {
@@ -67,9 +66,9 @@ class Pool {
   bool wait_for_job_after(uint64_t number);
 
   Job job_{};
-  // A job's number, how many tasks it has and the next one to take, in one word: a thread that
-  // comes late cannot take a task of another job for one of its own. The number wraps after 2^24
-  // jobs; who slept through exactly so many misses one, which the others then do without it.
+  // A job's number, the number of its tasks and the next task to take share one word, so that a thread that comes late
+  // cannot mistake a task of another job for one of its own. The number wraps after 2^24 jobs: a worker that has slept
+  // through exactly so many misses a job, which the others then do without it.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int64_t> num_done_{0};
   alignas(64) std::atomic<int> num_asleep_{0};

@@ -8,8 +8,8 @@
 
 namespace eagre {
 
-// Grows and never shrinks; its contents are lost when it grows. Aligned to a cache line. What is static of it is never
-// destroyed: at exit a thread of the runtime may still be inside a kernel.
+// The memory is aligned to a cache line. It grows and never shrinks, and its contents are lost when it grows. Static
+// objects of this class are never destroyed, because a thread of the runtime may still be inside a kernel at exit.
 class Scratch {
  public:
   template <class T>

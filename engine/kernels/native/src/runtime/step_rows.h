@@ -16,8 +16,8 @@ struct StepRow {
 
 class StepRows {
  public:
-  // rows: int32[num_rows][stride] of which columns 0 and 1 are the start and the number of
-  // tokens: first rows of one token, then num_tiles rows of tile_size tokens, all padded.
+  // rows: int32[num_rows][stride], whose columns 0 and 1 are a row's start and its number of tokens. Rows of one token
+  // come first, then num_tiles rows of up to tile_size tokens. A row without tokens is padding.
   void read(const int32_t* rows, int64_t num_rows, int64_t stride, int64_t num_tiles, int64_t num_tokens) {
     rows_.clear();
     tokens_.clear();

@@ -16,7 +16,7 @@ struct Best {
   int32_t token_ids[kMostLogprobs];
   int count = 0;
 
-  // Of equals the one that came first stays before the others.
+  // Of equal logits, the one that came first stays before the others.
   void insert(float logit, int32_t token_id, int most) {
     int place = count < most ? count++ : most - 1;
     for (; place > 0 && logits[place - 1] < logit; --place) {

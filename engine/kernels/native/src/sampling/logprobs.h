@@ -9,7 +9,7 @@ namespace eagre {
 
 // Tokens whose log probabilities are wanted.
 struct WantedLogprobs {
-  int32_t token;  // its own, with its rank; of one that is none, the columns mean nothing
+  int32_t token;  // the row's own, with its rank; where it is no token, its columns mean nothing
   const int32_t* listed;
   int64_t num_listed;
 };

@@ -8,6 +8,7 @@
 
 namespace eagre {
 
+// The values are those of NormKind in engine/kernels/interface/operands.py.
 enum class NormKind : int64_t { kNone = 0, kRms = 1, kLayer = 2 };
 
 struct Norm {

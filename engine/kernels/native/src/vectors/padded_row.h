@@ -1,4 +1,4 @@
-// A row of numbers, one for each token of the vocabulary, in memory of whole blocks.
+// A row of numbers, one for each token of the vocabulary, padded to whole blocks.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace eagre {
 
-// Numbers of a block. Sums are of float32 within a block and of float64 across blocks, always in the same order.
+// How many numbers a block has. Sums are of float32 within a block and of float64 across blocks, always in the same order.
 constexpr int64_t kRowBlock = 256;
 
 inline int64_t padded(int64_t count) { return (count + kRowBlock - 1) / kRowBlock * kRowBlock; }
 
-// The sum over a block of value(i), which is of 16 numbers from number i on.
+// The sum of a block's numbers, of which value(i) gives 16 from number i on.
 template <class Value>
 inline float block_sum(int64_t first, const Value& value) {
   Floats part[4] = {zeros(), zeros(), zeros(), zeros()};
@@ -40,7 +40,7 @@ struct Peaks {
   float parts[kParts];
 
   float best() const;
-  // At most as large as the rank-th largest number of the row, and rarely much smaller; rank 1 to kParts.
+  // A bound that the rank-th largest number of the row reaches, and rarely exceeds by much; rank is 1 to kParts.
   float at_most(int rank) const;
 };
 

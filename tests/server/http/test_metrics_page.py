@@ -1,4 +1,4 @@
-"""The routes that machines ask, and the metrics that generations leave."""
+"""The metrics that generations leave."""
 
 from __future__ import annotations
 
@@ -19,51 +19,6 @@ async def read_metrics(server: RunningServer) -> dict[str, float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-async def test_models(server: RunningServer) -> None:
-    _, body = await server.get("/v1/models")
-    (model,) = body["data"]
-    created = model.pop("created")
-    assert isinstance(created, int)
-    assert body["object"] == "list"
-    assert model == {
-        "id": "fake",
-        "object": "model",
-        "owned_by": "eagre",
-        "architecture": "fake",
-        "num_parameters": 0,
-        "max_model_len": 512,
-        "dtype": "float32",
-        "matmul_backend": "xla",
-        "attention_backend": "xla",
-    }
-    assert (await server.get("/v1/models/fake"))[1] == {**model, "created": created}
-    status, body = await server.get("/v1/models/org/other")
-    assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_not_found", "model")
-
-
-async def test_the_served_name_is_the_users(start_server: StartServer) -> None:
-    server = await start_server(served_model_name="org/mine")
-    assert (await server.get("/v1/models/org/mine"))[1]["id"] == "org/mine"
-    assert (await server.post("/v1/completions", {"prompt": "a", "model": "org/mine"}))[1]["model"] == "org/mine"
-    assert (await server.post("/v1/completions", {"prompt": "a", "model": "fake"}))[0] == 404
-
-
-async def test_health_tells_the_engines_figures(server: RunningServer) -> None:
-    status, body = await server.get("/health")
-    assert (status, body["status"], body["num_streams"]) == (200, "ready", 0)
-    assert body["stats"]["num_running"] == 0
-    assert body["stats"]["kv_cache_usage"] == 0.0
-    assert (await server.get("/version"))[1]["name"] == "eagre"
-
-
-async def test_an_engine_that_does_not_turn_flips_liveness_and_readiness(server: RunningServer) -> None:
-    assert await server.get("/liveness") == (200, {"status": "alive"})
-    server.engine.is_alive = False
-    assert await server.get("/liveness") == (503, {"status": "dead"})
-    status, body = await server.get("/readiness")
-    assert (status, body["detail"]) == (503, "the engine does not turn")
 
 
 async def test_metrics_count_what_was_served(start_server: StartServer) -> None:

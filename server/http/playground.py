@@ -13,7 +13,7 @@ from aiohttp import ETag, web
 
 _SERVED_SUFFIXES = (".html", ".css", ".svg", ".js")
 _HEADERS = {
-    "Cache-Control": "no-cache",  # asks each time, and mostly gets a 304
+    "Cache-Control": "no-cache",  # a browser asks each time, and mostly gets a 304
     "Content-Security-Policy": (
         "default-src 'self'; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
@@ -29,7 +29,7 @@ class StaticFile(NamedTuple):
 
 
 def load_playground() -> dict[str, StaticFile]:
-    """Every file of the `static` package that is served, by its path below it.
+    """Every file of the `static` package that is served, by its path in the package.
 
     A request can name only what is in this table, so there is no path to climb out of.
     """

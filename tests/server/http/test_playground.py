@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from server.http.page import load_playground
+from server.http.playground import load_playground
 from tests.server.conftest import RunningServer, eventually
 from tests.static.devtools import Browser, Page, find_chromium
 

@@ -1,4 +1,4 @@
-"""Reading a request's JSON body."""
+"""JSON bodies: a request's, read, and an answer's, made."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from server.wire.errors import ApiError, invalid_json
 
 
 async def read_json(request: web.Request) -> Any:
-    """The decoded body, whatever its declared content type.
+    """The decoded body, whatever content type it declares.
 
     Raises:
-        ApiError: empty or not JSON.
-        web.HTTPRequestEntityTooLarge: over the application's limit.
+        ApiError: the body is empty or not JSON.
+        web.HTTPRequestEntityTooLarge: the body is over the application's limit.
     """
     try:
         body = await request.read()
@@ -32,4 +32,5 @@ async def read_json(request: web.Request) -> Any:
 
 
 def json_response(body: Any, *, status: int = 200) -> web.Response:
+    """An answer with `body` as JSON."""
     return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")

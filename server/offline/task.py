@@ -1,4 +1,4 @@
-"""From the arguments of a Python call to the checked requests that an HTTP client would have sent."""
+"""From the arguments of a Python call to the request that an HTTP client would have sent."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from pydantic import ValidationError
 
 from sampling.host.params import InvalidParameter, SamplingParams
+from server.answering.generation_request import GenerationRequest
 from server.offline.batch import Job
+from server.routes.chat import ChatCall
+from server.routes.completions import CompletionCall
+from server.routes.route import BodyCall
 from server.wire.errors import ApiError, shorten, to_api_error
-from server.wire.requests import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]  # one for all prompts, or one each
@@ -28,11 +31,11 @@ class Prepare(Protocol):
 
 
 class Task(NamedTuple):
-    """One of the two things a model is asked to do."""
+    """One of the two things that a model is asked to do: to go on with a prompt, or with a conversation."""
 
-    parse: Callable[[Any], GenerationRequest]
-    field: str  # wire name of what it starts from
-    plural: str  # what the calls that take several call their list
+    parse: Callable[[Any], BodyCall]  # of the route that does the same over HTTP
+    field: str  # wire name of the parameter with the prompt or the messages
+    plural: str  # the name of a list of them, for messages of errors
     to_wire: Callable[[Any], Any]
 
     def prepare_one(
@@ -44,10 +47,12 @@ class Task(NamedTuple):
         *,
         is_streamed: bool = False,
     ) -> Job:
-        """
+        """The checked request for one answer.
+
         Args:
             start: a prompt or messages.
             params: what holds where `options` say nothing.
+
         Raises:
             InvalidParameter: a parameter is unknown or outside its limits, or the prompt is refused.
         """
@@ -56,12 +61,13 @@ class Task(NamedTuple):
         length = {} if params is None else {"max_tokens": params.max_tokens}
         body = {**length, **options, "stream": is_streamed, self.field: self.to_wire(start)}
         with refusals(self.field):
-            return prepare(self.parse(body), params)
+            return prepare(self.parse(body).request, params)
 
     def prepare_many(
         self, starts: Iterable[object], params: Params | None, options: Options, prepare: Prepare
     ) -> list[Job]:
-        """
+        """The checked requests for several answers.
+
         Raises:
             InvalidParameter: one of them is refused; the message names it by its index.
         """
@@ -118,5 +124,5 @@ def _messages_on_the_wire(messages: object) -> object:
     return list(messages) if isinstance(messages, Sequence) else messages
 
 
-COMPLETE = Task(CompletionRequest.parse, "prompt", "prompts", _prompts_on_the_wire)
-CHAT = Task(ChatCompletionRequest.parse, "messages", "messages", _messages_on_the_wire)
+COMPLETE = Task(CompletionCall.parse, "prompt", "prompts", _prompts_on_the_wire)
+CHAT = Task(ChatCall.parse, "messages", "messages", _messages_on_the_wire)

@@ -1,4 +1,4 @@
-"""What the routes share: the model, the engine, the metrics, and whether work is accepted."""
+"""The served model as the routes see it: its engine, its text side, its metrics, and whether it takes work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aiohttp import web
 
 from engine.border.types import EngineError
 from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare
 from server.grammar.compiled_grammar import CompiledGrammar
@@ -22,20 +23,21 @@ from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from server.wire.errors import ApiError, model_not_found, unavailable
-from server.wire.requests import GenerationRequest
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
 
 
 class Phase(StrEnum):
+    """Where a served model stands; the values are the wire names."""
+
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"
     FAILED = "failed"
 
 
-class Service:
+class ServedModel:
     """One served model, from loading to draining."""
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -43,7 +45,6 @@ class Service:
         self.metrics = Metrics()
         self.started_at = int(time.time())
         self.loading_stage = "starting"
-        self.sockets: set[web.WebSocketResponse] = set()  # open WebSockets
         self._is_draining = False
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
@@ -53,10 +54,10 @@ class Service:
         self._idle.set()
 
     def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
-        """Ends the loading phase; the engine must have been started.
+        """Ends the loading phase. The engine must have been started.
 
         Args:
-            vocabulary: of `text_model`; None: made when a grammar is compiled.
+            vocabulary: that of `text_model`; None: it is made when a grammar is compiled.
         """
         self._engine = engine
         self._text_model = text_model
@@ -121,7 +122,7 @@ class Service:
     def check_accepting(self) -> None:
         """
         Raises:
-            ApiError: 503 unless the service is ready.
+            ApiError, EngineError: the model is not ready; both mean 503.
         """
         if self.phase is not Phase.READY:
             raise self._refusal(self.phase)
@@ -136,7 +137,7 @@ class Service:
 
     @asynccontextmanager
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Generation]:
-        """Submits `request`; whatever still runs on leaving the context is aborted.
+        """Submits `request`. Whatever still runs when the context is left is aborted.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
@@ -147,7 +148,7 @@ class Service:
             raise self._refusal(Phase.LOADING)
         prompts = await prepare(request, self._text_model, self._engine)
         grammar = await self._compile_grammar(request)
-        self.check_accepting()  # once more: a long prompt takes a while to tokenise, a grammar to compile
+        self.check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
         generation = Generation.submit(
             request,
             prompts,
@@ -171,10 +172,11 @@ class Service:
         Raises:
             InvalidParameter: the grammar is refused, or takes too long.
         """
-        grammar = request.grammar
-        if grammar is None or self._grammars is None:
+        wish = request.grammar
+        grammar = None if wish is None else wish.to_grammar()
+        if wish is None or grammar is None or self._grammars is None:
             return None
-        return await self._grammars.compile(grammar, request.grammar_parameter)
+        return await self._grammars.compile(grammar, wish.parameter)
 
     def start_draining(self) -> None:
         """Refuses new work from now on."""
@@ -202,4 +204,4 @@ class Service:
         return EngineError("the engine has failed")
 
 
-SERVICE = web.AppKey("service", Service)
+SERVED_MODEL = web.AppKey("served_model", ServedModel)

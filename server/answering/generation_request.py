@@ -1,0 +1,76 @@
+"""What a request asks of the model, whichever route it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
+from server.answering.prompt_sources import PromptSource
+from server.wire.structured_outputs import GrammarWish
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """The one form in which requests enter the answering room; each route makes it of its own bodies.
+
+    Its values have the right types. Their ranges, and everything that depends on the model, are
+    checked by `prepare`.
+    """
+
+    prompts: Sequence[PromptSource]
+    sampling: Mapping[str, Any]  # the fields of SamplingParams that the request gives, less those below
+    prompt_parameter: str = "prompt"  # wire name of what the prompts come from
+    model: str | None = None  # the name that the client gave
+    max_tokens: int | None = None
+    max_tokens_parameter: str = "max_tokens"  # wire name of what max_tokens comes from
+    default_max_tokens: int | None = None  # where max_tokens is not given; None: as many as the model has room for
+    num_choices: int = 1  # answers wanted to each prompt
+    num_sampled: int = 1  # answers generated to each prompt, of which the best `num_choices` are wanted
+    bad_words: Sequence[str] | None = None
+    sequence_breakers: Sequence[str] | None = None  # of DRY
+    stops: Sequence[str] = ()  # stop strings
+    include_stop: bool = False  # whether the stop string itself is part of the text
+    grammar: GrammarWish | None = None  # what every answer must match
+    priority: int = 0
+    cache_salt: str | None = None
+    timeout: float | None = None  # seconds
+
+    def limit_tokens(self, room: int) -> int:
+        """The most tokens to generate where the model has room for `room` of them after the prompt.
+
+        Raises:
+            InvalidParameter: the request asks for fewer than one.
+        """
+        if self.max_tokens is None:
+            return room if self.default_max_tokens is None else min(self.default_max_tokens, room)
+        if self.max_tokens < 1:
+            name = self.max_tokens_parameter
+            raise InvalidParameter(name, f"{name} is {self.max_tokens}; it must be at least 1")
+        return self.max_tokens
+
+    def sampling_params(self, max_tokens: int, base: SamplingParams | None = None) -> SamplingParams:
+        """The engine's parameters, less what a tokenizer makes of text.
+
+        Args:
+            base: what holds where the request says nothing.
+
+        Raises:
+            InvalidParameter: a value is outside its limits.
+        """
+        params = replace(base or SamplingParams(), max_tokens=max_tokens, **self.sampling)
+        if self.num_sampled > self.num_choices and params.logprobs is None:
+            return replace(params, logprobs=0)  # the best are chosen by it
+        return params
+
+    def params_of_answers(self, params: SamplingParams) -> tuple[SamplingParams, ...]:
+        """`params` for each answer to a prompt. Where there is a seed, each answer has its own, ascending from it."""
+        if params.seed is None:
+            return (params,) * self.num_sampled
+        return tuple(_with_seed(params, params.seed + answer) for answer in range(self.num_sampled))
+
+
+def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    """`params` with another seed, wrapped into 64 bits like the engine's own."""
+    return replace(params, seed=(seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1)

@@ -1,0 +1,132 @@
+"""What a prompt is made from: a text, token ids, or a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from sampling.host.params import InvalidParameter
+from server.text.chat_template import ChatTemplateError
+from server.text.failures import TooManyTokens
+from server.text.text_model import TextModel
+from server.wire.errors import ApiError
+
+MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
+MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
+
+
+class PromptSource(Protocol):
+    """One prompt before it is token ids."""
+
+    @property
+    def num_chars(self) -> int:
+        """How much text there is to tokenise."""
+        ...
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        """The prompt's token ids; their number and range are unchecked.
+
+        Args:
+            max_model_len: in tokens; where it is given, a text that must have more is refused before it is tokenised.
+
+        Raises:
+            ApiError: the model has no chat template, or the template refuses the messages.
+            InvalidParameter: the text is far too long.
+        """
+        ...
+
+
+class TextPrompt(NamedTuple):
+    """A text that the model goes on with."""
+
+    text: str
+
+    @property
+    def num_chars(self) -> int:
+        return len(self.text)
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        _refuse_hopeless(len(self.text), text_model, max_model_len)
+        with _refusing_too_many(max_model_len):
+            most = _num_listed(max_model_len)
+            return text_model.tokenizer.encode(self.text, add_special_tokens=True, max_tokens=most)
+
+
+class TokenPrompt(NamedTuple):
+    """Token ids, which need no tokenizer."""
+
+    token_ids: list[int]
+
+    @property
+    def num_chars(self) -> int:
+        return 0
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        return self.token_ids
+
+
+class Conversation(NamedTuple):
+    """Messages as chat templates know them, each with `role` and `content`."""
+
+    messages: Sequence[Mapping[str, str]]
+    parse_special: bool = False  # whether names of control tokens in messages become those tokens
+
+    @property
+    def num_chars(self) -> int:
+        return sum(len(message["content"]) + MESSAGE_CHARS for message in self.messages)
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        if text_model.chat_template is None:
+            raise ApiError(
+                f"the model {text_model.name} has no chat template; use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        contents = [message["content"] for message in self.messages]
+        _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
+        tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
+        with _refusing_too_many(max_model_len):
+            tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
+        try:
+            if self.parse_special:
+                text, shielded = text_model.chat_template.render(self.messages), None
+            else:
+                shielded = text_model.chat_template.render_shielded(self.messages, tokenizer.control)
+                text = shielded.plain
+        except ChatTemplateError as error:
+            raise ApiError(str(error), param="messages", code="invalid_messages") from error
+        _refuse_hopeless(len(text), text_model, max_model_len)
+        with _refusing_too_many(max_model_len):
+            # The template writes the control tokens itself, the first one included.
+            if shielded is None:
+                return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
+            return tokenizer.encode_shielded(shielded, max_tokens=most)
+
+
+def _num_listed(max_model_len: int | None) -> int | None:
+    """The most tokens of a prompt that are listed; more than are allowed, so that an error usually tells how many."""
+    return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
+
+
+@contextmanager
+def _refusing_too_many(max_model_len: int | None) -> Iterator[None]:
+    try:
+        yield
+    except TooManyTokens as error:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has at least {error.num_tokens} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        ) from error
+
+
+def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:
+    """Refuses a text that is too long whatever its tokens are, because a token has a largest number of characters."""
+    fewest = num_chars // text_model.tokenizer.max_token_bytes
+    if max_model_len is not None and fewest >= max_model_len:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has {num_chars} characters and so at least {fewest} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        )

@@ -1,0 +1,158 @@
+"""Grammars tried in a process that can be killed, before this one compiles them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from multiprocessing.connection import Connection
+
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.limits import InvalidGrammar
+from server.grammar.trial_process import TrialVocabulary, Verdict
+from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
+from server.wire.structured_outputs import Grammar
+
+START = "from server.grammar.trial_process import run; run()"
+START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes less than one
+
+
+class TrialCompiler:
+    """Compiles a grammar after a trial of it.
+
+    A compilation within this process cannot be ended, nor what it takes of memory be had back. So
+    each is done in another process first, which is killed where it takes too long; what passes there
+    takes as long here, and no more. May be used by several threads, each of which has a process.
+
+    Processes are started with the first need, and end with this process, however it ends.
+    """
+
+    def __init__(self, tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> None:
+        """
+        Args:
+            vocab_size: of the model's logits.
+            seconds: that a trial may take.
+        """
+        self._seconds = seconds
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        # Runs when this object goes, and at the interpreter's end.
+        self._finalizer = weakref.finalize(self, _kill_all, self._idle)
+
+    def __call__(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        """
+        Raises:
+            InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much time or memory.
+        """
+        self._try(grammar)
+        return CompiledGrammar.compile(grammar, vocabulary)
+
+    def start(self) -> None:
+        """Has a process ready for the first grammar. Takes as long as its start, most of a second."""
+        self._give_back(self._take())
+
+    def _try(self, grammar: Grammar) -> None:
+        process = self._take()
+        try:
+            verdict = process.ask(grammar, self._seconds)
+        except BaseException:
+            self._replace(process)
+            raise
+        if verdict.is_last:
+            self._replace(process)
+        else:
+            self._give_back(process)
+        if verdict.refusal is not None:
+            raise InvalidGrammar(verdict.refusal)
+
+    def _take(self) -> _Process:
+        while True:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is None:
+                told = TrialVocabulary(
+                    tuple(self._tokenizer.token_bytes),
+                    tuple(self._tokenizer.eos_token_ids),
+                    self._vocab_size,
+                    self._seconds,
+                )
+                return _Process(told)
+            if process.is_alive:
+                return process
+            process.kill()
+
+    def _replace(self, process: _Process) -> None:
+        process.kill()
+        start_in_background(self)
+
+    def _give_back(self, process: _Process) -> None:
+        with self._lock:
+            self._idle.append(process)
+
+
+def start_in_background(compiler: TrialCompiler) -> None:
+    """`start`, in a thread of its own. The process need not wait for it."""
+    threading.Thread(target=compiler.start, name="start of trials", daemon=True).start()
+
+
+class _Process:
+    """A running `trial_process`."""
+
+    def __init__(self, told: TrialVocabulary) -> None:
+        """Raises:
+        RuntimeError: it does not start.
+        """
+        ours, its = socket.socketpair()
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", START, str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(its.fileno(),),
+                # The same modules as here, wherever it is started.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path) or "."},
+            )
+        self._socket = Connection(ours.detach())
+        try:
+            self._socket.send_bytes(pickle.dumps(told))
+            if not self._socket.poll(START_SECONDS):
+                raise TimeoutError
+            self._socket.recv_bytes()
+        except (EOFError, OSError) as error:
+            self.kill()
+            raise RuntimeError("the process that tries grammars does not start") from error
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, grammar: Grammar, seconds: float) -> Verdict:
+        """
+        Raises:
+            InvalidGrammar: it takes longer, or ends the process.
+        """
+        try:
+            self._socket.send_bytes(pickle.dumps(grammar))
+            if not self._socket.poll(seconds):
+                raise InvalidGrammar(f"it takes longer to compile than {seconds:g} s, the limit")
+            verdict: Verdict = pickle.loads(self._socket.recv_bytes())  # noqa: S301 - from a process of our own
+        except (EOFError, ConnectionError) as error:
+            raise InvalidGrammar("it takes too much memory to compile") from error
+        return verdict
+
+    def kill(self) -> None:
+        """Ends it at once, and waits until it has ended."""
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+
+
+def _kill_all(processes: list[_Process]) -> None:
+    while processes:
+        processes.pop().kill()

@@ -1,0 +1,73 @@
+"""The process in which grammars are tried: the whole of it may be killed, and its memory is limited.
+
+It is started with the number of a socket, over which come the vocabulary and then grammar after
+grammar. Each is compiled; what goes back is whether that was refused, and why.
+"""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
+from server.grammar.limits import InvalidGrammar
+from server.grammar.vocabulary import GrammarVocabulary
+from server.wire.structured_outputs import Grammar
+
+MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the process
+RETIREMENT_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
+
+
+class TrialVocabulary(NamedTuple):
+    """What a `GrammarVocabulary` is made of, as it goes from process to process."""
+
+    token_bytes: Sequence[bytes]
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    seconds: float  # that a trial may take; then the process ends, even if nobody is there to kill it
+
+
+class Verdict(NamedTuple):
+    refusal: str | None  # None: it can be compiled
+    is_last: bool  # whether the process ends now
+
+
+def run() -> None:
+    """The process: tries what comes over the socket of which its first argument is the number, until that is closed."""
+    with suppress(EOFError, ConnectionError):
+        _run(Connection(int(sys.argv[1])))
+
+
+def _run(socket: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is for the server, whose end closes the socket
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    told: TrialVocabulary = pickle.loads(socket.recv_bytes())  # noqa: S301 - from our own process
+    vocabulary = GrammarVocabulary(told, told.vocab_size)
+    threads: DeepStackThreads[str | None] = DeepStackThreads(1, STACK_BYTES, "trial")
+    socket.send_bytes(b"ready")
+    while True:
+        grammar: Grammar = pickle.loads(socket.recv_bytes())  # noqa: S301 - from our own process
+        signal.setitimer(signal.ITIMER_REAL, told.seconds + 1.0)
+        refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIREMENT_BYTES
+        socket.send_bytes(pickle.dumps(Verdict(refusal, is_last)))
+        if is_last:
+            return
+
+
+def _refusal_of(grammar: Grammar, vocabulary: GrammarVocabulary) -> str | None:
+    try:
+        CompiledGrammar.compile(grammar, vocabulary)
+    except InvalidGrammar as error:
+        return str(error)
+    return None

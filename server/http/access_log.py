@@ -1,0 +1,60 @@
+"""Every HTTP request's id, and the event that tells how it ended."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from server.answering.generation import Generation
+from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
+from server.wire.errors import shorten
+
+CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
+REQUEST_ID = web.RequestKey("request_id", str)
+
+# Asked every few seconds by machines; their events would bury the others.
+_QUIET_ROUTES = frozenset({"/liveness", "/readiness", "/health", "/metrics"})
+
+
+@web.middleware
+async def log_access(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives the request its id and logs how it ended."""
+    request_id = new_request_id(request.headers.get(REQUEST_ID_HEADER))
+    request[REQUEST_ID] = request_id
+    start_request(request_id)
+    started_at = time.perf_counter()
+    status = CLIENT_CLOSED_REQUEST
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        write_event = log.debug if request.path in _QUIET_ROUTES else log.info
+        resource = request.match_info.route.resource
+        write_event(
+            "access",
+            method=request.method,
+            route=resource.canonical if resource is not None else shorten(request.path),
+            status=status,
+            duration=round(time.perf_counter() - started_at, 6),
+        )
+
+
+def note_generation(generation: Generation) -> None:
+    """Adds the generation's counts to the request's later events."""
+    usage = generation.usage
+    ttft = generation.time_to_first_token
+    note(
+        prompt_tokens=usage.num_prompt_tokens,
+        completion_tokens=usage.num_completion_tokens,
+        finish_reason=generation.finish_reason,
+        ttft=None if ttft is None else round(ttft, 6),
+    )
+
+
+async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
+    """A response's headers, streamed or not, name the request (an `on_response_prepare` signal)."""
+    if REQUEST_ID in request:
+        response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]

@@ -1,0 +1,64 @@
+"""Whatever a handler raises before its headers, as an answer in the route's shape of error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from server.http.served_model import SERVED_MODEL
+from server.routes.openai_shapes import shape_error
+from server.routes.route import ErrorShape
+from server.startup.logs import log
+from server.wire.errors import ApiError, body_too_large, shorten, to_api_error
+
+# By the path that the route is registered under. Every other path has OpenAI's.
+ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turns exceptions into answers; those of the connection itself go on to aiohttp."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        api_error = _from_http(request, error)
+    except ConnectionError:
+        raise  # the client has left; aiohttp knows what to do
+    except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
+        api_error = to_api_error(error)
+        if api_error.status == 500:
+            log.exception("request_failed")
+    resource = request.match_info.route.resource
+    path = request.path if resource is None else resource.canonical  # None where the method is wrong
+    shape = request.app[ERROR_SHAPES].get(path, shape_error)
+    response = web.Response(
+        body=orjson.dumps(shape(api_error)),
+        status=api_error.status,
+        headers=api_error.headers,
+        content_type="application/json",
+    )
+    if api_error.headers.get("Connection") == "close":
+        response.force_close()
+    return response
+
+
+def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
+    match error:
+        case web.HTTPRequestEntityTooLarge():
+            return body_too_large(request.app[SERVED_MODEL].settings.max_body_bytes)
+        case web.HTTPNotFound():
+            return ApiError(f"there is no {shorten(request.path)} here", status=404, code="unknown_url")
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return ApiError(
+                f"{request.path} does not take {request.method}; it takes {allowed}",
+                status=405,
+                code="method_not_allowed",
+                headers={"Allow": allowed},
+            )
+    return ApiError(error.reason, status=error.status, code="http_error")

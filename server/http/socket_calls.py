@@ -1,0 +1,143 @@
+"""The calls that run at once on one WebSocket, told apart by the ids that the client gives them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from server.answering.generation import Generation
+from server.http.access_log import note_generation
+from server.http.served_model import ServedModel
+from server.http.write_watch import WriteWatch
+from server.routes.framing import MESSAGES
+from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
+from server.startup.logs import log, new_request_id, note
+from server.wire.errors import ApiError, shorten, to_api_error
+
+MAX_GENERATIONS = 256  # at once on one socket
+
+
+class SocketCalls:
+    """One socket's generations. It is used as `async with`, which aborts them at its end.
+
+    Each generation has a task that reads deltas and writes them as messages, one task at a time.
+    While the client is slow all of them wait, and the engine's mailboxes merge what comes
+    meanwhile: nothing else is buffered.
+    """
+
+    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch) -> None:
+        self._route = route
+        self._served = served
+        self._watch = watch
+        self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
+        self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
+        self._generations: dict[str, Generation] = {}  # those of them that are submitted, by id
+        self._cancelled: set[str] = set()  # cancelled before they were submitted
+
+    async def __aenter__(self) -> SocketCalls:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for generation in self._generations.values():
+            generation.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def receive(self, text: str) -> None:
+        """Obeys one text message, or answers with an error."""
+        message = self._route.read(text, self._served.settings.max_body_bytes)
+        try:
+            match message:
+                case Generate():
+                    self._start(message)
+                case Cancel():
+                    self._cancel(message.id)
+                case Refusal():
+                    raise message.error
+        except ApiError as error:
+            await self._send(self._route.encode_error(message.id, error))
+
+    async def refuse_binary(self) -> None:
+        """Answers a binary message, of which no route has any."""
+        error = ApiError("the frame is binary; it must be text", code="binary_frame")
+        await self._send(self._route.encode_error(None, error))
+
+    def _start(self, message: Generate) -> None:
+        if message.id in self._running:
+            raise ApiError(
+                f"the id {shorten(message.id)} is already running on this socket; it goes on",
+                param="id",
+                code="duplicate_id",
+            )
+        if len(self._tasks) >= MAX_GENERATIONS:
+            raise ApiError(
+                f"{MAX_GENERATIONS} generations run on this socket, the limit; wait for one to end",
+                status=429,
+                error_type="rate_limit_error",
+                code="too_many_generations",
+            )
+        self._running.add(message.id)
+        task = asyncio.create_task(self._run(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _cancel(self, client_id: str) -> None:
+        if client_id not in self._running:
+            raise ApiError(
+                f"no generation with the id {shorten(client_id)} runs on this socket", param="id", code="unknown_id"
+            )
+        if client_id in self._generations:
+            self._generations[client_id].abort()
+        else:
+            self._cancelled.add(client_id)
+
+    async def _run(self, message: Generate) -> None:
+        """One generation from its message to its terminal message."""
+        stream_id = new_request_id()
+        try:
+            call = self._route.parse(message)
+            stream_id = call.request_id or stream_id
+            note(stream_id=stream_id)
+            terminal = await self._generate(message.id, stream_id, call)
+        except ConnectionError:
+            return  # the reading side ends the socket
+        except Exception as error:  # noqa: BLE001 - any failure is this id's terminal message
+            api_error = to_api_error(error)
+            if api_error.status == 500:
+                log.exception("stream_failed")
+            terminal = self._route.encode_error(message.id, api_error)
+            log.info("stream_refused", code=api_error.code, param=api_error.param)
+        finally:
+            # Free before the terminal message leaves: whoever reads it may use the id again.
+            self._running.discard(message.id)
+            self._cancelled.discard(message.id)
+        try:
+            await self._send(terminal)
+        except ConnectionError:
+            return
+
+    async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter]) -> bytes:
+        """Streams to the end and returns the terminal message."""
+        served = self._served
+        async with served.generate(call.request) as generation:
+            self._generations[client_id] = generation
+            if client_id in self._cancelled:
+                generation.abort()
+            try:
+                writer = call.make_writer(
+                    generation, AnswerContext(MESSAGES, stream_id, served.model_name, served.tokenizer)
+                )
+                await self._send(writer.begin())
+                async for deltas in generation:
+                    for message in writer.encode(deltas):
+                        await self._send(message)
+            finally:
+                del self._generations[client_id]
+                note_generation(generation)
+            log.info("stream_done", duration=round(generation.duration, 6))
+            return writer.end()
+
+    async def _send(self, message: bytes) -> None:
+        async with self._writing:
+            await self._watch.write(message)

@@ -1,0 +1,29 @@
+"""Log probabilities in the shape of chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.border.types import TokenLogprobs
+from server.routes.logprobs import WireLogprobs, clamp
+
+
+@dataclass(slots=True)
+class ChatLogprobs(WireLogprobs):
+    """OpenAI's shape for chat: an object for each token."""
+
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return {"content": list(map(self._of_token, token_ids, logprobs)), "refusal": None}
+
+    def _of_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        shape = self._entry(token_id, logprobs.logprob)
+        shape["top_logprobs"] = [self._entry(*alternative) for alternative in self._alternatives(logprobs)]
+        if self.listed_ids:
+            shape["listed_logprobs"] = self._listed(logprobs)
+        return shape
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self.tokenizer.token_bytes[token_id]
+        return {"token": self._text(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}

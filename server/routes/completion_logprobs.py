@@ -1,0 +1,54 @@
+"""Log probabilities in the shape of completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.border.types import TokenLogprobs
+from server.routes.logprobs import WireLogprobs, clamp
+from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
+
+
+@dataclass(slots=True)
+class CompletionLogprobs(WireLogprobs):
+    """OpenAI's shape for completions: parallel lists."""
+
+    _places: dict[int, _TextPlace] = field(init=False, default_factory=dict)  # by choice
+
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        place = self._places.setdefault(index, _TextPlace(self.tokenizer))
+        has_alternatives = logprobs[0].top or self.listed_ids
+        shape: dict[str, Any] = {
+            "tokens": [self._text(token_id) for token_id in token_ids],
+            "token_logprobs": [clamp(of_token.logprob) for of_token in logprobs],
+            "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
+            "text_offset": [place.advance(token_id) for token_id in token_ids],
+        }
+        if self.listed_ids:
+            shape["listed_logprobs"] = [self._listed(of_token) for of_token in logprobs]
+        return shape
+
+    def _by_text(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, float]:
+        """The alternatives and the token itself; of several of the same text the best."""
+        shape: dict[str, float] = {}
+        for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
+            shape.setdefault(self._text(any_id), clamp(logprob))
+        return shape
+
+
+class _TextPlace:
+    """Where one choice's text is, token by token."""
+
+    __slots__ = ("_detokenizer", "_num_characters")
+
+    def __init__(self, tokenizer: HasTokenBytes) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._num_characters = 0
+
+    def advance(self, token_id: int) -> int:
+        """Characters before the token's first; those of a character that takes several tokens begin at the same."""
+        before = self._num_characters
+        self._num_characters += len(self._detokenizer.decode([token_id]))
+        return before

@@ -1,0 +1,62 @@
+"""Calls whose bodies have OpenAI's fields: from the body to the request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import PromptSource
+from server.routes.logprobs import HasTokenTexts, WireLogprobs
+from server.routes.route import BodyCall
+from server.wire.generation_fields import GenerationFields
+
+
+class OpenAICall(BodyCall):
+    """A call whose body is a completion request or a chat completion request."""
+
+    logprobs_kind: type[WireLogprobs]  # the shape in which the route writes log probabilities
+
+    def __init__(self, body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> None:
+        """Args:
+        of_route: fields of GenerationRequest that routes have different names or defaults for.
+        """
+        self.fields = body
+        super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.stream is True)
+
+    def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
+        """What writes the log probabilities; None where none are asked for: then there is nothing to do for a token."""
+        body = self.fields
+        of_answers = body.num_logprobs is not None
+        if not of_answers and body.prompt_logprobs is None:
+            return None
+        return self.logprobs_kind(
+            tokenizer,
+            prompts=[prompt.token_ids for prompt in generation.prompts],
+            num_choices=body.num_choices,
+            listed_ids=body.logprob_token_ids or (),
+            of_answers=of_answers,
+        )
+
+
+def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> GenerationRequest:
+    sampling = body.given()
+    if body.num_logprobs is not None:
+        sampling["logprobs"] = body.num_logprobs
+    return GenerationRequest(
+        prompts,
+        sampling,
+        model=body.model,
+        num_choices=body.num_choices,
+        num_sampled=body.num_sampled,
+        bad_words=body.bad_words,
+        sequence_breakers=body.dry_sequence_breakers,
+        stops=body.stop,
+        include_stop=body.include_stop_str_in_output is True,
+        grammar=body.grammar_wish,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt,
+        timeout=body.timeout,
+        **{"max_tokens": body.max_tokens, **of_route},
+    )

@@ -1,0 +1,51 @@
+"""What OpenAI's clients expect of every route in the same shape: heads, usage, reasons, errors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import orjson
+
+from engine.border.types import FinishReason
+from server.answering.generation import Usage
+from server.wire.errors import ApiError
+
+
+class AnswerHead(NamedTuple):
+    """What every object of one answer begins with."""
+
+    id: str
+    created: int  # seconds since the epoch
+    model: str
+
+    @classmethod
+    def make(cls, prefix: str, request_id: str, model: str) -> AnswerHead:
+        return cls(f"{prefix}-{request_id}", int(time.time()), model)
+
+    def to_dict(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def encode(self, kind: str) -> bytes:
+        """The beginning of a JSON object, open for more keys."""
+        return orjson.dumps(self.to_dict(kind))[:-1]
+
+
+def shape_usage(usage: Usage) -> dict[str, object]:
+    """The `usage` object."""
+    return {
+        "prompt_tokens": usage.num_prompt_tokens,
+        "completion_tokens": usage.num_completion_tokens,
+        "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
+    }
+
+
+def encode_reason(reason: FinishReason | None) -> bytes:
+    """A `finish_reason` as JSON."""
+    return b"null" if reason is None else b'"%b"' % reason.encode()
+
+
+def shape_error(error: ApiError) -> dict[str, Any]:
+    """The body of an error: `{"error": {…}}`."""
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}

@@ -1,0 +1,118 @@
+"""What a generating route is: one object that says all that is its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from server.answering.choice import Delta
+from server.answering.generation import Answer, Generation
+from server.answering.generation_request import GenerationRequest
+from server.routes.framing import SERVER_SENT_EVENTS, Framing
+from server.routes.logprobs import HasTokenTexts
+from server.wire.errors import ApiError
+
+Writer = TypeVar("Writer", bound="StreamWriter")
+
+# An error as the JSON object that a route's clients expect of it.
+ErrorShape: TypeAlias = Callable[[ApiError], dict[str, Any]]
+
+
+class AnswerContext(NamedTuple):
+    """What a writer has to know beside the request and its generation."""
+
+    framing: Framing
+    request_id: str  # the client's own, or the server's
+    model: str  # the name that clients know it by
+    tokenizer: HasTokenTexts
+
+
+class StreamWriter(ABC):
+    """Writes one generation as a stream, delta by delta; every piece is in the route's framing."""
+
+    def begin(self) -> bytes:
+        """What the stream tells before its first delta."""
+        return b""
+
+    @abstractmethod
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        """The chunks that tell of `deltas`."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """What follows the last delta."""
+
+
+class AnswerWriter(StreamWriter):
+    """Writes one generation as a stream, or whole."""
+
+    is_slow = False  # whether `to_dict` may take so long that it should have a thread of its own
+
+    @abstractmethod
+    def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The whole body, to be encoded as JSON. The generation has been read to its end."""
+
+
+@dataclass
+class Call(ABC, Generic[Writer]):
+    """One call of a route: the request that its body asks for, and how the answer is written."""
+
+    request: GenerationRequest
+    request_id: str | None  # the client's own name for it
+
+    @abstractmethod
+    def make_writer(self, generation: Generation, context: AnswerContext) -> Writer:
+        """The writer of the answer that `generation` gives."""
+
+
+@dataclass
+class BodyCall(Call[AnswerWriter]):
+    """A call that is answered by a stream or by one JSON body."""
+
+    is_streamed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRoute:
+    """A route whose calls are POST requests with a JSON body."""
+
+    path: str
+    parse: Callable[[Any], BodyCall]  # raises ApiError or ValidationError: the decoded body is not a valid request
+    shape_error: ErrorShape
+    framing: Framing = SERVER_SENT_EVENTS  # of its streams
+
+
+class Generate(NamedTuple):
+    """A message that asks for an answer. The body is checked when the route parses it."""
+
+    id: str  # the client's own; unique among what runs on its socket
+    body: dict[str, Any]
+
+
+class Cancel(NamedTuple):
+    """A message that ends a generation early."""
+
+    id: str
+
+
+class Refusal(NamedTuple):
+    """A message that makes no sense."""
+
+    id: str | None  # None where the message does not even have one
+    error: ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRoute:
+    """A route whose calls are messages on a WebSocket, many of them at once on one socket; each is streamed."""
+
+    path: str
+    read: Callable[[str, int], Generate | Cancel | Refusal]  # from a message and the most bytes that it may have
+    parse: Callable[[Generate], Call[StreamWriter]]  # raises what parse of BodyRoute raises
+    encode_error: Callable[[str | None, ApiError], bytes]  # as a message about this id
+    shape_error: ErrorShape  # before the socket is open
+
+
+Route: TypeAlias = BodyRoute | MessageRoute

@@ -1,0 +1,165 @@
+"""The WebSocket /v1/stream: what its messages mean, and how its answers are written.
+
+A client sends `generate` and `cancel`; the server sends `start`, `delta`, `done` and `error`. Each
+message has the id that the client chose for the generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from server.answering.choice import Delta
+from server.answering.generation import Generation
+from server.routes.chat import ChatCall
+from server.routes.completions import CompletionCall
+from server.routes.logprobs import WireLogprobs
+from server.routes.openai_call import OpenAICall
+from server.routes.openai_shapes import shape_error, shape_usage
+from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
+from server.wire.errors import ApiError, shorten
+
+MAX_ID_LENGTH = 128  # characters
+
+_UNSET = object()
+
+
+class StreamCall(Call[StreamWriter]):
+    """One `generate` message, whose body is that of a completion or of a chat completion."""
+
+    def __init__(self, client_id: str, body: OpenAICall) -> None:
+        super().__init__(body.request, body.request_id)
+        self._client_id = client_id
+        self._body = body
+
+    @classmethod
+    def parse(cls, message: Generate) -> StreamCall:
+        """
+        Raises:
+            ApiError, ValidationError: the body is not a valid request.
+        """
+        body = {"stream": True, **message.body}
+        if body["stream"] is not True:
+            raise ApiError(
+                f"stream is {shorten(body['stream'])}; a WebSocket always streams", param="stream", code="invalid_value"
+            )
+        if "messages" not in body:
+            return cls(message.id, CompletionCall.parse(body))
+        if "prompt" in body:
+            raise ApiError("prompt and messages are both given; give one of them", param="prompt", code="invalid_value")
+        return cls(message.id, ChatCall.parse(body))
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
+        logprobs = self._body.make_logprobs(generation, context.tokenizer)
+        return StreamMessages(self._client_id, generation, logprobs, context)
+
+
+class StreamMessages(StreamWriter):
+    """Writes the messages of one generation."""
+
+    def __init__(
+        self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext
+    ) -> None:
+        self._client_id = client_id
+        self._generation = generation
+        self._logprobs = logprobs
+        self._context = context
+        self._head = b'{"type":"delta","id":%b,"index":' % orjson.dumps(client_id)
+
+    def begin(self) -> bytes:
+        return orjson.dumps(
+            {
+                "type": "start",
+                "id": self._client_id,
+                "stream_id": self._context.request_id,
+                "model": self._context.model,
+                "usage": {"prompt_tokens": self._generation.usage.num_prompt_tokens},
+            }
+        )
+
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        """A message for each delta that has something to tell; `done` tells of the rest."""
+        return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
+
+    def end(self) -> bytes:
+        done: dict[str, object] = {
+            "type": "done",
+            "id": self._client_id,
+            "finish_reason": self._generation.finish_reason,
+            "usage": shape_usage(self._generation.usage),
+        }
+        if self._generation.num_choices > 1:
+            done["finish_reasons"] = self._generation.finish_reasons
+        return orjson.dumps(done)
+
+    def _encode(self, delta: Delta) -> bytes:
+        logprobs = self._logprobs
+        return b'%b%d,"text":%b,"token_ids":%b%b}' % (
+            self._head,
+            delta.index,
+            orjson.dumps(delta.text),
+            orjson.dumps(delta.token_ids),
+            b"" if logprobs is None else b',"logprobs":' + logprobs.encode(delta) + logprobs.encode_prompt(delta),
+        )
+
+
+def read_message(text: str, max_bytes: int) -> Generate | Cancel | Refusal:
+    """What a client's message asks for; one of more than `max_bytes` in UTF-8 is refused."""
+    client_id = None
+    try:
+        frame = _parse_frame(text, max_bytes)
+        client_id = _take_id(frame)
+        match frame.pop("type", _UNSET):
+            case "generate":
+                return Generate(client_id, frame)
+            case "cancel":
+                _refuse_more(frame)
+                return Cancel(client_id)
+            case kind if kind is _UNSET:
+                raise ApiError("type is required", param="type", code="missing_required_parameter")
+            case kind:
+                raise ApiError(
+                    f"type is {shorten(kind)}; it must be generate or cancel", param="type", code="invalid_value"
+                )
+    except ApiError as error:
+        return Refusal(client_id, error)
+
+
+def encode_error(client_id: str | None, error: ApiError) -> bytes:
+    """The message that tells of an error, of one generation or (None) of none."""
+    return orjson.dumps({"type": "error", "id": client_id, **shape_error(error)})
+
+
+def _parse_frame(text: str, max_bytes: int) -> dict[str, Any]:
+    if len(text) > max_bytes or len(text.encode()) > max_bytes:
+        raise ApiError(
+            f"the frame is larger than {max_bytes} bytes, the limit of this server", code="body_too_large", status=413
+        )
+    try:
+        frame = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(f"the frame is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(frame, dict):
+        raise ApiError(f"the frame is {shorten(frame)}; it must be an object", code="invalid_type")
+    return frame
+
+
+def _take_id(frame: dict[str, Any]) -> str:
+    client_id = frame.pop("id", None)
+    if not isinstance(client_id, str) or not 1 <= len(client_id) <= MAX_ID_LENGTH:
+        raise ApiError(
+            f"id is {shorten(client_id)}; it must be a string of 1 to {MAX_ID_LENGTH} characters",
+            param="id",
+            code="invalid_value",
+        )
+    return client_id
+
+
+def _refuse_more(frame: dict[str, Any]) -> None:
+    for name in frame:
+        raise ApiError(f"unknown parameter {shorten(name)} of cancel", param=name, code="unknown_parameter")
+
+
+STREAM = MessageRoute("/v1/stream", read_message, StreamCall.parse, encode_error, shape_error)

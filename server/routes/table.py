@@ -1,0 +1,10 @@
+"""Every generating route."""
+
+from __future__ import annotations
+
+from server.routes.chat import CHAT_COMPLETIONS
+from server.routes.completions import COMPLETIONS
+from server.routes.route import Route
+from server.routes.stream import STREAM
+
+ROUTES: tuple[Route, ...] = (COMPLETIONS, CHAT_COMPLETIONS, STREAM)

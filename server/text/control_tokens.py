@@ -1,0 +1,196 @@
+"""Where the names of control tokens stand in a text, and how a message is kept from writing one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+# A stretch of plain text, or a control token by its id.
+Part: TypeAlias = str | int
+
+# The interpreter lock is kept during one search. 16 Ki characters take 2 ms at worst.
+WINDOW = 16 << 10
+# Names are found by so many of their first characters; the pattern of these stays small.
+HEAD_LENGTH = 4
+# Noncharacters of Unicode: no text needs them, and no tokenizer gives them a meaning.
+MARKS = tuple(map(chr, range(0xFDD1, 0xFDF0)))
+
+# Control tokens that end an output in the models that have them, whether or not the file says so.
+END_TOKENS = frozenset(
+    {
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|return|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+    }
+)
+_START_TOKENS = frozenset({"<start_of_turn>"})  # of those families that have no bars in their names
+
+
+def is_control_name(token: str) -> bool:
+    """Whether a token that is stored as text is a control token by its name.
+
+    Other tokens that are stored as text stand for themselves: `<think>`, `<table>`, runs of spaces.
+    """
+    return (
+        token in END_TOKENS or token in _START_TOKENS or (len(token) > 4 and token[:2] == "<|" and token[-2:] == "|>")
+    )
+
+
+class ShieldedText(NamedTuple):
+    """A prompt whose messages' texts are shielded (see `ControlTokens.shield`)."""
+
+    text: str
+    mark: str
+
+    @property
+    def plain(self) -> str:
+        """The prompt itself; made anew each time."""
+        return without_mark(self.text, self.mark)
+
+
+class ControlTokens:
+    """The control tokens that an encoder looks for in texts, by name.
+
+    Work is linear in a text's length, and the interpreter lock is free for others every few milliseconds.
+    """
+
+    def __init__(self, ids: Mapping[str, int], *, is_exact: bool = True) -> None:
+        """
+        Args:
+            ids: token ids by name. Names are not empty.
+            is_exact: whether the encoder finds these very names alone, and not what its normalizer makes them of.
+        """
+        self.ids = dict(ids)
+        self.is_exact = is_exact
+        self._prefixes = frozenset(name[:end] for name in ids for end in range(1, len(name) + 1))
+        self._suffixes = frozenset(name[start:] for name in ids for start in range(1, len(name)))
+        self._all_names = "\0".join(ids)  # to look a short text up in all of them
+        self._longest = max(map(len, ids), default=0)
+        heads = {name[:HEAD_LENGTH] for name in ids}
+        # Lengths of the names that a text may hold where it has the head, the longest first.
+        self._lengths = {
+            head: sorted({len(name) for name in ids if name.startswith(head) or head.startswith(name)}, reverse=True)
+            for head in heads
+        }
+        self._head = re.compile(_either(heads) or "(?!)", re.DOTALL)
+        self._first = re.compile(f"[{''.join(map(re.escape, sorted({name[0] for name in ids})))}]" if ids else "(?!)")
+
+    def split(self, text: str) -> Iterator[Part]:
+        """The parts of `text` in order; of names that begin at the same place, the longest counts.
+
+        No part is an empty text.
+        """
+        begin = position = 0
+        while position < len(text):
+            end = position + WINDOW
+            found = self._head.search(text, position, end + HEAD_LENGTH)
+            if found is None:
+                position = end
+                continue
+            start = position = found.start()
+            name = self._name_at(text, start, found[0])
+            if name is None:
+                position += 1
+                continue
+            if begin < start:
+                yield text[begin:start]
+            yield self.ids[name]
+            begin = position = start + len(name)
+        if begin < len(text):
+            yield text[begin:]
+
+    def shield(self, text: str, mark: str, literals: str, *, is_key: bool = False) -> str:
+        """`text` with a `mark` wherever it could become, or become part of, a control token's name.
+
+        A name is broken behind its first character, and so is the beginning of a name that the text
+        does not finish: a template may take away what follows, and put other text there. What the
+        template may look for in a text stays whole, as long as it is no such name: where the
+        beginning of a name, with the character behind it, occurs in `literals`, there is no mark.
+        Without the marks the result is `text`.
+
+        Args:
+            mark: a character that occurs neither in `text` nor in a control token's name.
+            literals: the template's source.
+            is_key: whether the template looks values up by it; then there is no mark in front of it.
+        """
+        pieces = [mark] if not is_key and self._may_end_a_name(text) else []
+        joined: list[str] = []
+        begin = 0
+        for start in self._starts(text):
+            if self._is_broken_at(text, start, literals):
+                pieces += (text[begin : start + 1], mark)
+                begin = start + 1
+            if len(pieces) > WINDOW:
+                joined.append("".join(pieces))
+                pieces = []
+        return "".join([*joined, *pieces, text[begin:]])
+
+    def _name_at(self, text: str, start: int, head: str) -> str | None:
+        for length in self._lengths[head]:
+            name = text[start : start + length]
+            if name in self.ids:
+                return name
+        return None
+
+    def _starts(self, text: str) -> Iterator[int]:
+        for position in range(0, len(text), WINDOW):
+            for found in self._first.finditer(text, position, position + WINDOW):
+                yield found.start()
+
+    def _is_broken_at(self, text: str, start: int, literals: str) -> bool:
+        end = start + 1
+        is_name = text[start] in self.ids
+        while end < len(text) and text[start : end + 1] in self._prefixes:
+            end += 1
+            is_name = is_name or text[start:end] in self.ids
+        if is_name or end == len(text):
+            return True
+        if end == start + 1 and (text[start].isalnum() or text[start].isspace()):
+            return False  # of a word, which no template takes apart
+        return text[start : end + 1] not in literals
+
+    def _may_end_a_name(self, text: str) -> bool:
+        """Whether a template that writes a name's beginning before `text` would make a name of both."""
+        if any(text[:end] in self._suffixes for end in range(1, min(len(text), self._longest) + 1)):
+            return True
+        return 0 < len(text) < self._longest and text in self._all_names
+
+
+def choose_mark(texts: Iterable[str]) -> str | None:
+    """A noncharacter that is in none of `texts`; None where they have all of them."""
+    left = list(MARKS)
+    for text in texts:
+        if not text.isascii():
+            left = [mark for mark in left if mark not in text]
+    return left[0] if left else None
+
+
+def without_mark(text: str, mark: str) -> str:
+    """`text` less each `mark` in it."""
+    if len(text) <= WINDOW:
+        return text.replace(mark, "")
+    return "".join([text[start : start + WINDOW].replace(mark, "") for start in range(0, len(text), WINDOW)])
+
+
+def _either(words: Iterable[str]) -> str:
+    """A pattern of any of `words`, which are a few characters long, the longest first.
+
+    It branches on one character at a time, so that no word is tried of which another character is there.
+    """
+    rests: dict[str, set[str]] = {}
+    for word in words:
+        rests.setdefault(word[:1], set()).add(word[1:])
+    is_optional = rests.pop("", None) is not None
+    branches = [re.escape(first) + _either(rest) for first, rest in sorted(rests.items())]
+    if not branches:
+        return ""
+    # One branch needs no group; at the top there is none either, so that `re` knows the first characters.
+    pattern = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{pattern})?" if is_optional else pattern

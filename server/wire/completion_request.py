@@ -1,0 +1,71 @@
+"""The body of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator
+
+from sampling.host.params import MAX_LOGPROBS
+from server.wire.errors import shorten
+from server.wire.generation_fields import GenerationFields
+from server.wire.unsupported import COMPLETIONS, strip_neutral
+
+MAX_PROMPTS = 64
+
+Prompt: TypeAlias = str | list[int]
+
+
+def _is_token_ids(value: list[Any]) -> bool:
+    return all(type(item) is int for item in value)
+
+
+def _as_prompts(value: Any) -> list[Prompt]:
+    """The four shapes of `prompt` as one: a list of texts or of token id lists."""
+    if isinstance(value, str):
+        prompts: list[Any] = [value]
+    elif not isinstance(value, list):
+        raise ValueError(f"prompt is {shorten(value)}; it must be a string, a list of token ids, or a list of either")
+    elif not value:
+        raise ValueError("prompt is empty; it must have at least one token")
+    else:
+        prompts = [value] if _is_token_ids(value) else value
+    if len(prompts) > MAX_PROMPTS:
+        raise ValueError(f"prompt has {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed")
+    for prompt in prompts:
+        if not (isinstance(prompt, str) or (isinstance(prompt, list) and _is_token_ids(prompt))):
+            raise ValueError(
+                f"prompt has the entry {shorten(prompt)}; it must be a string, a list of token ids, or a list of either"
+            )
+        if not prompt:
+            raise ValueError("prompt is empty; it must have at least one token")
+    return prompts
+
+
+def _as_num_logprobs(value: Any) -> Any:
+    """Refuses a boolean, which is what the chat route takes."""
+    if isinstance(value, bool):
+        raise ValueError(
+            f"logprobs is {shorten(value)}; a completion wants the number of alternatives, from 0 to {MAX_LOGPROBS}"
+        )
+    return value
+
+
+class CompletionRequest(GenerationFields):
+    """OpenAI's completion request. `prompt` is always a list here, whichever of its four shapes the client sent."""
+
+    prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts)]
+    logprobs: Annotated[int, BeforeValidator(_as_num_logprobs)] | None = None
+
+    @classmethod
+    def parse(cls, body: Any) -> CompletionRequest:
+        """Checks a decoded JSON body.
+
+        Raises:
+            ApiError, ValidationError: it is not a valid request.
+        """
+        return cls.model_validate(strip_neutral(body, COMPLETIONS))
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs

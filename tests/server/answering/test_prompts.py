@@ -1,0 +1,80 @@
+"""From requests to token ids and parameters, and what is refused on the way; each length is checked once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sampling.host.params import InvalidParameter, SamplingParams
+from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
+from server.answering.prompts import prepare, prepare_here
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
+
+LIMIT = 20  # tokens, prompt and output together
+
+
+def request(prompt: str = "abc", **changed: Any) -> GenerationRequest:
+    return GenerationRequest(**{"prompts": [TextPrompt(prompt)], "sampling": {}, **changed})
+
+
+def params_of(asked: GenerationRequest, base: SamplingParams | None = None) -> SamplingParams:
+    engine = FakeEngineClient(max_model_len=LIMIT)
+    (prompt,) = prepare_here(asked, FakeTextModel().model, engine.client, base)
+    return prompt.params[0]
+
+
+@pytest.mark.parametrize(
+    ("length", "default", "prompt", "most"),
+    [(None, None, "abc", 17), (None, 16, "abc", 16), (None, 16, "a" * 15, 5), (9, 16, "abc", 9), (17, None, "abc", 17)],
+)
+def test_the_length_of_an_answer(length: int | None, default: int | None, prompt: str, most: int) -> None:
+    assert params_of(request(prompt, max_tokens=length, default_max_tokens=default)).max_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("prompt", "length", "param", "message"),
+    [
+        ("a" * 20, None, "source", "the prompt has 20 tokens; the model's context is 20 tokens"),
+        ("a" * 80, None, "source", "the prompt has 80 characters and so at least 20 tokens"),
+        ("abc", 18, "length", "length is 18 and the prompt has 3 tokens"),
+        ("abc", 0, "length", "length is 0; it must be at least 1"),
+    ],
+)
+def test_refusals_use_the_names_of_the_route(prompt: str, length: int | None, param: str, message: str) -> None:
+    asked = request(prompt, max_tokens=length, max_tokens_parameter="length", prompt_parameter="source")
+    with pytest.raises(InvalidParameter, match=message) as refused:
+        params_of(asked)
+    assert refused.value.param == param
+
+
+async def test_all_prompts_are_checked_before_any_is_submitted() -> None:
+    engine = FakeEngineClient(max_model_len=LIMIT)
+    asked = request(prompts=[TextPrompt("fine"), TokenPrompt([1, 999])])
+    with pytest.raises(InvalidParameter, match="token id 999"):
+        await prepare(asked, FakeTextModel().model, engine.client)
+    assert engine.submitted == []
+
+
+def test_the_base_holds_where_the_request_says_nothing() -> None:
+    base = SamplingParams(temperature=0.5, top_k=3)
+    params = params_of(request(sampling={"top_k": 7}, max_tokens=2), base)
+    assert (params.temperature, params.top_k, params.max_tokens) == (0.5, 7, 2)
+
+
+def test_each_answer_has_its_own_seed() -> None:
+    engine = FakeEngineClient(max_model_len=LIMIT)
+    asked = request(sampling={"seed": 2**63 - 1}, num_choices=2, num_sampled=3)
+    (prompt,) = prepare_here(asked, FakeTextModel().model, engine.client)
+    assert [params.seed for params in prompt.params] == [2**63 - 1, -(2**63), -(2**63) + 1]
+    assert prompt.num_wanted == 2
+    assert prompt.params[0].logprobs == 0  # the best two are chosen by it
+
+
+def test_a_conversation_is_rendered_by_the_models_template() -> None:
+    conversation = Conversation([{"role": "user", "content": "hi"}])
+    assert bytes(conversation.encode(FakeTextModel().model)) == b"user:hi\nassistant:"
+    assert conversation.num_chars > len("hi")
+    assert TokenPrompt([1, 2]).encode(FakeTextModel().model) == [1, 2]

@@ -1,0 +1,174 @@
+"""Grammars tried in another process: what it refuses, what kills it, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.grammar import trial
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.limits import InvalidGrammar
+from server.grammar.trial import TrialCompiler
+from server.grammar.vocabulary import GrammarVocabulary
+from server.wire.structured_outputs import Grammar, GrammarKind
+from tests.fakes.grammar_walk import MergedBytes
+
+ROOT = Path(__file__).parents[3]
+SIMPLE = Grammar(GrammarKind.REGEX, "a+")
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> GrammarVocabulary:
+    return GrammarVocabulary(MergedBytes(), MergedBytes.vocab_size)
+
+
+def compiler(seconds: float = 5.0) -> TrialCompiler:
+    return TrialCompiler(MergedBytes(), MergedBytes.vocab_size, seconds)
+
+
+def children() -> set[int]:
+    """Of this process, zombies included."""
+    text = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+    others = {
+        int(word) for task in Path("/proc/self/task").iterdir() for word in (task / "children").read_text().split()
+    }
+    return others | {int(word) for word in text.split()}
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+# What a trial does in its process, in the place of compiling.
+BUSY = "import signal; signal.setitimer = lambda *_: None\nwhile True: pass"
+SLOW = "while True: pass"
+GREEDY = "bytearray(3 << 30)"
+DEAD = "import os; os.abort()"
+
+
+def start_that(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    code = f"""
+from server.grammar import trial_process
+def refusal(grammar, vocabulary):
+    if grammar.source == "bad":
+        exec({source!r})
+trial_process._refusal_of = refusal
+trial_process.run()
+"""
+    monkeypatch.setattr(trial, "START", code)
+
+
+BAD = Grammar(GrammarKind.REGEX, "bad")
+
+
+def test_what_passes_is_compiled_here(vocabulary: GrammarVocabulary) -> None:
+    assert isinstance(compiler()(SIMPLE, vocabulary), CompiledGrammar)
+
+
+def test_what_is_refused_there_is_not_compiled_here(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompiledGrammar, "compile", lambda *_: pytest.fail("it was compiled"))
+    with pytest.raises(InvalidGrammar, match="unclosed group"):
+        compiler()(Grammar(GrammarKind.REGEX, "("), vocabulary)
+
+
+def test_one_process_serves_one_grammar_after_the_other(vocabulary: GrammarVocabulary) -> None:
+    before, trials = children(), compiler()
+    trials(SIMPLE, vocabulary)
+    first = children() - before
+    trials(Grammar(GrammarKind.REGEX, "b"), vocabulary)
+    assert len(first) == 1
+    assert children() - before == first
+
+
+@pytest.mark.parametrize("source", [BUSY, SLOW])
+def test_one_that_is_busy_for_ever_is_killed(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    start_that(monkeypatch, source)
+    before, trials = children(), compiler(seconds=0.5)
+    trials(SIMPLE, vocabulary)
+    busy = children() - before
+    with pytest.raises(InvalidGrammar, match=r"takes longer to compile than 0\.5 s, the limit"):
+        trials(BAD, vocabulary)
+    assert not busy & children()
+    assert isinstance(trials(SIMPLE, vocabulary), CompiledGrammar)
+
+
+@pytest.mark.parametrize("source", [DEAD])
+def test_one_that_ends_its_process_is_refused(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    start_that(monkeypatch, source)
+    trials = compiler()
+    with pytest.raises(InvalidGrammar, match="takes too much memory"):
+        trials(BAD, vocabulary)
+    assert isinstance(trials(SIMPLE, vocabulary), CompiledGrammar)
+
+
+def test_memory_is_limited(vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_that(monkeypatch, GREEDY)
+    with pytest.raises(InvalidGrammar, match="takes too much memory"):
+        compiler()(BAD, vocabulary)
+
+
+def test_a_process_that_had_much_memory_is_replaced(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_that(monkeypatch, "b'x' * (600 << 20)")
+    before, trials = children(), compiler()
+    trials(SIMPLE, vocabulary)
+    first = children() - before
+    trials(BAD, vocabulary)
+    assert not first & children()
+
+
+def test_nothing_is_left_when_it_goes(vocabulary: GrammarVocabulary) -> None:
+    before, trials = children(), compiler()
+    trials(SIMPLE, vocabulary)
+    assert children() != before
+    del trials
+    gc.collect()
+    assert children() <= before
+
+
+@pytest.mark.parametrize("how", ["", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+def test_nothing_is_left_when_the_server_goes(how: str) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from tests.server.grammar.test_trial import SIMPLE, children, compiler
+from tests.fakes.grammar_walk import MergedBytes
+from server.grammar.vocabulary import GrammarVocabulary
+trials = compiler()
+trials(SIMPLE, GrammarVocabulary(MergedBytes(), MergedBytes.vocab_size))
+print(*children(), flush=True)
+{how}
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=False, timeout=60)
+    processes = [int(word) for word in done.stdout.split()]
+    assert len(processes) == 1
+    eventually(lambda: not Path(f"/proc/{processes[0]}").exists() or "Z" in status_of(processes[0]))
+
+
+def status_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_the_process_brings_no_jax() -> None:
+    code = "import sys, server.grammar.trial_process; sys.exit('jax' in sys.modules or 'aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0
