@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.border.errors import ModelError
-from engine.border.types import EngineError
+from engine.border.types import EngineBusy, EngineError
 from engine.engine import Engine
 from engine.loop import Call, EngineLoop
 from engine.models.open_model import open_model
@@ -31,10 +31,6 @@ class EngineState(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"  # requests queue up; all memory is kept
     ASLEEP = "asleep"  # requests queue up; the memory of the pages is freed
-
-
-class EngineBusy(RuntimeError):
-    """The change was refused, because requests are running or the engine is in the wrong state."""
 
 
 class Lifecycle:

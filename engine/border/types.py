@@ -59,6 +59,10 @@ class DeadEnd(EngineError):
     """One request cannot go on because of its own parameters; the engine goes on."""
 
 
+class EngineBusy(RuntimeError):
+    """A change of state was refused, because requests are running or the engine is in the wrong state."""
+
+
 class QueueFull(RuntimeError):
     """The waiting queue is at its limit; try again later."""
 

@@ -216,5 +216,5 @@ class Choice:
 
 
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
-    """The matcher of one choice's stop strings; None where there are none, so that tokens are not looked at singly."""
+    """The matcher of one choice's stop strings; None where there are none, so that tokens need no look one by one."""
     return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None
