@@ -235,7 +235,7 @@ def test_every_package_is_packed() -> None:
         ("server/http/app.py", "from engine import client, runner", "of engine, server knows only engine.client"),
         (
             "engine/kernels/native/body.py",
-            "from engine.kernels.xla.products import normed",
+            "from engine.kernels.xla.products import XlaProducts",
             "are bodies, which know nothing of each other",
         ),
         ("engine/kernels/xla/body.py", "from engine.kernels.native import library", "engine.kernels.xla stands below"),

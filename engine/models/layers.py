@@ -10,8 +10,11 @@ import numpy as np
 from jax import lax
 
 from cache.storage import KVPages
+from engine.kernels.interface import norms
 
 Carry = tuple[jax.Array, KVPages]
+
+normed = norms.normed  # outside a product, as after the blocks of Gemma 2; a norm before a product belongs to it
 
 
 def run_layers(layer: Callable[[jax.Array, Carry], Carry], num_layers: int, hidden: jax.Array, kv: KVPages) -> Carry:

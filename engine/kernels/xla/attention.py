@@ -15,9 +15,9 @@ import numpy as np
 from jax import lax
 
 from cache.storage import KVPages
+from engine.kernels.interface.norms import normed
 from engine.kernels.interface.operands import AttentionConstants, Norm
 from engine.kernels.interface.token_layout import TokenLayout, pages_per_block
-from engine.kernels.xla.products import normed
 
 
 def attend(

@@ -7,9 +7,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from engine.kernels.interface.operands import Activation, Norm, NormKind
+from engine.kernels.interface.norms import biased, normed, of_layer
+from engine.kernels.interface.operands import Activation, Norm
 from engine.kernels.interface.token_layout import TokenLayout
 
 _ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
@@ -31,7 +31,7 @@ class XlaProducts:
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
     ) -> jax.Array:  # fmt: skip
         """As `Products.norm_product` (gated: Shazeer, "GLU variants improve transformer", 2020)."""
-        product = _biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer)
+        product = biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer)
         if not is_gated:
             return _activated(product, activation)
         gate, up = jnp.split(product, 2, axis=-1)
@@ -42,7 +42,7 @@ class XlaProducts:
         bias: jax.Array | None = None, scale: float = 1.0,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_product`."""
-        return addend + _scaled(_biased(x @ of_layer(weights, layer), bias, layer), scale)
+        return addend + _scaled(biased(x @ of_layer(weights, layer), bias, layer), scale)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
@@ -52,29 +52,8 @@ class XlaProducts:
         only = jnp.int32(0)
         rows = normed(x[sampled], norm, only)
         product = jnp.einsum("re,ve->rv", rows, weights, preferred_element_type=jnp.float32)
-        logits = _scaled(_biased(product, bias, only), scale)
+        logits = _scaled(biased(product, bias, only), scale)
         return softcap * jnp.tanh(logits / softcap) if softcap else logits
-
-
-def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
-    """A layer's norm over the last axis, computed in float32 whatever the type of x."""
-    if norm is None:
-        return x
-    wide = x.astype(jnp.float32)
-    if norm.kind is NormKind.LAYER:
-        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    scaled = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + norm.epsilon)
-    return _biased(scaled.astype(x.dtype) * of_layer(norm.weight, layer), norm.bias, layer)
-
-
-def of_layer(stack: jax.Array, layer: jax.Array) -> jax.Array:
-    """One layer's weights; XLA reads them where they lie."""
-    of_layer: jax.Array = lax.dynamic_index_in_dim(stack, layer, keepdims=False)
-    return of_layer
-
-
-def _biased(x: jax.Array, bias: jax.Array | None, layer: jax.Array) -> jax.Array:
-    return x if bias is None else x + of_layer(bias, layer)
 
 
 def _scaled(x: jax.Array, scale: float) -> jax.Array:
