@@ -152,4 +152,6 @@ def _in_layers(
     shape: tuple[int, ...], folder_name: str, gguf_name: str, gguf_transform: Transform | None = None
 ) -> Part:
     """A tensor of each layer."""
-    return _part(shape, f"model.layers.{{}}.{folder_name}.weight", f"blk.{{}}.{gguf_name}.weight", gguf_transform)
+    return _part(
+        shape, f"model.layers.{{layer}}.{folder_name}.weight", f"blk.{{layer}}.{gguf_name}.weight", gguf_transform
+    )

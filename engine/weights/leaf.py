@@ -32,13 +32,15 @@ class Split(StrEnum):
 class Stored:
     """Where one format of files keeps a tensor, and what has to be done to it."""
 
-    name: str  # `{}` stands for the layer
+    # `{layer}` and `{expert}` stand for their numbers. In a leaf of experts, a name without `{expert}` is that of one
+    # tensor [num_experts, *shape] of all experts.
+    name: str
     transform: Transform | None = None
 
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a leaf in every layer."""
+    """One tensor of a leaf in every layer, and where the leaf is of experts, in every expert."""
 
     shape: tuple[int, ...]  # row-major; a matrix is [outputs, inputs]
     stored: Mapping[str, Stored]  # by the file's format
@@ -53,3 +55,4 @@ class Leaf:
     parts: tuple[Part, ...]  # joined along their outputs
     split: Split = Split.REPLICATED
     is_per_layer: bool = True  # stacked over all layers; else there is one
+    num_experts: int = 0  # above 0, expert i of a layer stands at layer * num_experts + i of the stack

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -45,30 +46,44 @@ class LeafTensors:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, row-major, by its name in the file."""
         return {
-            self._name(part, layer): part.shape
+            self._name(part, layer, expert): self._stored_shape(leaf, part)
             for leaf in self.leaves
             for part in leaf.parts
-            for layer in range(self._num_stacked(leaf))
+            for layer, expert in self._stack(leaf)
         }
 
     def of(self, leaf: Leaf) -> list[list[ModelTensor]]:
-        """A leaf's tensors, layer by layer.
+        """A leaf's tensors, layer by layer, and in each layer expert by expert.
 
         Raises:
-            ModelError: one is missing, or stored in a way that is not read.
+            ModelError: one is missing, stored in a way that is not read, or not of as many experts as the leaf.
         """
-        return [[self._tensor(part, layer) for part in leaf.parts] for layer in range(self._num_stacked(leaf))]
+        return [[self._tensor(leaf, part, *place) for part in leaf.parts] for place in self._stack(leaf)]
 
-    def _num_stacked(self, leaf: Leaf) -> int:
-        return self._num_layers if leaf.is_per_layer else 1
+    def _stack(self, leaf: Leaf) -> list[tuple[int, int]]:
+        """Layer and expert of everything that the leaf stacks, in order; the expert is 0 where there are none."""
+        num_layers = self._num_layers if leaf.is_per_layer else 1
+        return list(product(range(num_layers), range(leaf.num_experts or 1)))
 
-    def _name(self, part: Part, layer: int) -> str:
-        return part.stored[self._format].name.format(layer)
+    def _name(self, part: Part, layer: int, expert: int) -> str:
+        return part.stored[self._format].name.format(layer=layer, expert=expert)
 
-    def _tensor(self, part: Part, layer: int) -> ModelTensor:
-        tensor = self._file.tensor(self._name(part, layer))
-        if tensor is None:
-            raise ModelError(f"the file has no tensor {self._name(part, layer)!r}")
+    def _holds_all_experts(self, leaf: Leaf, part: Part) -> bool:
+        return leaf.num_experts > 0 and "{expert}" not in part.stored[self._format].name
+
+    def _stored_shape(self, leaf: Leaf, part: Part) -> tuple[int, ...]:
+        return (leaf.num_experts, *part.shape) if self._holds_all_experts(leaf, part) else part.shape
+
+    def _tensor(self, leaf: Leaf, part: Part, layer: int, expert: int) -> ModelTensor:
+        stored = self._file.tensor(self._name(part, layer, expert))
+        if stored is None:
+            raise ModelError(f"the file has no tensor {self._name(part, layer, expert)!r}")
+        tensor: ModelTensor = stored
+        if self._holds_all_experts(leaf, part):
+            expected = self._stored_shape(leaf, part)
+            if stored.shape != expected:
+                raise ModelError(f"{stored.name} has shape {stored.shape}, expected {expected}")
+            tensor = stored.expert(expert)
         transform = part.stored[self._format].transform
         return tensor if transform is None else transform(tensor)
 

@@ -38,6 +38,13 @@ class ModelTensor(Protocol):
         """All of it in `format`, which is one of integers."""
 
 
+class FileTensor(ModelTensor, Protocol):
+    """A tensor as its file holds it."""
+
+    def expert(self, index: int) -> ModelTensor:
+        """One of the tensors that a tensor [num_experts, …] is made of; only that one is ever read."""
+
+
 class TensorFile(Protocol):
     """Whatever finds tensors by their names."""
 
@@ -45,7 +52,7 @@ class TensorFile(Protocol):
     def names(self) -> Set[str]:
         """Of all tensors of the file."""
 
-    def tensor(self, name: str) -> ModelTensor | None:
+    def tensor(self, name: str) -> FileTensor | None:
         """The tensor of a name, or None where there is none.
 
         Raises:

@@ -23,6 +23,7 @@ class GGUFTensor:
     """A tensor of a file; nothing is read until it is asked for."""
 
     stored: ReaderTensor
+    index: int | None = None  # of the expert, where this is one of a tensor of all experts
 
     @property
     def name(self) -> str:
@@ -31,11 +32,12 @@ class GGUFTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """Row-major: the reverse of the order in which GGUF states dimensions."""
-        return tuple(reversed(self.stored.shape.tolist()))
+        shape = tuple(reversed(self.stored.shape.tolist()))
+        return shape if self.index is None else shape[1:]
 
     @property
     def num_bytes(self) -> int:
-        return int(self.stored.n_bytes)
+        return int(self.stored.n_bytes if self.index is None else self._data.nbytes)
 
     @property
     def format(self) -> Format:
@@ -48,14 +50,23 @@ class GGUFTensor:
         """
         kind = self.stored.tensor_type
         try:
-            array = dequantize(self.stored.data, kind)
+            array = dequantize(self._data, kind)
         except NotImplementedError as error:
             raise ModelError(f"{self.stored.name}: the format {kind.name} cannot be read") from error
         return array.astype(np.float32, copy=False).reshape(self.shape)
 
     def quantised(self) -> Quantised:
-        rows = np.asarray(self.stored.data).view(np.uint8).reshape(self.shape[0], -1)
+        rows = self._data.view(np.uint8).reshape(self.shape[0], -1)
         return quantised(rows, GGMLQuantizationType(self.stored.tensor_type))
+
+    def expert(self, index: int) -> GGUFTensor:
+        return GGUFTensor(self.stored, index)
+
+    @property
+    def _data(self) -> np.ndarray:
+        """As the file holds it, a view."""
+        data = np.asarray(self.stored.data)
+        return data if self.index is None else data[self.index]
 
 
 class GGUFFields(Fields):

@@ -39,6 +39,7 @@ class StoredTensor:
     shape: tuple[int, ...]  # row-major, as stored
     num_bytes: int
     _file: safe_open
+    _index: int | None = None  # of the expert, where this is one of a tensor of all experts
 
     @property
     def format(self) -> Format:
@@ -54,8 +55,15 @@ class StoredTensor:
 
     def float32(self) -> np.ndarray:
         """The whole tensor, float32[shape]."""
-        array: np.ndarray = self._file.get_tensor(self.name)
+        array: np.ndarray = (
+            self._file.get_tensor(self.name)
+            if self._index is None
+            else self._file.get_slice(self.name)[self._index : self._index + 1][0]
+        )
         return array.astype(np.float32, copy=False)
+
+    def expert(self, index: int) -> StoredTensor:
+        return StoredTensor(self.name, self.shape[1:], self.num_bytes // self.shape[0], self._file, index)
 
 
 class SafetensorsFiles:

@@ -90,7 +90,7 @@ class Contrast(Model):
         vocab = config.vocab_size, hidden
 
         def of_layers(name: str, kind: LeafKind, shape: tuple[int, ...], split: Split = Split.REPLICATED) -> Leaf:
-            stored = {"safetensors": Stored(f"h.{{}}.{name}"), "gguf": Stored(f"blk.{{}}.{name}")}
+            stored = {"safetensors": Stored(f"h.{{layer}}.{name}"), "gguf": Stored(f"blk.{{layer}}.{name}")}
             return Leaf(name, kind, (Part(shape, stored),), split)
 
         def single(name: str, kind: LeafKind, shape: tuple[int, ...], split: Split = Split.REPLICATED) -> Leaf:
