@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from engine.border.setting import Limit, at_least, check, one_of, setting
+from engine.border.setting import Limit, alternatives, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
 TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
 
-_BACKENDS = one_of("auto", "native", "xla")
+# The bodies of kernels by preference; the last serves every model on every device. engine/kernels/bodies.py checks at
+# its import that its records have these names.
+BODY_NAMES = ("native", "xla")
+
+_BACKENDS = one_of("auto", *BODY_NAMES)
+_BACKEND_NAMES = alternatives("auto", *BODY_NAMES)
 _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
 
 
@@ -38,8 +43,8 @@ class EngineConfig:
         limit=one_of("int8", "int4"),
         metavar="BITS",
     )
-    matmul_backend: str = setting("auto", "what computes matrix products: auto, native or xla", limit=_BACKENDS)
-    attention_backend: str = setting("auto", "what computes attention: auto, native or xla", limit=_BACKENDS)
+    matmul_backend: str = setting("auto", f"what computes matrix products: {_BACKEND_NAMES}", limit=_BACKENDS)
+    attention_backend: str = setting("auto", f"what computes attention: {_BACKEND_NAMES}", limit=_BACKENDS)
     max_model_len: int | None = setting(
         None,
         "tokens, prompt and output together; the model's own limit if not given",
@@ -146,6 +151,6 @@ class ModelInfo:
     dtype: str
     num_parameters: int
     device: str  # cpu, gpu or tpu
-    matmul_backend: str  # native or xla
+    matmul_backend: str  # of BODY_NAMES
     attention_backend: str
     backend_detail: str  # which native kernels these are, or why there are none and how to get them

@@ -25,7 +25,12 @@ class Limit:
 
 def one_of(*choices: str) -> Limit:
     """One of two or more words."""
-    return Limit(lambda value: value in choices, f"it must be {', '.join(choices[:-1])} or {choices[-1]}")
+    return Limit(lambda value: value in choices, f"it must be {alternatives(*choices)}")
+
+
+def alternatives(*choices: str) -> str:
+    """Two or more words in prose: a, b or c."""
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
 def at_least(least: int, reason: str = "") -> Limit:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from engine.border.config import EngineConfig
+from engine.border.config import BODY_NAMES, EngineConfig
 from engine.kernels.interface.body import Bodies, Body, BodyUnavailable
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.native.body import BODY as NATIVE
 from engine.kernels.xla.body import BODY as XLA
 
-# By preference; the last serves every model on every device. EngineConfig knows them by their names.
-BODIES: tuple[Body, ...] = (NATIVE, XLA)
+BODIES: tuple[Body, ...] = (NATIVE, XLA)  # in the order of BODY_NAMES
+
+if tuple(body.name for body in BODIES) != BODY_NAMES:
+    raise ImportError(f"the bodies are {[body.name for body in BODIES]}, but BODY_NAMES is {BODY_NAMES}")
 
 
 def choose_bodies(config: EngineConfig, model: ModelConfig) -> Bodies:

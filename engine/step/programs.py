@@ -83,7 +83,9 @@ def _hidden(
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
-    tokens = _kept_asynchronous(jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)]))
+    tokens = jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)])
+    if bodies.is_opaque_to_xla:
+        tokens = _kept_asynchronous(tokens)
     num_tiles, tile_size = batch.tile_tokens.shape
     layout = token_layout(
         batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from engine.border.config import ModelInfo
+from engine.border.config import BODY_NAMES, ModelInfo
 from engine.border.types import EngineStalled, Progress
 from server.command.collector import calm_collector
 from server.http.app import make_runner
@@ -94,7 +94,7 @@ def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
     """Logs which bodies compute; a warning says why a faster one is missing and how to get it."""
     wanted = settings.engine
     pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
-    fell_back = info.device == "cpu" and ("xla", "auto") in pairs
+    fell_back = info.device == "cpu" and (BODY_NAMES[-1], "auto") in pairs
     backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
     (log.warning if fell_back else log.info)("backends", **backends)
 

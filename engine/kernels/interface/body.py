@@ -106,6 +106,7 @@ class Body:
     sampler: SamplerBody
     attention: Attention
     kv_dtype: str  # of the pages, where the configuration leaves it open
+    is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
     empty: Callable[..., jax.Array]  # of shape, dtype and device: an array whose content counts for nothing
 
 
@@ -119,6 +120,11 @@ class Bodies:
     for_products: Body
     for_attention: Body
     detail: str  # which kernels these are, or why there are no better ones; for the log
+
+    @property
+    def is_opaque_to_xla(self) -> bool:
+        """Whether this holds for a part of a step."""
+        return self.for_products.is_opaque_to_xla or self.for_attention.is_opaque_to_xla
 
     @property
     def weights(self) -> WeightsLayout:

@@ -122,5 +122,6 @@ BODY = Body(
     sampler=NATIVE,
     attention=attend,
     kv_dtype="bfloat16",
+    is_opaque_to_xla=True,
     empty=empty,
 )

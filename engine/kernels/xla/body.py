@@ -32,5 +32,6 @@ BODY = Body(
     sampler=PORTABLE,
     attention=attend,
     kv_dtype="float32",
+    is_opaque_to_xla=False,
     empty=jnp.zeros,
 )

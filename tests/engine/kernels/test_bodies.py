@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from engine.border.config import EngineConfig
+from engine.border.setting import settings_of
 from engine.kernels.bodies import BODIES, choose_bodies, kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
@@ -151,3 +152,10 @@ def test_the_type_of_the_pages(attention, config, expected):
 def test_configurations_that_make_no_sense(config, message):
     with pytest.raises(ValueError, match=message):
         EngineConfig(**config)
+
+
+def test_the_help_and_the_limit_name_every_body():
+    for name in ("matmul_backend", "attention_backend"):
+        assert settings_of(EngineConfig)[name].summary.endswith("auto, native or xla")
+        for body in BODIES:
+            EngineConfig(**{name: body.name})
