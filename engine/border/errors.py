@@ -12,7 +12,3 @@ class ModelError(ValueError):
 
     The message names the file, and in it the field or the tensor, and says why.
     """
-
-
-class PackingError(ModelError):
-    """Weights that no packed matrix can hold. The message does not name the tensor; who packs it does."""

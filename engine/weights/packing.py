@@ -12,10 +12,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from engine.border.errors import PackingError
-
 TILE = 16  # outputs of a block
 GROUP = 32  # inputs of a block
+
+
+class PackingError(ValueError):
+    """Weights that no packed matrix can hold. The message does not name the tensor; the layout that packs it does."""
 
 
 class Format(IntEnum):

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
-from server.text.chat_template import ChatTemplate
+from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_metadata import read_folder_metadata
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.gguf_metadata import read_gguf_metadata
@@ -32,8 +33,8 @@ class TextModel:
             name: by default the name of the folder, or of the file without its suffix.
 
         Raises:
-            ModelError: the model is damaged or incomplete, or its tokenizer is not supported.
-            ChatTemplateError: the chat template is broken.
+            ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
+                broken.
         """
         return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
 
@@ -66,4 +67,13 @@ class TextModel:
 
 
 def _chat_template(source: str | None, bos_token: str | None, eos_token: str | None) -> ChatTemplate | None:
-    return None if source is None else ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "")
+    """
+    Raises:
+        ModelError: the template is broken.
+    """
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "")
+    except ChatTemplateError as error:
+        raise ModelError(str(error)) from error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from engine.border.errors import ModelError, PackingError
+from engine.border.errors import ModelError
 from engine.weights.host_memory import large_array
 from engine.weights.layout import LayerTensors, Precision
 from engine.weights.packing import (
@@ -15,6 +15,7 @@ from engine.weights.packing import (
     TILE,
     Format,
     PackedMatrix,
+    PackingError,
     alternate_tiles,
     pack_floats,
     pack_quantised,

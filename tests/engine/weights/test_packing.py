@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from engine.border.errors import PackingError
 from engine.weights.packing import (
     GROUP,
     TILE,
     Format,
     PackedMatrix,
+    PackingError,
     Quantised,
     alternate_tiles,
     from_nibbles,

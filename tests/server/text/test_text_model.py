@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.text.chat_template import ChatTemplateError
+from engine.border.errors import ModelError
 from server.text.text_model import TextModel
 from tests.server.gguf_files import byte_level_fields, write_gguf
 
@@ -38,7 +38,7 @@ def test_the_template_gets_the_special_tokens(tmp_path: Path) -> None:
 
 def test_a_broken_template_is_reported(tmp_path: Path) -> None:
     fields = byte_level_fields() | {"tokenizer.chat_template": "{% if %}"}
-    with pytest.raises(ChatTemplateError, match="broken"):
+    with pytest.raises(ModelError, match="broken"):
         TextModel.load(write_gguf(tmp_path / "x.gguf", fields))
 
 
