@@ -124,7 +124,7 @@ class Bench:
         ):
             assert isinstance(matrix, PackedMatrix)
             seconds = self._time(self._over_layers(body), matrix)
-            yield Timing(name, seconds, matrix.blocks.nbytes, 2 * matrix.num_weights * tokens)
+            yield Timing(name, seconds, matrix.blocks.nbytes, 2 * _num_weights(matrix) * tokens)
 
         yield self._attention(case, batch, self._pages(case), activations(config.q_size + 2 * config.kv_size))
         head = params["output" if config.has_output else "embedding"]
@@ -139,7 +139,7 @@ class Bench:
 
         project = jax.jit(logits_of)
         num_sampled = int((batch.sampled >= 0).sum())
-        yield Timing("head", self._time(project, head), head.blocks.nbytes, 2 * head.num_weights * num_sampled)
+        yield Timing("head", self._time(project, head), head.blocks.nbytes, 2 * _num_weights(head) * num_sampled)
         logits, slots = project(head), jnp.arange(len(sampled), dtype=jnp.int32)
         choose = jax.jit(lambda x: argmax(x, slots, len(sampled)))
         yield Timing("argmax", self._time(choose, logits), 4 * num_sampled * config.vocab_size, 0)
@@ -225,6 +225,11 @@ class Bench:
         page_size, config = PAGE_SIZE_BY_BACKEND["cpu"], self.config
         num_pages = 1 + (case.num_rows or 1) * -(-case.context // page_size)
         return config.kv_layout(num_pages, page_size, self.kv_dtype).allocate()  # zeros: what matters is where it lies
+
+
+def _num_weights(matrix: PackedMatrix) -> int:
+    """In all layers, without what pads the tiles."""
+    return matrix.blocks.shape[0] * matrix.num_outputs * matrix.num_inputs
 
 
 def read_rate() -> float:

@@ -10,7 +10,7 @@ from engine.border.setting import Limit, alternatives, at_least, check, one_of, 
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
-TILE_SIZE = 64  # tokens: wide enough that products run at full speed, narrow enough for short prompts
+TILE_SIZE = 64  # tokens of a prompt that are computed as one tile; a prompt is padded to whole tiles
 
 # The bodies of kernels by preference; the last serves every model on every device. engine/kernels/bodies.py checks at
 # its import that its records have these names.

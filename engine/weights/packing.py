@@ -62,10 +62,6 @@ class PackedMatrix:
     def num_inputs(self) -> int:
         return self.blocks.shape[2] * GROUP
 
-    @property
-    def num_weights(self) -> int:
-        return self.blocks.shape[0] * self.num_outputs * self.num_inputs
-
 
 class Quantised(NamedTuple):
     """A matrix [outputs, inputs] as numbers in groups of 32 inputs, before it is packed."""

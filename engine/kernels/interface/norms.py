@@ -35,6 +35,6 @@ def biased(x: jax.Array, bias: jax.Array | None, layer: jax.Array) -> jax.Array:
 
 
 def of_layer(stack: jax.Array, layer: jax.Array) -> jax.Array:
-    """One layer's weights; XLA reads them where they lie."""
+    """One layer of [num_layers, …]."""
     of_layer: jax.Array = lax.dynamic_index_in_dim(stack, layer, keepdims=False)
     return of_layer

@@ -157,12 +157,12 @@ def _choose(wanted: str | None) -> tuple[str, Path]:
         if runs_here(name) and not (name == "plain" and _is_x86()):
             return name, path
     raise NativeUnavailable(
-        f"of the native kernels built, {', '.join(built)}, this processor runs none that would be faster than XLA"
+        f"of the native kernels built, {', '.join(built)}, this processor runs none with vector instructions"
     )
 
 
 def _is_x86() -> bool:
-    """Where XLA's own products are faster than plain C++; on ARM what is called plain has vectors too."""
+    """Where plain C++ is compiled without the vectors that XLA uses; on ARM what is called plain has vectors too."""
     return platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
 
 

@@ -173,9 +173,9 @@ def test_scales_beyond_float16_are_refused(field):
         pack_quantised(matrix)
 
 
-def test_a_stack_counts_its_weights():
+def test_the_sizes_of_a_stack():
     layers = [pack_quantised(random_matrix(Format.INT4, 50, 64, seed=layer)) for layer in range(3)]
     packed = pack_stack(layers, Format.INT4, 50)
     assert isinstance(packed, PackedMatrix)
-    assert (packed.num_inputs, packed.num_weights) == (64, 3 * 50 * 64)
+    assert (packed.num_inputs, packed.num_outputs) == (64, 50)
     assert packed.blocks.shape == (3, 4, 2, Format.INT4.block_bytes)
