@@ -55,7 +55,7 @@ class Model(ABC):
 
     @abstractmethod
     def leaves(self) -> tuple[Leaf, ...]:
-        """All parameters. There are to be few: a call of a program costs about 2.5 µs for each on CPU (docs/architecture.md)."""
+        """All parameters. There are to be few: on CPU, each costs about 2.5 µs a call (docs/architecture.md)."""
 
     @abstractmethod
     def forward(

@@ -7,10 +7,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from engine.kernels.bodies import BODIES
-from engine.kernels.interface.body import BodyUnavailable
 from engine.kernels.interface.operands import Activation
 from engine.models.layers import sum_of_experts
 from engine.weights.layout import Precision
@@ -30,12 +27,7 @@ class Tensor:
         return self.weights
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
 def test_picked_experts_are_added_by_their_shares(body):
-    try:
-        body.load()
-    except BodyUnavailable as error:
-        pytest.skip(str(error))
     random = np.random.default_rng(0)
 
     def weights(outputs, inputs):
