@@ -72,9 +72,8 @@ class RunningRequests:
 
     def cancel_anybodys(self, request_id: str) -> int:
         """Ends the requests with this id, whoever made them; how many there were."""
-        found = [
-            request for (_, known), requests in self._running.items() if known == request_id for request in requests
-        ]
+        same_id = [requests for (_, known), requests in self._running.items() if known == request_id]
+        found = [request for requests in same_id for request in requests]
         for request in found:
             request.cancel()
         return len(found)

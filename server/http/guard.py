@@ -121,7 +121,7 @@ def _answer_preflight(request: web.Request, guard: Guard) -> web.Response:
     origin = request.headers[hdrs.ORIGIN]
     if not is_allowed(origin, guard.origins):
         raise foreign_origin(origin)
-    headers = {
+    headers: dict[str, str] = {
         hdrs.ACCESS_CONTROL_ALLOW_METHODS: _CORS_METHODS,
         # SDKs add headers of their own; the origin is trusted, so its page may send what it likes.
         hdrs.ACCESS_CONTROL_ALLOW_HEADERS: request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, _CORS_HEADERS),

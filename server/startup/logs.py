@@ -36,9 +36,15 @@ def set_up_logs(level: str, log_format: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [
+            # Local variables hold keys and prompts.
+            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
