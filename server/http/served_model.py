@@ -85,9 +85,11 @@ class ServedModel:
             self.idle_sleep.start()
 
     async def close(self) -> None:
-        """Ends what runs beside the requests. Idempotent."""
+        """Ends what runs beside the requests; the engine belongs to somebody else."""
         if self.idle_sleep is not None:
             await self.idle_sleep.stop()
+        if self._grammars is not None:
+            await asyncio.to_thread(self._grammars.close)
 
     @property
     def phase(self) -> Phase:
