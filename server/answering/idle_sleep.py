@@ -12,7 +12,7 @@ import structlog
 from engine.border.types import EngineState
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
-    from engine.lifecycle import Lifecycle
+    from engine.client import EngineClient
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
@@ -30,9 +30,9 @@ class IdleSleep:
     """
 
     def __init__(
-        self, lifecycle: Lifecycle, seconds: float, *, drop_weights: bool, on_failure: Callable[[], None]
+        self, engine: EngineClient, seconds: float, *, drop_weights: bool, on_failure: Callable[[], None]
     ) -> None:
-        self._lifecycle = lifecycle
+        self._lifecycle = engine.lifecycle
         self._seconds = seconds
         self._drop_weights = drop_weights
         self._on_failure = on_failure

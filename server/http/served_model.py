@@ -79,9 +79,7 @@ class ServedModel:
         if seconds is not None:
             # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
             drops_weights = engine.model_info.device != "cpu"
-            self.idle_sleep = IdleSleep(
-                engine.lifecycle, seconds, drop_weights=drops_weights, on_failure=self.abort_all
-            )
+            self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
             self.idle_sleep.start()
 
     async def close(self) -> None:
