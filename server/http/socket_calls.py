@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from server.answering.generation import Generation
+from server.doors.keyring import Tenant
 from server.http.access_log import note_generation
 from server.http.served_model import ServedModel
 from server.http.write_watch import WriteWatch
@@ -24,10 +25,11 @@ class SocketCalls:
     meanwhile: nothing else is buffered.
     """
 
-    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch) -> None:
+    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch, tenant: Tenant) -> None:
         self._route = route
         self._served = served
         self._watch = watch
+        self._tenant = tenant
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
         self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
@@ -120,7 +122,7 @@ class SocketCalls:
     async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter]) -> bytes:
         """Streams to the end and returns the terminal message."""
         served = self._served
-        async with served.generate(call.request) as generation:
+        async with served.generate(call.request, tenant=self._tenant, request_ids=(stream_id,)) as generation:
             self._generations[client_id] = generation
             if client_id in self._cancelled:
                 generation.abort()

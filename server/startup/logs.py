@@ -36,9 +36,15 @@ def set_up_logs(level: str, log_format: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        [
+            # Local variables hold keys and prompts.
+            structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
         if log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
@@ -56,12 +62,18 @@ def set_up_logs(level: str, log_format: str) -> None:
     )
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler], force=True)
     logging.getLogger("aiohttp.server").addFilter(_is_our_failure)
+    logging.getLogger("aiohttp.websocket").addFilter(_has_no_protocols)
 
 
 def _is_our_failure(record: logging.LogRecord) -> bool:
     """False for failures that a client causes by leaving or by sending invalid HTTP, which need no traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (ConnectionError, HttpProcessingError, web.RequestPayloadError))
+
+
+def _has_no_protocols(record: logging.LogRecord) -> bool:
+    """False for aiohttp's list of the subprotocols that a client asked for, one of which may carry its key."""
+    return "protocols" not in str(record.msg)
 
 
 def new_request_id(offered: str | None = None) -> str:
