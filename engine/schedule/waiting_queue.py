@@ -19,7 +19,8 @@ class WaitingQueue:
     Shares are those of a virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", 2024): each
     tenant's counter grows by the tokens that the engine has computed for it, and the tenant with the least counter is
     next. A tenant that comes back after a pause starts at the least counter of those that are active, or at that of the
-    tenant that was active last, so that nobody saves up a claim. With a single tenant this is the order of priority and arrival.
+    tenant that was active last, so that nobody saves up a claim. With a single tenant this is the order of priority
+    and arrival.
     """
 
     def __init__(self) -> None:
