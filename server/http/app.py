@@ -6,6 +6,7 @@ from aiohttp import web
 
 from server.http import generating, metrics_page, models, playground, probes, websocket
 from server.http.access_log import add_request_id, log_access
+from server.http.connections import GuardedRunner
 from server.http.error_answers import ERROR_SHAPES, answer_errors
 from server.http.served_model import SERVED_MODEL, ServedModel
 from server.routes.route import BodyRoute, MessageRoute
@@ -23,6 +24,7 @@ def build_app(served: ServedModel) -> web.Application:
     app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_request_id)
     app.on_shutdown.append(websocket.close_sockets)
+    app.on_cleanup.append(_close_workers)
     for route in ROUTES:
         match route:
             case BodyRoute():
@@ -40,12 +42,10 @@ def build_app(served: ServedModel) -> web.Application:
     return app
 
 
+async def _close_workers(app: web.Application) -> None:
+    app[SERVED_MODEL].workers.close()
+
+
 def make_runner(served: ServedModel) -> web.AppRunner:
     """A runner in which a client that leaves cancels its handler, and with it the generation."""
-    return web.AppRunner(
-        build_app(served),
-        handler_cancellation=True,
-        handle_signals=False,
-        access_log=None,  # our own middleware logs
-        shutdown_timeout=5.0,  # by then the streams have ended; this is for what is left in socket buffers
-    )
+    return GuardedRunner(build_app(served), served.settings)

@@ -16,6 +16,8 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare
+from server.doors.preparation import Preparation
+from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
@@ -43,6 +45,10 @@ class ServedModel:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.workers = Workers()
+        self.preparation = Preparation(
+            max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
+        )
         self.started_at = int(time.time())
         self.loading_stage = "starting"
         self._is_draining = False
@@ -146,7 +152,7 @@ class ServedModel:
         self.check_model(request.model)
         if self._engine is None or self._text_model is None:
             raise self._refusal(Phase.LOADING)
-        prompts = await prepare(request, self._text_model, self._engine)
+        prompts = await prepare(request, self._text_model, self._engine, self.workers)
         grammar = await self._compile_grammar(request)
         self.check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
         generation = Generation.submit(

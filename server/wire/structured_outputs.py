@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sampling.host.params import InvalidParameter
 from server.wire.errors import shorten
-from server.wire.strict_model import StrictModel
+from server.wire.strict_model import StrictModel, bounded
 
 MAX_CHOICE_TEXTS = 1000
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
@@ -79,7 +79,9 @@ class StructuredOutputs(StrictModel):
 
     json_: Annotated[Any, BeforeValidator(_as_schema), Field(alias="json")] = None  # pydantic has a `json` of its own
     regex: Annotated[str, Field(min_length=1)] | None = None
-    choice: list[str] | None = None
+    choice: (
+        Annotated[list[str], Field(fail_fast=True), bounded("structured_outputs.choice", MAX_CHOICE_TEXTS, 1)] | None
+    ) = None
     grammar: Annotated[str, Field(min_length=1)] | None = None  # in Lark or in GBNF
 
     @model_validator(mode="after")
@@ -128,10 +130,6 @@ class GrammarWish(NamedTuple):
 
 
 def _check_choice(choice: list[str]) -> None:
-    if not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
-        raise ValueError(
-            f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
-        )
     if "" in choice:
         raise ValueError("structured_outputs.choice has an empty entry; each must have at least 1 character")
 
