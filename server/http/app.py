@@ -6,11 +6,11 @@ from aiohttp import web
 
 from server.http import generating, metrics_page, models, playground, probes, websocket
 from server.http.access_log import add_request_id, log_access
-from server.http.connections import GuardedRunner
 from server.http.error_answers import ERROR_SHAPES, answer_errors
 from server.http.served_model import SERVED_MODEL, ServedModel
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
+from server.transport.connections import GuardedRunner
 
 
 def build_app(served: ServedModel) -> web.Application:

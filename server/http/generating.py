@@ -9,9 +9,9 @@ from aiohttp.typedefs import Handler
 
 from server.http import sse
 from server.http.access_log import REQUEST_ID, note_generation
-from server.http.json_body import json_response, read_body, send_whole
 from server.http.served_model import SERVED_MODEL
 from server.routes.route import AnswerContext, BodyCall, BodyRoute, checked
+from server.transport.json_body import json_response, read_body, send_whole
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from server.http.json_body import json_response
 from server.http.served_model import SERVED_MODEL, Phase, ServedModel
 from server.startup.version import eagre_version
+from server.transport.json_body import json_response
 
 
 async def liveness(request: web.Request) -> web.Response:

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 from server.answering.generation import Generation
 from server.http.access_log import note_generation
-from server.http.encoding import encode
 from server.http.served_model import ServedModel
-from server.http.write_watch import WriteWatch
+from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter, checked
 from server.startup.logs import log, new_request_id, note
+from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, shorten, to_api_error
 from server.wire.json_values import MAX_INLINE_BYTES
 

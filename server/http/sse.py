@@ -6,11 +6,11 @@ import orjson
 from aiohttp import web
 
 from server.answering.generation import Generation
-from server.http.encoding import encode
 from server.http.served_model import ServedModel
-from server.http.write_watch import WriteWatch
+from server.routes.encoding import encode
 from server.routes.route import BodyRoute, StreamWriter
 from server.startup.logs import log
+from server.transport.write_watch import WriteWatch
 from server.wire.errors import to_api_error
 
 

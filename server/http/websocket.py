@@ -10,8 +10,8 @@ from aiohttp.typedefs import Handler
 from server.http.origin import check_origin
 from server.http.served_model import SERVED_MODEL
 from server.http.socket_calls import SocketCalls
-from server.http.write_watch import WriteWatch
 from server.routes.route import MessageRoute
+from server.transport.write_watch import WriteWatch
 from server.wire.errors import RETRY_AFTER_S, ApiError
 
 # aiohttp can only close on a frame above its limit; up to here it is answered with an error instead.

@@ -9,8 +9,8 @@ import orjson
 from aiohttp import web
 
 from server.doors.preparation import Share
-from server.http.write_watch import WriteWatch
 from server.startup.settings import ServerSettings
+from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, body_too_large
 
 
