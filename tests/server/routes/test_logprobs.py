@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import orjson
 import pytest
 
 from engine.border.types import TokenLogprobs
