@@ -76,14 +76,12 @@ def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows
 
     alive = uses[:, None] & (place >= first) & (place < end - 1)
     start = (jnp.int32(0), alive, jnp.zeros(tokens.shape, jnp.int32))
-    _, alive, lengths = lax.while_loop(
-        lambda carry: jnp.any(carry[1]) & (carry[0] < SHORT_TURNS), compare, start
-    )
+    _, alive, lengths = lax.while_loop(lambda carry: jnp.any(carry[1]) & (carry[0] < SHORT_TURNS), compare, start)
 
     def all_lengths() -> jax.Array:
-        back = end - 1 - place  # how far before the last token each place is
+        back = end - 1 - place  # how far before the last token each place is; the same turns it around
         backwards = jnp.take_along_axis(tokens, jnp.maximum(back, 0), axis=1)
-        is_end = (back < 0) | (back >= end - first) | jnp.take_along_axis(is_breaker, backwards, axis=1)
+        is_end = (place >= end - first) | jnp.take_along_axis(is_breaker, backwards, axis=1)
         most = jnp.argmax(jnp.pad(is_end, ((0, 0), (0, 1)), constant_values=True), axis=1)[:, None]
         of_prefix = _prefix_lengths(backwards, jnp.where(jnp.any(alive, axis=1), (end - first)[:, 0], 0))
         of_place = jnp.minimum(jnp.take_along_axis(of_prefix, jnp.clip(back, 0, num_places - 1), axis=1), most)
@@ -118,7 +116,9 @@ def _prefix_lengths(tokens: jax.Array, num_tokens: jax.Array) -> jax.Array:
 
     def turn(at: Turn) -> Turn:
         here = at.place + at.length
-        grows = (here < num_tokens) & (tokens[row, jnp.minimum(here, last)] == tokens[row, jnp.minimum(at.length, last)])
+        grows = (here < num_tokens) & (
+            tokens[row, jnp.minimum(here, last)] == tokens[row, jnp.minimum(at.length, last)]
+        )
         found = at.found.at[row, jnp.where(grows, last + 1, at.place)].set(at.length, mode="drop")
         is_further = ~grows & (here > at.right)
         left, right = jnp.where(is_further, at.place, at.left), jnp.where(is_further, here, at.right)
