@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.border.config import EngineConfig, ModelInfo
 from engine.border.errors import ModelError
-from engine.border.types import EngineError, EngineStats, FinishReason, TokenLogprobs
+from engine.border.types import DeadEnd, EngineBusy, EngineError, EngineStats, FinishReason, TokenLogprobs
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.startup.model_store import ModelStoreError
 
@@ -35,7 +35,9 @@ __all__ = [
     "LLM",
     "Answer",
     "BatchProgress",
+    "DeadEnd",
     "Delta",
+    "EngineBusy",
     "EngineConfig",
     "EngineError",
     "EngineStats",

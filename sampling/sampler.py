@@ -120,7 +120,7 @@ def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.A
     vocab_size = logits.shape[-1]
     best = jnp.max(logits, axis=-1, keepdims=True)
     places = jnp.where(logits == best, jnp.arange(vocab_size, dtype=jnp.int32), vocab_size)
-    # The maximum does not tell: XLA's vector code for CPUs drops a NaN.
+    # The maximum does not show a NaN, because XLA's vector code for CPUs drops it.
     first = jnp.min(jnp.where(jnp.isnan(logits), -1, places), axis=-1)
     return jnp.where(first < 0, vocab_size, first)
 
@@ -174,7 +174,8 @@ def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     """int32[num_rows]; rows at temperature 0 get any token."""
     temperature = jnp.asarray(rows.floats)[:, TEMPERATURE, None]
     best = jnp.max(logits, axis=-1, keepdims=True)
-    # Less the best first: a tiny temperature then makes the others impossible instead of everything infinite.
+    # The best logit is subtracted before the division. A tiny temperature then gives the other tokens probability 0,
+    # where without the subtraction all of them would overflow.
     centred = jnp.where(logits == best, 0.0, logits - best)
     scaled = centred / jnp.where(temperature == 0.0, 1.0, temperature)
     uniform = uniforms(rows)

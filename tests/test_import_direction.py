@@ -281,3 +281,15 @@ def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
 )
 def test_a_right_import_is_allowed(path: str, source: str) -> None:
     assert violations(path, source) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_architecture_names_every_room(room: str) -> None:
+    """`a/b` stands in the list by that name, or as `b` in the line of `a`."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    outer, _, inner = room.rpartition(".")
+    lines = [line for line in text.splitlines() if f"`{room.replace('.', '/')}`" in line]
+    lines += [
+        line for line in text.splitlines() if outer and f"`{outer.replace('.', '/')}`" in line and f"`{inner}`" in line
+    ]
+    assert lines or room == "server"

@@ -59,6 +59,18 @@ class DeadEnd(EngineError):
     """One request cannot go on because of its own parameters; the engine goes on."""
 
 
+class EngineState(StrEnum):
+    """Whether the engine computes, and whether it holds the memory for it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # requests queue up; all memory is kept
+    ASLEEP = "asleep"  # requests queue up; the memory of the pages is freed
+
+
+class EngineBusy(RuntimeError):
+    """A change of state was refused, because requests are running or the engine is in the wrong state."""
+
+
 class QueueFull(RuntimeError):
     """The waiting queue is at its limit; try again later."""
 

@@ -1,4 +1,4 @@
-"""What the `config.json` of several architectures have in common. Source of the names: Hugging Face transformers."""
+"""Reads what `config.json` says in the same way for several architectures. Names: Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypedDict
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile
 
-MAX_NUM_LAYERS = 10_000  # a damaged configuration shall not make a list of as many names as it says
+MAX_NUM_LAYERS = 10_000  # so that a damaged configuration cannot ask for a huge list of tensor names
 
 
 class Sizes(TypedDict):

@@ -1,4 +1,4 @@
-"""What the fields of GGUF files of several architectures have in common. Source of the names: the ggml project."""
+"""Reads the fields of GGUF files that several architectures share. Source of the names: the ggml project."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class LiveRequests:
         if not request.was_admitted:
             request.was_admitted = True
             self._count_dequeued(request)
-            # Once only: what a preemption makes the engine compute again is not the tenant's wish.
+            # Charged only once: the tenant did not ask for what a preemption makes the engine compute again.
             self.waiting.charge(request.tenant, num_prompt_tokens=request.num_prompt_tokens - num_cached_tokens)
             request.num_cached_tokens = num_cached_tokens
             self.counters.num_prompt_tokens += request.num_prompt_tokens

@@ -10,7 +10,7 @@ from engine.schedule.request import Request
 
 OUTPUT_WEIGHT = 2  # an output token costs a step of its own, a prompt token shares one with hundreds
 
-_FEW = 64  # tenants that are not worth being sifted
+_FEW = 64  # counters of absent tenants that are kept before they are pruned
 
 
 class WaitingQueue:

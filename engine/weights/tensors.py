@@ -29,7 +29,7 @@ class ModelTensor(Protocol):
 
     @property
     def format(self) -> Format:
-        """How a packed matrix of it alone would hold it, without --quantize."""
+        """The packed format that this tensor gets on its own, without --quantize."""
 
     def float32(self) -> np.ndarray:
         """All of it, float32[shape]."""

@@ -16,8 +16,9 @@ import numpy as np
 
 from sampling.host.params import MAX_INT32, SamplingParams
 
-# What is positive stays so on the device, where less than this is 0: a share of 0 would keep no token at all, 0
-# standard deviations all of them, and 0 times infinity, which is what a ban or a long repetition may come to, is NaN.
+# The device takes anything smaller for 0, so a smaller positive value is raised to this one. A 0 would mean something
+# else: a share of 0 keeps no token, 0 standard deviations keep all of them, and 0 times the infinity that a ban or a
+# long repetition may reach is NaN.
 SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)
 
 
@@ -43,8 +44,8 @@ class Feature(NamedTuple):
     name: str
     stage: Stage
     columns: tuple[Column, ...] = ()
-    # Whether a request uses the feature, by its parameters. A cut needs no answer: it is on where
-    # its first column is not what it is in a request that says nothing.
+    # Whether a request uses the feature, by its parameters. A cut needs no predicate: it is on where
+    # its first column differs from the default.
     is_used: Callable[[SamplingParams], bool] = lambda params: False
 
 

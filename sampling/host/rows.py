@@ -94,7 +94,7 @@ class SamplingRows(NamedTuple):
         floats[len(_OWN_FLOATS) :] = _REAL_VALUES(params)
 
 
-# A padding row asks for what a request asks for that says nothing.
+# Padding rows have the values of a request with default parameters.
 _OFF_INTS = np.array(_WHOLE_VALUES(SamplingParams()), np.int32)
 _OFF_FLOATS = np.array(_REAL_VALUES(SamplingParams()), np.float32)
 
@@ -105,7 +105,7 @@ def values_of(name: str, rows: SamplingRows) -> np.ndarray:
 
 
 def value_when_off(name: str) -> int | float:
-    """What the column of a parameter holds for a request that says nothing."""
+    """What the column of a parameter holds for a request that does not give the parameter."""
     if name in INT_COLUMNS:
         return int(_OFF_INTS[INT_COLUMNS[name] - len(_OWN_INTS)])
     return float(_OFF_FLOATS[FLOAT_COLUMNS[name] - len(_OWN_FLOATS)])

@@ -1,4 +1,4 @@
-"""What the sampling features have in common that change logits or keep something.
+"""What all sampling features have in common that change logits or keep a state.
 
 Such a feature is one file: what it keeps for each slot on the device, what is written there when
 a request gets a slot, and pure functions. Its row in sampling/host/features.py says which requests
@@ -26,7 +26,7 @@ Row = TypeVar("Row")  # of one slot, on the host
 Allocate = Callable[[tuple[int, ...], Any], jax.Array]
 
 
-# What features keep of the requests that use them, by slot; of other slots anything. By the features' names.
+# By the name of a feature: what it keeps, by slot. Slots of requests that do not use the feature hold any values.
 FeatureStates: TypeAlias = Mapping[str, Any]
 
 
@@ -70,9 +70,9 @@ class StepInput(NamedTuple):
 
 
 class Feature(Generic[State, Row]):
-    """A feature, of which the methods say what it does.
+    """What a feature does on the device.
 
-    A feature defines what it needs: `allocate` and `row` if it keeps something, `apply` if it
+    A feature defines the methods that it needs: `allocate` and `row` if it keeps something, `apply` if it
     changes logits, `update` if a step changes what it keeps.
     """
 

@@ -104,8 +104,9 @@ class Choice:
         stream = engine.submit(
             prompt_token_ids,
             params,
-            priority=request.priority,
+            priority=request.priority or 0,
             cache_salt=request.cache_salt,
+            tenant=request.tenant,
             timeout=request.timeout,
             matcher=matcher,
             is_checked=True,
@@ -216,5 +217,5 @@ class Choice:
 
 
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
-    """The matcher of one choice's stop strings; None where there are none, so that tokens are not looked at singly."""
+    """The matcher of one choice's stop strings; None where there are none, so that tokens need no look one by one."""
     return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None

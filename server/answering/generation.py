@@ -26,7 +26,7 @@ from server.text.text_model import TextModel
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
 
-# In ascending order of how much a client loses who takes the answer for a whole one.
+# From the most complete answer to the least complete one.
 _SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, FinishReason.ABORT)
 
 

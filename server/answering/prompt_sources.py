@@ -38,7 +38,7 @@ class PromptSource(Protocol):
 
 
 class TextPrompt(NamedTuple):
-    """A text that the model goes on with."""
+    """A text that the model continues."""
 
     text: str
 

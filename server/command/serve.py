@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from aiohttp import web
-
 from engine.border.config import ModelInfo
 from engine.border.types import EngineStalled, Progress
 from server.command.collector import calm_collector
-from server.http.app import make_runner
+from server.command.listeners import CannotListen, Listeners
+from server.doors.certificate import CertificateError
+from server.doors.keyring import KeyFileError
 from server.http.served_model import ServedModel
 from server.startup.loaded_model import LoadedModel, load_model, run_in_daemon_thread
 from server.startup.logs import log, set_up_logs
@@ -68,17 +68,19 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     The socket listens before the model is loaded, so that readiness can report the progress.
     """
     served = ServedModel(settings)
-    runner = make_runner(served)
-    await runner.setup()
-    site = web.TCPSite(runner, settings.host, settings.port)
+    try:
+        listeners = Listeners(served)
+    except (KeyFileError, CertificateError) as error:
+        announce(f"eagre: {error}")
+        return EXIT_USAGE
     stopped = _watch_signals()
+    _reload_on_hangup(listeners)
     loaded: LoadedModel | None = None
     try:
         try:
-            await site.start()
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-            reason = getattr(error, "strerror", None) or error
-            announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {reason}")
+            await listeners.open()
+        except CannotListen as error:
+            announce(f"eagre: {error}")
             return EXIT_USAGE
         loading = run_in_daemon_thread(lambda: load(settings, _tell(served, progress)))
         await _first_of(loading, stopped)
@@ -93,12 +95,20 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         loaded.engine.start(asyncio.get_running_loop())
         _log_backends(loaded.engine.model_info, settings)
         served.open(loaded.engine, loaded.text_model, loaded.vocabulary)
-        announce(f"Eagre serves {served.model_name}; open {_address(settings.host, runner)}/ in a browser")
+        announce(_welcome(served.model_name, listeners))
         return await _serve_until_stopped(served, loaded, stopped)
     finally:
-        await runner.cleanup()
+        await listeners.close()
         if loaded is not None:
             loaded.engine.shutdown()
+
+
+def _welcome(model: str, listeners: Listeners) -> str:
+    """The line that says where the server is."""
+    address = listeners.address
+    where = f"at {address}" if address.startswith("unix:") else f"; open {address}/ in a browser"
+    metrics = "" if listeners.metrics_port is None else f"; metrics have port {listeners.metrics_port}"
+    return f"Eagre serves {model}{'' if where.startswith(';') else ' '}{where}{metrics}"
 
 
 def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
@@ -164,6 +174,19 @@ def _watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
+def _reload_on_hangup(listeners: Listeners) -> None:
+    """SIGHUP, which would end the process, reads keys and certificate again."""
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected before it ends
+
+    def on_hangup() -> None:
+        task = loop.create_task(listeners.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
 def _tell(served: ServedModel, progress: Progress) -> Progress:
     """A `progress` that also updates the stage which readiness reports."""
 
@@ -172,11 +195,3 @@ def _tell(served: ServedModel, progress: Progress) -> Progress:
         progress(stage, done, total)
 
     return tell
-
-
-def _address(host: str, runner: web.AppRunner) -> str:
-    """The URL of the server for a browser on this machine."""
-    port = runner.addresses[0][1]
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

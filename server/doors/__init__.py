@@ -1,1 +1,1 @@
-"""Who may come in, and from where: keys, host names, web origins, certificates."""
+"""Who may come in, and from where: keys, host names, web origins, budgets."""

@@ -14,7 +14,7 @@ from sampling.host.params import InvalidParameter
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, InvalidGrammar
-from server.grammar.trial import TrialCompiler, start_in_background
+from server.grammar.trial import TrialCompiler
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
@@ -51,9 +51,8 @@ class GrammarCompiler:
             vocab_size: of the model's logits.
             timeout: the longest time in seconds that a request waits for its grammar.
             max_bytes: the limit of a grammar's source, in UTF-8.
-            vocabulary: the vocabulary of the tokenizer; a process for trials is started at once. If None, the
-                process is started and the vocabulary is built with the first grammar, which blocks all threads
-                meanwhile.
+            vocabulary: the vocabulary of the tokenizer. If None, it is built with the first grammar, which blocks
+                all threads meanwhile.
             compile_grammar: compiles one grammar. If None, each grammar is tried in another process first
                 (see `TrialCompiler`).
         """
@@ -63,15 +62,17 @@ class GrammarCompiler:
         self._max_bytes = max_bytes
         self._vocabulary = vocabulary
         self._vocabulary_lock = threading.Lock()
-        trials = TrialCompiler(tokenizer, vocab_size, timeout)
-        self._compile_grammar: Compile = compile_grammar or trials
+        self._trials = TrialCompiler(tokenizer, vocab_size, timeout)
+        self._compile_grammar: Compile = compile_grammar or self._trials
         self._threads: DeepStackThreads[Outcome] = DeepStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
         self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
         self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._num_kept_bytes = 0
-        if compile_grammar is None and vocabulary is not None:
-            start_in_background(trials)
+
+    def close(self) -> None:
+        """Ends the processes that try grammars; a later grammar starts one anew."""
+        self._trials.close()
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
         """The compiled form of `grammar`. The event loop is not blocked.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.limits import InvalidGrammar
-from server.grammar.trial_process import TrialVocabulary, Verdict
+from server.grammar.trial_process import TrialVocabulary, Verdict, encode_vocabulary
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
@@ -52,6 +52,11 @@ class TrialCompiler:
         """
         self._try(grammar)
         return CompiledGrammar.compile(grammar, vocabulary)
+
+    def close(self) -> None:
+        """Ends the processes that wait for a grammar."""
+        with self._lock:
+            _kill_all(self._idle)
 
     def start(self) -> None:
         """Has a process ready for the first grammar. Takes as long as its start, most of a second."""
@@ -120,7 +125,7 @@ class _Process:
             )
         self._socket = Connection(ours.detach())
         try:
-            self._socket.send_bytes(pickle.dumps(told))
+            self._socket.send_bytes(encode_vocabulary(told))
             if not self._socket.poll(START_SECONDS):
                 raise TimeoutError
             self._socket.recv_bytes()
@@ -138,10 +143,10 @@ class _Process:
             InvalidGrammar: it takes longer, or ends the process.
         """
         try:
-            self._socket.send_bytes(pickle.dumps(grammar))
+            self._socket.send_bytes(json.dumps(grammar).encode())
             if not self._socket.poll(seconds):
                 raise InvalidGrammar(f"it takes longer to compile than {seconds:g} s, the limit")
-            verdict: Verdict = pickle.loads(self._socket.recv_bytes())  # noqa: S301 - from a process of our own
+            verdict = Verdict(*json.loads(self._socket.recv_bytes()))
         except (EOFError, ConnectionError) as error:
             raise InvalidGrammar("it takes too much memory to compile") from error
         return verdict

@@ -6,7 +6,7 @@ grammar. Each is compiled; what goes back is whether that was refused, and why.
 
 from __future__ import annotations
 
-import pickle
+import json
 import resource
 import signal
 import sys
@@ -19,7 +19,7 @@ from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
 from server.grammar.limits import InvalidGrammar
 from server.grammar.vocabulary import GrammarVocabulary
-from server.wire.structured_outputs import Grammar
+from server.wire.structured_outputs import Grammar, GrammarKind
 
 MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the process
 RETIREMENT_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
@@ -39,6 +39,18 @@ class Verdict(NamedTuple):
     is_last: bool  # whether the process ends now
 
 
+def encode_vocabulary(told: TrialVocabulary) -> bytes:
+    """The vocabulary as JSON; the bytes of a token are the characters of the same numbers."""
+    return json.dumps((tuple(token.decode("latin-1") for token in told.token_bytes), *told[1:])).encode()
+
+
+def _decode_vocabulary(message: bytes) -> TrialVocabulary:
+    tokens, eos_token_ids, vocab_size, seconds = json.loads(message)
+    return TrialVocabulary(
+        tuple(token.encode("latin-1") for token in tokens), tuple(eos_token_ids), vocab_size, seconds
+    )
+
+
 def run() -> None:
     """The process: tries what comes over the socket of which its first argument is the number, until that is closed."""
     with suppress(EOFError, ConnectionError):
@@ -50,17 +62,18 @@ def _run(socket: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is for the server, whose end closes the socket
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    told: TrialVocabulary = pickle.loads(socket.recv_bytes())  # noqa: S301 - from our own process
+    told = _decode_vocabulary(socket.recv_bytes())
     vocabulary = GrammarVocabulary(told, told.vocab_size)
     threads: DeepStackThreads[str | None] = DeepStackThreads(1, STACK_BYTES, "trial")
     socket.send_bytes(b"ready")
     while True:
-        grammar: Grammar = pickle.loads(socket.recv_bytes())  # noqa: S301 - from our own process
+        kind, source = json.loads(socket.recv_bytes())
+        grammar = Grammar(GrammarKind(kind), source)
         signal.setitimer(signal.ITIMER_REAL, told.seconds + 1.0)
         refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_REAL, 0)
         is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIREMENT_BYTES
-        socket.send_bytes(pickle.dumps(Verdict(refusal, is_last)))
+        socket.send_bytes(json.dumps(Verdict(refusal, is_last)).encode())
         if is_last:
             return
 

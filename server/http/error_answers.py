@@ -34,7 +34,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if api_error.status == 500:
             log.exception("request_failed")
     resource = request.match_info.route.resource
-    path = request.path if resource is None else resource.canonical  # None where the method is wrong
+    path = request.path if resource is None else resource.canonical  # None: no route fits
     shape = request.app[ERROR_SHAPES].get(path, shape_error)
     response = web.Response(
         body=orjson.dumps(shape(api_error)),

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import ExitStack
 
 from server.answering.generation import Generation
+from server.doors.keyring import Tenant
 from server.http.access_log import note_generation
 from server.http.served_model import ServedModel
 from server.routes.encoding import encode
@@ -27,10 +28,11 @@ class SocketCalls:
     meanwhile: nothing else is buffered.
     """
 
-    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch) -> None:
+    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch, tenant: Tenant) -> None:
         self._route = route
         self._served = served
         self._watch = watch
+        self._tenant = tenant
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
         self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
@@ -133,7 +135,7 @@ class SocketCalls:
     async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter], preparing: ExitStack) -> bytes:
         """Streams to the end and returns the terminal message."""
         served = self._served
-        async with served.generate(call.request) as generation:
+        async with served.generate(call.request, tenant=self._tenant, request_ids=(stream_id,)) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             self._generations[client_id] = generation
             if client_id in self._cancelled:

@@ -7,7 +7,8 @@ import asyncio
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
 
-from server.http.origin import check_origin
+from server.doors.keyring import WEBSOCKET_PROTOCOL
+from server.http.guard import TENANT
 from server.http.served_model import SERVED_MODEL
 from server.http.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
@@ -27,12 +28,12 @@ def make_handler(route: MessageRoute) -> Handler:
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
         settings = request.app[SERVED_MODEL].settings
-        check_origin(request, settings.allowed_origins)
         socket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S,
             heartbeat=settings.ping_interval,
             max_msg_size=settings.max_body_bytes * HARD_LIMIT_FACTOR,
             writer_limit=WRITER_LIMIT,
+            protocols=(WEBSOCKET_PROTOCOL,),
             compress=False,  # a delta is too short to gain by it
         )
         if not socket.can_prepare(request):
@@ -90,7 +91,7 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, route: Mes
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
     )
-    async with watch, SocketCalls(route, served, watch) as calls:
+    async with watch, SocketCalls(route, served, watch, request[TENANT]) as calls:
         async for message in socket:
             match message.type:
                 case WSMsgType.TEXT:

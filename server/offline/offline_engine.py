@@ -138,6 +138,7 @@ class OfflineEngine:
         """Ends every call in progress with an EngineError, stops the engine and waits for it. Idempotent."""
         self._thread.stop()
         self._thread.join()
+        self._grammars.close()
 
     def close_soon(self) -> None:
         """`close` without the wait. A finalizer calls it, and that may run in any thread, the engine's own included."""

@@ -24,7 +24,7 @@ _OBJECT = "chat.completion"
 
 
 class ChatCall(OpenAICall):
-    """A conversation, to be gone on with by the assistant's next message."""
+    """A conversation, which the assistant's next message continues."""
 
     logprobs_kind = ChatLogprobs
 

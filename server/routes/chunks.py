@@ -39,7 +39,7 @@ class Chunks(AnswerWriter):
         self._logprobs = logprobs
         self._framing = framing
         self._with_token_ids = fields.return_token_ids is True
-        # Where a usage chunk comes last, the others say that theirs is null.
+        # If the stream ends with a usage chunk, every other chunk has a usage of null.
         self._head = framing.before + head.encode(kind)
         self._tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
 

@@ -25,7 +25,7 @@ _OBJECT = "text_completion"
 
 
 class CompletionCall(OpenAICall):
-    """One or several prompts, each to be gone on with."""
+    """One or several prompts, each of which the model continues."""
 
     logprobs_kind = CompletionLogprobs
 

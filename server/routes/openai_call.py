@@ -26,7 +26,7 @@ class OpenAICall(BodyCall):
         super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.stream is True)
 
     def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
-        """What writes the log probabilities; None where none are asked for: then there is nothing to do for a token."""
+        """What writes the log probabilities; None if the request asks for none."""
         body = self.fields
         of_answers = body.num_logprobs is not None
         if not of_answers and body.prompt_logprobs is None:
@@ -55,7 +55,7 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         stops=body.stop,
         include_stop=body.include_stop_str_in_output is True,
         grammar=body.grammar_wish,
-        priority=body.priority or 0,
+        priority=body.priority,
         cache_salt=body.cache_salt,
         timeout=body.timeout,
         **{"max_tokens": body.max_tokens, **of_route},

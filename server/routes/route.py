@@ -1,4 +1,4 @@
-"""What a generating route is: one object that says all that is its own."""
+"""What a generating route is: one object with everything that is specific to the route."""
 
 from __future__ import annotations
 

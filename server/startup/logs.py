@@ -62,6 +62,7 @@ def set_up_logs(level: str, log_format: str) -> None:
     )
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler], force=True)
     logging.getLogger("aiohttp.server").addFilter(_is_our_failure)
+    logging.getLogger("aiohttp.websocket").addFilter(_has_no_protocols)
 
 
 def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
@@ -79,6 +80,11 @@ def _is_our_failure(record: logging.LogRecord) -> bool:
     """False for failures that a client causes by leaving or by sending invalid HTTP, which need no traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (ConnectionError, HttpProcessingError, web.RequestPayloadError))
+
+
+def _has_no_protocols(record: logging.LogRecord) -> bool:
+    """False for aiohttp's list of the subprotocols that a client asked for, one of which may carry its key."""
+    return "protocols" not in str(record.msg)
 
 
 def new_request_id(offered: str | None = None) -> str:

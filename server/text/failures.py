@@ -15,7 +15,7 @@ class TooManyTokens(ValueError):
 
 
 class NativeFailure(RuntimeError):
-    """A native library has failed within itself: a defect there, met by what was asked of it."""
+    """A native library has failed: its own defect, which this input has triggered."""
 
 
 @contextmanager

@@ -321,10 +321,10 @@ async def test_a_deadline_holds_although_the_step_hangs(make_client):
 
 async def test_a_queued_request_is_told_in_time_although_the_step_hangs(make_client):
     client, engine = make_client(queue_timeout=0.05)
+    engine.gate.clear()  # closed first, or the requests could end before both are seen running
     running = [client.submit([i + 1], greedy(5)) for i in range(2)]
     while engine.scheduler.num_running < 2:
         await asyncio.sleep(0.001)
-    engine.gate.clear()
     queued = client.submit([9], greedy(5))
     assert (await read(queued))[1] is FinishReason.TIMEOUT
     engine.gate.set()

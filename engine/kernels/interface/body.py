@@ -23,8 +23,8 @@ class BodyUnavailable(RuntimeError):
 class Products(Protocol):
     """Products of activations with weights that the same body's `weights` has made.
 
-    Activations are [num_tokens, size]. What stands in padding tokens, and so in rows of logits that
-    are padding, may be anything. `layer` is an int32 scalar, the index into weights, norms and biases.
+    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any
+    values. `layer` is an int32 scalar, the index into weights, norms and biases.
     """
 
     def embed(self, weights: Matrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
@@ -113,7 +113,7 @@ class Body:
 class Bodies:
     """The bodies of one engine, chosen once at its start.
 
-    What makes tokens of logits comes with the products; what makes pages and states, with attention.
+    The sampler belongs to the body of the products; the body of attention allocates pages and states.
     """
 
     for_products: Body

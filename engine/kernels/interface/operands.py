@@ -41,6 +41,9 @@ class AttentionConstants:
     """What attention is told of a model, beside queries, keys and values; the same for a whole step.
 
     Host arrays are constants of the compiled program, so that what a model does not use costs nothing.
+
+    Raises:
+        ValueError: a norm of queries or keys is no RMS norm, has a bias, or the two differ in their epsilon.
     """
 
     num_heads: int
@@ -55,3 +58,10 @@ class AttentionConstants:
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None
     k_norm: Norm | None = None
+
+    def __post_init__(self) -> None:
+        norms = [norm for norm in (self.q_norm, self.k_norm) if norm is not None]
+        if any(norm.kind is not NormKind.RMS or norm.bias is not None for norm in norms):
+            raise ValueError("a norm of queries or keys has another kind or a bias; attention takes RMS norms alone")
+        if len({norm.epsilon for norm in norms}) > 1:
+            raise ValueError(f"q_norm and k_norm differ in epsilon: {norms[0].epsilon} and {norms[1].epsilon}")

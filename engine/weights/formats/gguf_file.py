@@ -25,7 +25,7 @@ FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | l
 
 
 class GGUFFile(GGUFReader):
-    """`gguf.GGUFReader` with arrays decoded on demand, and without patience for files cut short."""
+    """`gguf.GGUFReader` with arrays decoded on demand, which refuses files that are cut short."""
 
     def __init__(self, path: Path) -> None:
         """Raises:

@@ -172,3 +172,22 @@ def status_of(process: int) -> str:
 def test_the_process_brings_no_jax() -> None:
     code = "import sys, server.grammar.trial_process; sys.exit('jax' in sys.modules or 'aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0
+
+
+def test_a_closed_compiler_leaves_no_process(vocabulary: GrammarVocabulary) -> None:
+    before = children()
+    trials = compiler()
+    trials(SIMPLE, vocabulary)
+    assert children() - before
+    trials.close()
+    assert children() - before == set()
+    trials(SIMPLE, vocabulary)  # a later grammar starts a process again
+    trials.close()
+
+
+def test_a_grammar_may_hold_any_character(vocabulary: GrammarVocabulary) -> None:
+    trials = compiler()
+    trials(Grammar(GrammarKind.CHOICE, '["\u007f", "é\U0001f30a", "\\u0000"]'), vocabulary)
+    with pytest.raises(InvalidGrammar):
+        trials(Grammar(GrammarKind.REGEX, "\ud800"), vocabulary)
+    trials.close()
