@@ -167,7 +167,7 @@ def _busy(message: str) -> ApiError:
     return ApiError(message, status=409, code="engine_busy")
 
 
-async def _read_json(request: web.Request) -> Any:
+async def _read_json(request: web.Request) -> object:
     served = request.app[SERVED_MODEL]
     with served.preparation.receive() as share:
         return parse_json(await read_body(request, share, served.settings))

@@ -24,7 +24,7 @@ class StrictModel(BaseModel):
         return value
 
 
-def bounded(name: str, most: int, fewest: int = 0) -> BeforeValidator:
+def bounded(name: str, most: int) -> BeforeValidator:
     """Checks a list's length before its items.
 
     `Field(fail_fast=True)` belongs beside it, so that one bad item ends the check.
@@ -34,9 +34,8 @@ def bounded(name: str, most: int, fewest: int = 0) -> BeforeValidator:
     """
 
     def check(value: Any) -> Any:
-        if isinstance(value, list) and not fewest <= len(value) <= most:
-            demand = f"it must have from {fewest} to {most}" if fewest else f"at most {most} are allowed"
-            raise ValueError(f"{name} has {len(value)} entries; {demand}")
+        if isinstance(value, list) and len(value) > most:
+            raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
         return value
 
     return BeforeValidator(check)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sampling.host.params import InvalidParameter
 from server.wire.errors import shorten
-from server.wire.strict_model import StrictModel, bounded
+from server.wire.strict_model import StrictModel
 
 MAX_CHOICE_TEXTS = 1000
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
@@ -79,10 +79,18 @@ class StructuredOutputs(StrictModel):
 
     json_: Annotated[Any, BeforeValidator(_as_schema), Field(alias="json")] = None  # pydantic has a `json` of its own
     regex: Annotated[str, Field(min_length=1)] | None = None
-    choice: (
-        Annotated[list[str], Field(fail_fast=True), bounded("structured_outputs.choice", MAX_CHOICE_TEXTS, 1)] | None
-    ) = None
+    choice: Annotated[list[str], Field(fail_fast=True)] | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None  # in Lark or in GBNF
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choice_within_limits(cls, value: Any) -> Any:
+        choice = value.get("choice") if isinstance(value, dict) else None
+        if isinstance(choice, list) and not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
+            raise ValueError(
+                f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _exactly_one(self) -> StructuredOutputs:

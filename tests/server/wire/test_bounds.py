@@ -47,7 +47,7 @@ def refusal(kind: type[ChatCompletionRequest | CompletionRequest], body: Any) ->
         (
             CompletionRequest,
             {"prompt": "a", "structured_outputs": {"choice": [1] * 1001}},
-            "structured_outputs.choice",
+            "structured_outputs",
             1000,
         ),
         (CompletionRequest, {"prompt": "a", "bad_words": [1] * 257}, "bad_words", 256),
