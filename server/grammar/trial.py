@@ -120,8 +120,8 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(its.fileno(),),
-                # The same modules as here, wherever it is started.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path) or "."},
+                # The same modules as here, wherever it is started; an empty path is the working folder.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
             )
         self._socket = Connection(ours.detach())
         try:

@@ -134,6 +134,16 @@ def test_a_process_that_had_much_memory_is_replaced(
     assert not first & children()
 
 
+def test_modules_of_the_working_folder_are_found(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "only_here.py").write_text("from server.grammar.trial_process import run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setattr(trial, "START", "from only_here import run; run()")
+    assert isinstance(compiler()(SIMPLE, vocabulary), CompiledGrammar)
+
+
 def test_nothing_is_left_when_it_goes(vocabulary: GrammarVocabulary) -> None:
     before, trials = children(), compiler()
     trials(SIMPLE, vocabulary)
