@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -27,7 +29,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 SAME_SIGNAL_S = 1.0  # a repetition within this time is ignored: a parent such as make may forward its own signal
-LAST_WORDS_S = 3.0  # the time for aborted or failed streams to write their last event
+LAST_WORDS_S = 2.0  # the time for aborted or failed streams to write their last event
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
@@ -36,6 +38,7 @@ Announce: TypeAlias = Callable[[str], None]
 def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
+    raise_file_limit()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _load_calmly))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
@@ -43,6 +46,14 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def raise_file_limit() -> None:
+    """Lets the process open as many files as the system allows it; many shells start with 1,024, few for sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit that they do not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:

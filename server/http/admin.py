@@ -18,10 +18,11 @@ from pydantic import BaseModel
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy
 from server.http.guard import ADMIN_PREFIX
-from server.http.json_body import json_response, read_json
 from server.http.served_model import SERVED_MODEL, ServedModel
 from server.startup.logs import log
+from server.transport.json_body import json_response, read_body
 from server.wire.errors import ApiError, shorten
+from server.wire.json_values import parse_json
 from server.wire.strict_model import StrictModel
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -159,8 +160,14 @@ async def _read(request: web.Request, kind: type[Body]) -> Body:
     Raises:
         ApiError, ValidationError: it is not what the route takes.
     """
-    return kind.model_validate(await read_json(request) if request.can_read_body else {})
+    return kind.model_validate(await _read_json(request) if request.can_read_body else {})
 
 
 def _busy(message: str) -> ApiError:
     return ApiError(message, status=409, code="engine_busy")
+
+
+async def _read_json(request: web.Request) -> object:
+    served = request.app[SERVED_MODEL]
+    with served.preparation.receive() as share:
+        return parse_json(await read_body(request, share, served.settings))

@@ -15,6 +15,7 @@ from server.http.served_model import SERVED_MODEL, ServedModel
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
 from server.startup.settings import ServerSettings
+from server.transport.connections import GuardedRunner
 
 
 def read_keys(settings: ServerSettings) -> KeyRing:
@@ -68,13 +69,7 @@ def build_metrics_app(served: ServedModel) -> web.Application:
 
 def make_runner(app: web.Application) -> web.AppRunner:
     """A runner in which a client that leaves cancels its handler, and with it the generation."""
-    return web.AppRunner(
-        app,
-        handler_cancellation=True,
-        handle_signals=False,
-        access_log=None,  # our own middleware logs
-        shutdown_timeout=5.0,  # by then the streams have ended; this is for what is left in socket buffers
-    )
+    return GuardedRunner(app, app[SERVED_MODEL].settings)
 
 
 def _make_app(served: ServedModel, guard: Guard) -> web.Application:

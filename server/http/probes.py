@@ -9,9 +9,9 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine.border.types import EngineState
-from server.http.json_body import json_response
 from server.http.served_model import SERVED_MODEL, Phase, ServedModel
 from server.startup.version import eagre_version
+from server.transport.json_body import json_response
 
 _STATE_WORDS = {
     EngineState.RUNNING: "requests are accepted",

@@ -20,6 +20,8 @@ from server.answering.metrics import Metrics
 from server.answering.prompts import prepare
 from server.answering.running_requests import RunningRequest, RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
+from server.doors.preparation import Preparation
+from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
@@ -47,6 +49,10 @@ class ServedModel:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.workers = Workers()
+        self.preparation = Preparation(
+            max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
+        )
         self.started_at = int(time.time())
         self.loading_stage = "starting"
         self._is_draining = False
@@ -86,6 +92,7 @@ class ServedModel:
         """Ends what runs beside the requests; the engine belongs to somebody else."""
         if self.idle_sleep is not None:
             await self.idle_sleep.stop()
+        self.workers.close()
         if self._grammars is not None:
             await asyncio.to_thread(self._grammars.close)
 
@@ -189,7 +196,7 @@ class ServedModel:
         self.check_model(request.model)
         if self._engine is None or self._text_model is None:
             raise self._refusal(Phase.LOADING)
-        prompts = await prepare(request, self._text_model, self._engine)
+        prompts = await prepare(request, self._text_model, self._engine, self.workers)
         grammar = await self._compile_grammar(request)
         self.check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
         generation = Generation.submit(

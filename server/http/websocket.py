@@ -11,14 +11,14 @@ from server.doors.keyring import WEBSOCKET_PROTOCOL
 from server.http.guard import TENANT
 from server.http.served_model import SERVED_MODEL
 from server.http.socket_calls import SocketCalls
-from server.http.write_watch import WriteWatch
 from server.routes.route import MessageRoute
-from server.wire.errors import ApiError
+from server.transport.write_watch import WriteWatch
+from server.wire.errors import RETRY_AFTER_S, ApiError
 
 # aiohttp can only close on a frame above its limit; up to here it is answered with an error instead.
 HARD_LIMIT_FACTOR = 4
 WRITER_LIMIT = 16 << 10  # bytes written before the socket's backlog is looked at
-CLOSE_TIMEOUT_S = 3.0  # for the client's half of the closing handshake
+CLOSE_TIMEOUT_S = 2.0  # for the client's half of the closing handshake
 
 OPEN_SOCKETS = web.AppKey("open_sockets", set[web.WebSocketResponse])
 
@@ -42,6 +42,14 @@ def make_handler(route: MessageRoute) -> Handler:
                 status=426,
                 code="upgrade_required",
                 headers={"Upgrade": "websocket", "Connection": "Upgrade"},
+            )
+        if len(request.app[OPEN_SOCKETS]) >= settings.max_websockets:
+            raise ApiError(
+                f"{settings.max_websockets} WebSockets are open, the limit of this server; try again later",
+                status=429,
+                error_type="rate_limit_error",
+                code="too_many_websockets",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
             )
         await socket.prepare(request)
         request.app[OPEN_SOCKETS].add(socket)

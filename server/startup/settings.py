@@ -74,6 +74,26 @@ class ServerSettings:
     max_body_bytes: int = setting(
         4 << 20, "largest request body and WebSocket frame", limit=at_least(1024), metavar="BYTES"
     )
+    body_timeout: float = setting(
+        30.0, "time in which a request's body must have arrived", limit=_SECONDS, metavar="SECONDS"
+    )
+    max_preparing_bytes: int = setting(
+        64 << 20,
+        "most bytes of request bodies that are read, checked and tokenised at the same time",
+        limit=at_least(1024),
+        metavar="BYTES",
+    )
+    max_preparing_requests: int = setting(
+        1024, "most requests that are checked and tokenised at the same time", limit=at_least(1)
+    )
+    max_connections: int = setting(4096, "most open connections", limit=at_least(1))
+    max_websockets: int = setting(256, "most open WebSockets", limit=at_least(1))
+    keep_alive_timeout: float = setting(
+        60.0,
+        "time in which a connection must have sent a request's header, after it was opened and after each answer",
+        limit=_SECONDS,
+        metavar="SECONDS",
+    )
     max_grammar_bytes: int = setting(
         DEFAULT_MAX_BYTES,
         "largest JSON schema, regex or grammar",
@@ -84,7 +104,7 @@ class ServerSettings:
         DEFAULT_TIMEOUT, "time such a grammar may take to compile", limit=_SECONDS, metavar="SECONDS"
     )
     shutdown_timeout: float = setting(
-        30.0, "time running streams have to end after SIGTERM", limit=from_to(0, MAX_SECONDS), metavar="SECONDS"
+        20.0, "time running streams have to end after SIGTERM", limit=from_to(0, MAX_SECONDS), metavar="SECONDS"
     )
     ping_interval: float = setting(15.0, "longest silence on an open stream", limit=_SECONDS, metavar="SECONDS")
     write_timeout: float = setting(
