@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from engine.border.errors import ModelError
-from engine.border.types import EngineBusy, EngineError
+from engine.border.types import EngineBusy, EngineError, EngineState
 from engine.engine import Engine
 from engine.loop import Call, EngineLoop
 from engine.models.open_model import open_model
@@ -23,14 +22,6 @@ from engine.weights.layout import Params, Precision
 T = TypeVar("T")
 
 _DRAIN_POLL_SECONDS = 0.01
-
-
-class EngineState(StrEnum):
-    """Whether the engine computes, and whether it holds the memory for it."""
-
-    RUNNING = "running"
-    PAUSED = "paused"  # requests queue up; all memory is kept
-    ASLEEP = "asleep"  # requests queue up; the memory of the pages is freed
 
 
 class Lifecycle:

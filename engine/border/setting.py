@@ -57,6 +57,7 @@ class Setting:
     summary: str  # one line for `--help`
     metavar: str  # stands for the value in the help
     limit: Limit | None
+    is_secret: bool = False  # its value appears in no help, error or log
 
     @property
     def is_switch(self) -> bool:
@@ -88,7 +89,13 @@ class Setting:
 
 
 def setting(
-    default: Any, summary: str, *, limit: Limit | None = None, metavar: str | None = None, key: str | None = None
+    default: Any,
+    summary: str,
+    *,
+    limit: Limit | None = None,
+    metavar: str | None = None,
+    key: str | None = None,
+    is_secret: bool = False,
 ) -> Any:
     """A dataclass field that is a setting.
 
@@ -97,10 +104,10 @@ def setting(
         metavar: what stands for the value in the help; None: the last word of the name.
         key: the name of flag and variable, with underscores; None: the field's own. A switch whose
             default is True needs one, because its flag turns the field off.
+        is_secret: whether the value must not be shown, in an error for example.
     """
-    return field(
-        default=default, metadata={_METADATA: {"summary": summary, "limit": limit, "metavar": metavar, "key": key}}
-    )
+    said = {"summary": summary, "limit": limit, "metavar": metavar, "key": key, "is_secret": is_secret}
+    return field(default=default, repr=not is_secret, metadata={_METADATA: said})
 
 
 def settings_of(configuration: type[Any]) -> dict[str, Setting]:
@@ -118,6 +125,7 @@ def settings_of(configuration: type[Any]) -> dict[str, Setting]:
                 summary=said["summary"],
                 metavar=said["metavar"] or item.name.split("_")[-1].upper(),
                 limit=said["limit"],
+                is_secret=said["is_secret"],
             )
     return found
 
@@ -132,7 +140,8 @@ def check(configuration: Any) -> None:
         value = getattr(configuration, name)
         problem = declared.problem(value)
         if problem is not None:
-            raise ValueError(f"{name} is {value!r}; {problem}")
+            shown = "not what it should be" if declared.is_secret else repr(value)
+            raise ValueError(f"{name} is {shown}; {problem}")
 
 
 def _kind(hint: Any) -> type:

@@ -59,6 +59,14 @@ class DeadEnd(EngineError):
     """One request cannot go on because of its own parameters; the engine goes on."""
 
 
+class EngineState(StrEnum):
+    """Whether the engine computes, and whether it holds the memory for it."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # requests queue up; all memory is kept
+    ASLEEP = "asleep"  # requests queue up; the memory of the pages is freed
+
+
 class EngineBusy(RuntimeError):
     """A change of state was refused, because requests are running or the engine is in the wrong state."""
 

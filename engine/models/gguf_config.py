@@ -22,13 +22,15 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")
     head_dim = fields.integer("attention.key_length") or hidden_size // num_heads
-    if head_dim % 2:
-        raise ModelError(f"the head dimension is {head_dim}; rotary embedding needs an even one")
+    if head_dim % 2 or head_dim == 0:
+        raise ModelError(f"the head dimension is {head_dim}; rotary embedding needs an even one above 0")
     embedding = file.tensor(EMBEDDING)
     if embedding is None:
         raise ModelError(f"the file has no tensor {EMBEDDING!r}")
     if len(embedding.shape) != 2:
         raise ModelError(f"{EMBEDDING} is no matrix")
+    if embedding.shape[0] == 0:
+        raise ModelError(f"{EMBEDDING} has no rows")
     num_layers = fields.required_integer("block_count", least=1)
     if num_layers > len(file.names):
         raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")

@@ -18,14 +18,16 @@ class WaitingQueue:
 
     Shares are those of a virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", 2024): each
     tenant's counter grows by the tokens that the engine has computed for it, and the tenant with the least counter is
-    next. A tenant that comes back after a pause starts at the least counter of those that are active, so that nobody
-    saves up a claim. With a single tenant this is the order of priority and arrival.
+    next. A tenant that comes back after a pause starts at the least counter of those that are active, or at that of the
+    tenant that was active last, so that nobody saves up a claim. With a single tenant this is the order of priority
+    and arrival.
     """
 
     def __init__(self) -> None:
         self._by_tenant: dict[str, list[Request]] = {}  # each list sorted by Request.order, none empty
         self._served: dict[str, int] = {}  # the counters, in prompt tokens
         self._num_requests = 0
+        self._charged_last: str | None = None
 
     def __len__(self) -> int:
         return self._num_requests
@@ -62,6 +64,7 @@ class WaitingQueue:
 
     def charge(self, tenant: str, *, num_prompt_tokens: int = 0, num_output_tokens: int = 0) -> None:
         """Counts what the engine computes for a tenant."""
+        self._charged_last = tenant
         self._served[tenant] = self._served.get(tenant, 0) + num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
 
     def candidates(self, running: Collection[Request]) -> Iterator[Request]:
@@ -99,8 +102,9 @@ class WaitingQueue:
 
     def _welcome(self, tenant: str, running: Collection[Request]) -> None:
         active = {*self._by_tenant, *(request.tenant for request in running)} - {tenant}
-        if active:
-            floor = min(self._served.get(name, 0) for name in active)
+        compared = active or ({self._charged_last} if self._charged_last is not None else set())
+        if compared:
+            floor = min(self._served.get(name, 0) for name in compared)
             self._served[tenant] = max(self._served.get(tenant, 0), floor)
         if len(self._served) > _FEW + 2 * len(active):  # tenants that are gone
-            self._served = {name: self._served[name] for name in {*active, tenant} if name in self._served}
+            self._served = {name: self._served[name] for name in {*compared, tenant} if name in self._served}

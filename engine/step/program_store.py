@@ -13,8 +13,10 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,10 @@ MAX_BYTES = 512 << 20  # of one store; a configuration of the default model take
 _ENTRY_SUFFIX = "-cache"  # JAX's name of an entry is its key and this
 _DIGEST_LENGTH = 16  # hexadecimal digits
 _PRIVATE_PREFIX = ".private-"
+_CONFIGURATION = re.compile(r"[0-9a-f]{32}")  # the name of a configuration's folder
+
+# JAX's settings are those of the whole process, so that one thread at a time may change them and change them back.
+_settings_lock = threading.RLock()
 
 
 class ProgramStore:
@@ -42,13 +48,14 @@ class ProgramStore:
     def opened(self, fingerprint: str) -> Iterator[None]:
         """JAX finds the programs of a configuration while the context lasts, and keeps those it compiles in it.
 
-        The setting is one of the whole process: two contexts must not overlap.
+        JAX's setting is one of the whole process. So a second thread waits until the first has left its context.
 
         Args:
             fingerprint: names everything that programs depend on beside what JAX itself puts into their keys.
         """
         entries = self._folder / hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_settings_lock)
             try:
                 entries.mkdir(parents=True, exist_ok=True)
                 self._remove_abandoned()
@@ -71,10 +78,13 @@ class ProgramStore:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _evict(self, spared: Path) -> None:
-        """Removes the configurations used longest ago until the store is within its limit."""
+        """Removes the configurations used longest ago until the store is within its limit.
+
+        The folder may be one in which somebody keeps other things too; only what the store has made is touched.
+        """
         with contextlib.suppress(OSError):
             os.utime(spared)
-            folders = [path for path in self._folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+            folders = [path for path in self._folder.iterdir() if _CONFIGURATION.fullmatch(path.name)]
             folders.sort(key=lambda path: path.stat().st_mtime)
             sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in folders}
             total = sum(sizes.values())

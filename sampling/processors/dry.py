@@ -8,6 +8,8 @@ if L is at least the allowed length. Matches do not reach across breakers, nor f
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,7 @@ from sampling.processors.feature import (
     unpack,
 )
 
+SHORT_TURNS = 32  # tokens of a repetition that are compared one by one, for all places at once
 MAX_DRY_PENALTY = 1e30  # finite: where everything else is banned, such a token still is better than none
 
 
@@ -51,7 +54,9 @@ class Dry(Feature[jax.Array, np.ndarray]):
 def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
     """How long the repetition would be that each token continues, int32[num_rows, vocab_size].
 
-    All earlier places are compared with the end at once, one token further back in each turn.
+    All earlier places are compared with the end at once, one token further back in each turn. Where a repetition is
+    still alive after SHORT_TURNS of them, the lengths come from an algorithm whose work does not grow with the
+    repetition.
 
     Args:
         tokens: int32[num_rows, max_model_len].
@@ -71,10 +76,59 @@ def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows
 
     alive = uses[:, None] & (place >= first) & (place < end - 1)
     start = (jnp.int32(0), alive, jnp.zeros(tokens.shape, jnp.int32))
-    _, _, lengths = lax.while_loop(lambda carry: jnp.any(carry[1]), compare, start)
+    _, alive, lengths = lax.while_loop(lambda carry: jnp.any(carry[1]) & (carry[0] < SHORT_TURNS), compare, start)
+
+    def all_lengths() -> jax.Array:
+        back = end - 1 - place  # how far before the last token each place is; the same turns it around
+        backwards = jnp.take_along_axis(tokens, jnp.maximum(back, 0), axis=1)
+        is_end = (place >= end - first) | jnp.take_along_axis(is_breaker, backwards, axis=1)
+        most = jnp.argmax(jnp.pad(is_end, ((0, 0), (0, 1)), constant_values=True), axis=1)[:, None]
+        of_prefix = _prefix_lengths(backwards, jnp.where(jnp.any(alive, axis=1), (end - first)[:, 0], 0))
+        of_place = jnp.minimum(jnp.take_along_axis(of_prefix, jnp.clip(back, 0, num_places - 1), axis=1), most)
+        in_reach = uses[:, None] & (place >= first) & (place < end - 1)
+        return jnp.where(jnp.any(alive, axis=1, keepdims=True) & in_reach, of_place, lengths)
+
+    lengths = lax.cond(jnp.any(alive), all_lengths, lambda: lengths)
     following = jnp.roll(tokens, -1, axis=1)
     following = jnp.where(lengths > 0, following, is_breaker.shape[-1])
     return jnp.zeros(is_breaker.shape, jnp.int32).at[row, following].max(lengths, mode="drop")
+
+
+def _prefix_lengths(tokens: jax.Array, num_tokens: jax.Array) -> jax.Array:
+    """How many tokens from each place on are those of the row's beginning, int32[num_rows, num_places].
+
+    This is the Z algorithm (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, section 1.4) for all rows
+    side by side. In each turn a row either lengthens the match at its place or goes on to the next place, so that
+    there are at most two turns for a token. Place 0 stays 0.
+
+    Args:
+        tokens: int32[num_rows, num_places].
+        num_tokens: int32[num_rows], how many of them count.
+    """
+    row, last = jnp.arange(tokens.shape[0]), tokens.shape[1] - 1
+
+    class Turn(NamedTuple):
+        place: jax.Array
+        length: jax.Array  # of the match at `place`, as far as it is known
+        left: jax.Array  # where the match begins that reaches furthest
+        right: jax.Array  # where it ends
+        found: jax.Array
+
+    def turn(at: Turn) -> Turn:
+        here = at.place + at.length
+        grows = (here < num_tokens) & (
+            tokens[row, jnp.minimum(here, last)] == tokens[row, jnp.minimum(at.length, last)]
+        )
+        found = at.found.at[row, jnp.where(grows, last + 1, at.place)].set(at.length, mode="drop")
+        is_further = ~grows & (here > at.right)
+        left, right = jnp.where(is_further, at.place, at.left), jnp.where(is_further, here, at.right)
+        place = at.place + ~grows
+        known = jnp.minimum(jnp.maximum(right - place, 0), found[row, jnp.clip(place - left, 0, last)])
+        return Turn(place, jnp.where(grows, at.length + 1, known), left, right, found)
+
+    zero = jnp.zeros(row.shape, jnp.int32)
+    start = Turn(zero + 1, zero, zero, zero, jnp.zeros(tokens.shape, jnp.int32))
+    return lax.while_loop(lambda at: jnp.any(at.place < num_tokens), turn, start).found
 
 
 DRY = Dry()

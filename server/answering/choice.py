@@ -104,8 +104,9 @@ class Choice:
         stream = engine.submit(
             prompt_token_ids,
             params,
-            priority=request.priority,
+            priority=request.priority or 0,
             cache_salt=request.cache_salt,
+            tenant=request.tenant,
             timeout=request.timeout,
             matcher=matcher,
             is_checked=True,

@@ -33,8 +33,9 @@ class GenerationRequest:
     stops: Sequence[str] = ()  # stop strings
     include_stop: bool = False  # whether the stop string itself is part of the text
     grammar: GrammarWish | None = None  # what every answer must match
-    priority: int = 0
+    priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None
+    tenant: str = ""  # whose request it is; tenants have fair shares of the engine
     timeout: float | None = None  # seconds
 
     def limit_tokens(self, room: int) -> int:

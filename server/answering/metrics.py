@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -59,7 +60,16 @@ class Metrics(Collector):
         yield finished
         yield CounterMetricFamily("eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens)
         yield CounterMetricFamily("eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens)
+        yield GaugeMetricFamily("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks())
         yield from _engine_families(self._engine_stats())
+
+
+def _count_tasks() -> int:
+    """0 outside an asyncio loop."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
 
 
 def _engine_families(stats: EngineStats) -> Iterator[Metric]:

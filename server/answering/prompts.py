@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.answering.bad_words import bad_word_ids
 from server.answering.generation_request import GenerationRequest
+from server.doors.workers import Workers
 from server.text.text_model import TextModel
 from server.wire.sampling_fields import DEFAULT_BREAKERS
 
@@ -31,10 +31,12 @@ class PreparedPrompt:
     num_wanted: int  # how many of these answers are wanted; the best, where that is not all of them
 
 
-async def prepare(request: GenerationRequest, text_model: TextModel, engine: EngineClient) -> list[PreparedPrompt]:
+async def prepare(
+    request: GenerationRequest, text_model: TextModel, engine: EngineClient, workers: Workers
+) -> list[PreparedPrompt]:
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
     if _takes_long(request):
-        return await asyncio.to_thread(prepare_here, request, text_model, engine)
+        return await workers.run(prepare_here, request, text_model, engine)
     return prepare_here(request, text_model, engine)
 
 

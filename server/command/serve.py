@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from aiohttp import web
-
 from engine.border.config import BODY_NAMES, ModelInfo
 from engine.border.types import EngineStalled, Progress
 from server.command.collector import calm_collector
-from server.http.app import make_runner
+from server.command.listeners import CannotListen, Listeners
+from server.doors.certificate import CertificateError
+from server.doors.keyring import KeyFileError
 from server.http.served_model import ServedModel
 from server.startup.loaded_model import LoadedModel, load_model, run_in_daemon_thread
 from server.startup.logs import log, set_up_logs
@@ -27,7 +29,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 SAME_SIGNAL_S = 1.0  # a repetition within this time is ignored: a parent such as make may forward its own signal
-LAST_WORDS_S = 3.0  # the time for aborted or failed streams to write their last event
+LAST_WORDS_S = 2.0  # the time for aborted or failed streams to write their last event
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
@@ -36,6 +38,7 @@ Announce: TypeAlias = Callable[[str], None]
 def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
+    raise_file_limit()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _load_calmly))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
@@ -43,6 +46,14 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def raise_file_limit() -> None:
+    """Lets the process open as many files as the system allows it; many shells start with 1,024, few for sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit that they do not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:
@@ -57,17 +68,19 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     The socket listens before the model is loaded, so that readiness can report the progress.
     """
     served = ServedModel(settings)
-    runner = make_runner(served)
-    await runner.setup()
-    site = web.TCPSite(runner, settings.host, settings.port)
+    try:
+        listeners = Listeners(served)
+    except (KeyFileError, CertificateError) as error:
+        announce(f"eagre: {error}")
+        return EXIT_USAGE
     stopped = _watch_signals()
+    _reload_on_hangup(listeners)
     loaded: LoadedModel | None = None
     try:
         try:
-            await site.start()
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-            reason = getattr(error, "strerror", None) or error
-            announce(f"eagre: cannot listen on {settings.host}:{settings.port}: {reason}")
+            await listeners.open()
+        except CannotListen as error:
+            announce(f"eagre: {error}")
             return EXIT_USAGE
         loading = run_in_daemon_thread(lambda: load(settings, _tell(served, progress)))
         await _first_of(loading, stopped)
@@ -82,12 +95,20 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         loaded.engine.start(asyncio.get_running_loop())
         _log_backends(loaded.engine.model_info, settings)
         served.open(loaded.engine, loaded.text_model, loaded.vocabulary)
-        announce(f"Eagre serves {served.model_name}; open {_address(settings.host, runner)}/ in a browser")
+        announce(_welcome(served.model_name, listeners))
         return await _serve_until_stopped(served, loaded, stopped)
     finally:
-        await runner.cleanup()
+        await listeners.close()
         if loaded is not None:
             loaded.engine.shutdown()
+
+
+def _welcome(model: str, listeners: Listeners) -> str:
+    """The line that says where the server is."""
+    address = listeners.address
+    where = f"at {address}" if address.startswith("unix:") else f"; open {address}/ in a browser"
+    metrics = "" if listeners.metrics_port is None else f"; metrics have port {listeners.metrics_port}"
+    return f"Eagre serves {model}{'' if where.startswith(';') else ' '}{where}{metrics}"
 
 
 def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
@@ -153,6 +174,19 @@ def _watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
+def _reload_on_hangup(listeners: Listeners) -> None:
+    """SIGHUP, which would end the process, reads keys and certificate again."""
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected before it ends
+
+    def on_hangup() -> None:
+        task = loop.create_task(listeners.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+
+
 def _tell(served: ServedModel, progress: Progress) -> Progress:
     """A `progress` that also updates the stage which readiness reports."""
 
@@ -161,11 +195,3 @@ def _tell(served: ServedModel, progress: Progress) -> Progress:
         progress(stage, done, total)
 
     return tell
-
-
-def _address(host: str, runner: web.AppRunner) -> str:
-    """The URL of the server for a browser on this machine."""
-    port = runner.addresses[0][1]
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -64,9 +64,9 @@ def check_origin(
         return
     site = headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITES:
-        raise _foreign(origin or site)
+        raise foreign_origin(origin or site)
     if origin is not None and not _is_own(origin, host):
-        raise _foreign(origin)
+        raise foreign_origin(origin)
 
 
 def is_allowed(origin: str, allowed: Collection[str]) -> bool:
@@ -74,7 +74,8 @@ def is_allowed(origin: str, allowed: Collection[str]) -> bool:
     return ANY_ORIGIN in allowed or origin in allowed
 
 
-def _foreign(origin: str) -> ApiError:
+def foreign_origin(origin: str) -> ApiError:
+    """The refusal of a page of another site."""
     return ApiError(
         f"a page from {shorten(origin)} may not use this server; --allowed-origins names those that may",
         status=403,

@@ -50,8 +50,9 @@ class Tenant:
             return asked
         return f"{self.salt}/{asked or ''}"
 
-    def check_priority(self, priority: int | None) -> None:
-        """
+    def check_priority(self, priority: int | None) -> int:
+        """The priority of a request: the one that it asks for, or where it asks for none, 0 or the least allowed.
+
         Raises:
             ApiError: the request asks to run earlier than this tenant's may.
         """
@@ -61,6 +62,7 @@ class Tenant:
                 param="priority",
                 code="invalid_value",
             )
+        return max(0, self.least_priority or 0) if priority is None else priority
 
 
 ANYBODY = Tenant("anybody", least_priority=None)  # where no key is set
@@ -105,6 +107,11 @@ class KeyRing:
                 raise KeyFileError(f"{self._file} has no key; a file without keys would open the server to everybody")
             entries += read
         self._tenants = {_digest(key): tenant for key, tenant in entries}
+
+    @property
+    def num_keys(self) -> int:
+        """How many keys clients have, those of administrators aside."""
+        return len(self._tenants)
 
     def identify(self, key: str | None) -> Tenant:
         """Whose key this is.

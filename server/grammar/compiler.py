@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -13,7 +15,7 @@ from typing import TypeAlias
 from sampling.host.params import InvalidParameter
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
-from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, InvalidGrammar
+from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, GrammarTooHard, InvalidGrammar
 from server.grammar.trial import TrialCompiler
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
@@ -21,6 +23,7 @@ from server.wire.structured_outputs import Grammar
 MAX_KEPT = 128
 MAX_KEPT_BYTES = 1 << 20  # of sources; compiled grammars take far more
 NUM_THREADS = 2
+SECONDS_TOO_HARD = 60.0  # a grammar that took too long is refused at once for so long, and then tried again
 
 Compile: TypeAlias = Callable[[Grammar, GrammarVocabulary], CompiledGrammar]
 Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a refusal is kept too, because it may take as much work
@@ -68,6 +71,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
         self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
+        self._expiries: dict[Grammar, float] = {}  # of those refused for a while, on the monotonic clock
         self._num_kept_bytes = 0
 
     def close(self) -> None:
@@ -113,6 +117,8 @@ class GrammarCompiler:
                 param, f"{param}: {grammar.kind} has {num_bytes} bytes; the limit of this server is {self._max_bytes}"
             )
         with self._lock:
+            if self._expiries.get(grammar, math.inf) <= time.monotonic():
+                self._forget(grammar)
             if grammar in self._kept:
                 self._kept.move_to_end(grammar)
             return self._kept.get(grammar)
@@ -138,7 +144,7 @@ class GrammarCompiler:
         try:
             outcome = self._compile_grammar(grammar, self._get_vocabulary())
         except InvalidGrammar as refusal:
-            outcome = InvalidGrammar(str(refusal))  # a new one, because the traceback of `refusal` keeps objects alive
+            outcome = type(refusal)(str(refusal))  # a new one, because the traceback of `refusal` keeps objects alive
         finally:
             with self._lock:
                 self._jobs.pop(grammar, None)
@@ -156,9 +162,15 @@ class GrammarCompiler:
         if grammar not in self._kept:  # a second job may follow a look-up just before the first
             self._num_kept_bytes += _num_bytes(grammar)
         self._kept[grammar] = outcome
+        if isinstance(outcome, GrammarTooHard):
+            self._expiries[grammar] = time.monotonic() + SECONDS_TOO_HARD
         while len(self._kept) > MAX_KEPT or self._num_kept_bytes > MAX_KEPT_BYTES:
-            oldest, _ = self._kept.popitem(last=False)
-            self._num_kept_bytes -= _num_bytes(oldest)
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, grammar: Grammar) -> None:
+        del self._kept[grammar]
+        self._expiries.pop(grammar, None)
+        self._num_kept_bytes -= _num_bytes(grammar)
 
     def _outcome_of(self, job: _Job, grammar: Grammar, param: str) -> Outcome:
         if not job.future.done() or job.future.cancelled():

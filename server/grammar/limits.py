@@ -49,6 +49,10 @@ class InvalidGrammar(ValueError):
     """A grammar cannot be used; the message is the reason, as the end of a sentence."""
 
 
+class GrammarTooHard(InvalidGrammar):
+    """A grammar took too much time or memory at this moment; on a machine that is less busy it may pass."""
+
+
 def check_schema(schema: Any) -> None:
     """Checks a JSON schema.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -11,13 +12,15 @@ import threading
 import weakref
 from multiprocessing.connection import Connection
 
+from engine.border.types import QueueFull
 from server.grammar.compiled_grammar import CompiledGrammar
-from server.grammar.limits import InvalidGrammar
+from server.grammar.limits import GrammarTooHard, InvalidGrammar
 from server.grammar.trial_process import TrialVocabulary, Verdict, encode_vocabulary
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
 START = "from server.grammar.trial_process import run; run()"
+_CANNOT_START = "no process can be started that tries the grammar; try again later"
 START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes less than one
 
 
@@ -42,6 +45,7 @@ class TrialCompiler:
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
         self._idle: list[_Process] = []
+        self._num_closes = 0
         # Runs when this object goes, and at the interpreter's end.
         self._finalizer = weakref.finalize(self, _kill_all, self._idle)
 
@@ -54,15 +58,18 @@ class TrialCompiler:
         return CompiledGrammar.compile(grammar, vocabulary)
 
     def close(self) -> None:
-        """Ends the processes that wait for a grammar."""
+        """Ends the processes: those that wait for a grammar now, the others when they are given back."""
         with self._lock:
+            self._num_closes += 1
             _kill_all(self._idle)
 
     def start(self) -> None:
         """Has a process ready for the first grammar. Takes as long as its start, most of a second."""
-        self._give_back(self._take())
+        num_closes = self._num_closes
+        self._give_back(self._take(), num_closes)
 
     def _try(self, grammar: Grammar) -> None:
+        num_closes = self._num_closes
         process = self._take()
         try:
             verdict = process.ask(grammar, self._seconds)
@@ -72,7 +79,7 @@ class TrialCompiler:
         if verdict.is_last:
             self._replace(process)
         else:
-            self._give_back(process)
+            self._give_back(process, num_closes)
         if verdict.refusal is not None:
             raise InvalidGrammar(verdict.refusal)
 
@@ -96,14 +103,23 @@ class TrialCompiler:
         process.kill()
         start_in_background(self)
 
-    def _give_back(self, process: _Process) -> None:
+    def _give_back(self, process: _Process, num_closes: int) -> None:
+        """Keeps a process for the next grammar, unless the compiler has been closed since it was taken."""
         with self._lock:
-            self._idle.append(process)
+            if num_closes == self._num_closes:
+                self._idle.append(process)
+                return
+        process.kill()
 
 
 def start_in_background(compiler: TrialCompiler) -> None:
     """`start`, in a thread of its own. The process need not wait for it."""
-    threading.Thread(target=compiler.start, name="start of trials", daemon=True).start()
+
+    def start() -> None:
+        with contextlib.suppress(QueueFull):  # the next grammar tries to start one again, and tells of it
+            compiler.start()
+
+    threading.Thread(target=start, name="start of trials", daemon=True).start()
 
 
 class _Process:
@@ -111,18 +127,17 @@ class _Process:
 
     def __init__(self, told: TrialVocabulary) -> None:
         """Raises:
-        RuntimeError: it does not start.
+        QueueFull: it does not start now, because the machine lacks memory, processes or descriptors.
         """
-        ours, its = socket.socketpair()
-        with its:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", START, str(its.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(its.fileno(),),
-                # The same modules as here, wherever it is started.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path) or "."},
-            )
+        try:
+            ours, its = socket.socketpair()
+        except OSError as error:
+            raise QueueFull(f"{_CANNOT_START}: {error.strerror}") from error
+        try:
+            self._start(its)
+        except OSError as error:
+            ours.close()
+            raise QueueFull(f"{_CANNOT_START}: {error.strerror}") from error
         self._socket = Connection(ours.detach())
         try:
             self._socket.send_bytes(encode_vocabulary(told))
@@ -131,7 +146,18 @@ class _Process:
             self._socket.recv_bytes()
         except (EOFError, OSError) as error:
             self.kill()
-            raise RuntimeError("the process that tries grammars does not start") from error
+            raise QueueFull(_CANNOT_START) from error
+
+    def _start(self, its: socket.socket) -> None:
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", START, str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(its.fileno(),),
+                # The same modules as here, wherever it is started; an empty path is the working folder.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            )
 
     @property
     def is_alive(self) -> bool:
@@ -140,15 +166,15 @@ class _Process:
     def ask(self, grammar: Grammar, seconds: float) -> Verdict:
         """
         Raises:
-            InvalidGrammar: it takes longer, or ends the process.
+            GrammarTooHard: it takes longer, or ends the process.
         """
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())
             if not self._socket.poll(seconds):
-                raise InvalidGrammar(f"it takes longer to compile than {seconds:g} s, the limit")
+                raise GrammarTooHard(f"it takes longer to compile than {seconds:g} s, the limit")
             verdict = Verdict(*json.loads(self._socket.recv_bytes()))
         except (EOFError, ConnectionError) as error:
-            raise InvalidGrammar("it takes too much memory to compile") from error
+            raise GrammarTooHard("it takes too much memory to compile") from error
         return verdict
 
     def kill(self) -> None:

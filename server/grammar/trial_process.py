@@ -22,6 +22,7 @@ from server.grammar.vocabulary import GrammarVocabulary
 from server.wire.structured_outputs import Grammar, GrammarKind
 
 MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the process
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage
 RETIREMENT_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
 
 
@@ -59,7 +60,7 @@ def run() -> None:
 
 def _run(socket: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is for the server, whose end closes the socket
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     told = _decode_vocabulary(socket.recv_bytes())
@@ -72,10 +73,18 @@ def _run(socket: Connection) -> None:
         signal.setitimer(signal.ITIMER_REAL, told.seconds + 1.0)
         refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_REAL, 0)
-        is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIREMENT_BYTES
+        is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT > RETIREMENT_BYTES
         socket.send_bytes(json.dumps(Verdict(refusal, is_last)).encode())
         if is_last:
             return
+
+
+def _limit_memory() -> None:
+    """Limits the address space to MAX_BYTES, or to the system's own limit where that is lower."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MAX_BYTES if most == resource.RLIM_INFINITY else min(MAX_BYTES, most)
+    with suppress(ValueError, OSError):  # macOS refuses this limit
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _refusal_of(grammar: Grammar, vocabulary: GrammarVocabulary) -> str | None:

@@ -1,56 +1,102 @@
-"""The aiohttp application: every route, and what stands around them."""
+"""The aiohttp applications: every route, and what stands around them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aiohttp import web
 
-from server.http import generating, metrics_page, models, playground, probes, websocket
+from server.doors.keyring import KeyRing
+from server.http import admin, generating, models, playground, probes, websocket
 from server.http.access_log import add_request_id, log_access
 from server.http.error_answers import ERROR_SHAPES, answer_errors
+from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.served_model import SERVED_MODEL, ServedModel
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
+from server.startup.settings import ServerSettings
+from server.transport.connections import GuardedRunner
 
 
-def build_app(served: ServedModel) -> web.Application:
+def read_keys(settings: ServerSettings) -> KeyRing:
+    """
+    Raises:
+        KeyFileError: a key is unfit, or the file of keys cannot be read.
+    """
+    file = None if settings.api_key_file is None else Path(settings.api_key_file)
+    return KeyRing(settings.api_keys, file, settings.admin_keys)
+
+
+def build_app(served: ServedModel, keys: KeyRing) -> web.Application:
     """The routes of `served`, which may still be loading: each request looks at its state."""
-    app = web.Application(
-        middlewares=[log_access, answer_errors],
-        client_max_size=served.settings.max_body_bytes,
-    )
-    app[SERVED_MODEL] = served
+    settings = served.settings
+    hosts = None if settings.uds is not None else _hosts(settings)
+    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
     app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES}
+    app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[websocket.OPEN_SOCKETS] = set()
-    app.on_response_prepare.append(add_request_id)
+    app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
-    app.on_cleanup.append(_close_model)
+    app.on_cleanup.append(_close)
     for route in ROUTES:
         match route:
             case BodyRoute():
                 app.router.add_post(route.path, generating.make_handler(route))
             case MessageRoute():
                 app.router.add_get(route.path, websocket.make_handler(route))
+    app.router.add_post("/v1/requests/{id}/cancel", generating.cancel)
+    app.router.add_delete("/v1/requests/{id}", generating.cancel)
     app.router.add_get("/v1/models", models.list_models)
     app.router.add_get("/v1/models/{id:.+}", models.show_model)
-    app.router.add_get("/liveness", probes.liveness)
-    app.router.add_get("/readiness", probes.readiness)
-    app.router.add_get("/health", probes.health)
+    _add_probes(app)
     app.router.add_get("/version", probes.version)
-    app.router.add_get("/metrics", metrics_page.show_metrics)
+    if settings.metrics_port is None:
+        _add_figures(app)
+    admin.add_routes(app)
     playground.add_routes(app)
     return app
 
 
-async def _close_model(app: web.Application) -> None:
-    await app[SERVED_MODEL].close()
+def build_metrics_app(served: ServedModel) -> web.Application:
+    """What machines ask of `served`, for a port that only they can reach: no key is wanted there."""
+    app = _make_app(served, Guard(None, _hosts(served.settings), ()))
+    app[ERROR_SHAPES] = {}
+    app[SOCKET_ROUTES] = frozenset()
+    _add_probes(app)
+    _add_figures(app)
+    return app
 
 
-def make_runner(served: ServedModel) -> web.AppRunner:
+def make_runner(app: web.Application) -> web.AppRunner:
     """A runner in which a client that leaves cancels its handler, and with it the generation."""
-    return web.AppRunner(
-        build_app(served),
-        handler_cancellation=True,
-        handle_signals=False,
-        access_log=None,  # our own middleware logs
-        shutdown_timeout=5.0,  # by then the streams have ended; this is for what is left in socket buffers
+    return GuardedRunner(app, app[SERVED_MODEL].settings)
+
+
+def _make_app(served: ServedModel, guard: Guard) -> web.Application:
+    app = web.Application(
+        middlewares=[log_access, answer_errors, guard_requests],
+        client_max_size=served.settings.max_body_bytes,
     )
+    app[SERVED_MODEL] = served
+    app[GUARD] = guard
+    app.on_response_prepare.append(add_request_id)
+    return app
+
+
+def _add_probes(app: web.Application) -> None:
+    app.router.add_get("/liveness", probes.liveness)
+    app.router.add_get("/readiness", probes.readiness)
+
+
+def _add_figures(app: web.Application) -> None:
+    app.router.add_get("/health", probes.health)
+    app.router.add_get("/metrics", probes.show_metrics)
+
+
+def _hosts(settings: ServerSettings) -> frozenset[str]:
+    """The names that the server answers to, in lower case: those that were allowed, and the one that it listens on."""
+    return frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
+
+
+async def _close(app: web.Application) -> None:
+    await app[SERVED_MODEL].close()

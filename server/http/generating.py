@@ -1,41 +1,72 @@
-"""Drives a route whose calls are POST requests: from the body to a stream of chunks, or to one JSON body."""
+"""Drives a route whose calls are POST requests: from the body to a stream of chunks, or to one JSON body.
+
+A call is ended early by whoever made it, by its id.
+"""
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import ExitStack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.http import sse
 from server.http.access_log import REQUEST_ID, note_generation
-from server.http.json_body import json_response, read_json
+from server.http.guard import TENANT
 from server.http.served_model import SERVED_MODEL
-from server.routes.route import AnswerContext, BodyRoute
+from server.routes.route import AnswerContext, BodyCall, BodyRoute, checked
+from server.transport.json_body import json_response, read_body, send_whole
+from server.wire.errors import ApiError, shorten
+from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 
 
 def make_handler(route: BodyRoute) -> Handler:
     """The handler of the calls of `route`."""
 
+    def parse(body: bytes) -> BodyCall:
+        return checked(lambda: route.parse(parse_json(body)))
+
     async def handle(request: web.Request) -> web.StreamResponse:
         served = request.app[SERVED_MODEL]
         served.check_accepting()
-        call = route.parse(await read_json(request))
-        async with served.generate(call.request) as generation:
+        with ExitStack() as preparing:
+            share = preparing.enter_context(served.preparation.receive())
+            body = await read_body(request, share, served.settings)
+            share.complete()
+            call = await served.workers.run(parse, body) if len(body) > MAX_INLINE_BYTES else parse(body)
+            del body
             request_id = call.request_id or request[REQUEST_ID]
-            writer = call.make_writer(
-                generation, AnswerContext(route.framing, request_id, served.model_name, served.tokenizer)
-            )
-            try:
-                if call.is_streamed:
-                    return await sse.respond(request, route, generation, writer, served.settings)
-                answers = await generation.collect()
+            ids = (request_id, request[REQUEST_ID])  # the header has the one, the answer the other
+            async with served.generate(call.request, tenant=request[TENANT], request_ids=ids) as generation:
+                preparing.close()  # from here on the limits of the engine's queue hold
+                writer = call.make_writer(
+                    generation, AnswerContext(route.framing, request_id, served.model_name, served.tokenizer)
+                )
+                try:
+                    if call.is_streamed:
+                        return await sse.respond(request, route, generation, writer, served)
+                    answers = await generation.collect()
 
-                def respond() -> web.Response:
-                    return json_response(writer.to_dict(answers))
+                    def respond() -> web.Response:
+                        return json_response(writer.to_dict(answers))
 
-                return await asyncio.to_thread(respond) if writer.is_slow else respond()
-            finally:
-                note_generation(generation)
+                    response = await served.workers.run(respond) if writer.is_slow else respond()
+                    return await send_whole(request, response, served.settings)
+                finally:
+                    note_generation(generation)
 
     return handle
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """POST /v1/requests/{id}/cancel and DELETE /v1/requests/{id}: a generation of the same key ends with "abort"."""
+    served, request_id = request.app[SERVED_MODEL], request.match_info["id"]
+    is_cancelled = served.requests.cancel(request[TENANT].salt, request_id)
+    if is_cancelled is None:
+        raise ApiError(
+            f"no request with the id {shorten(request_id)} is known; its X-Request-Id or request_id names a request",
+            status=404,
+            param="id",
+            code="unknown_request",
+        )
+    return json_response({"id": request_id, "object": "request.cancellation", "cancelled": is_cancelled})

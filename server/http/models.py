@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from server.http.json_body import json_response
 from server.http.served_model import SERVED_MODEL, ServedModel
+from server.transport.json_body import json_response
 from server.wire.errors import model_not_found
 
 

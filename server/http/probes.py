@@ -1,4 +1,4 @@
-"""The routes by which orchestrators and people ask how the server is: liveness, readiness, health, version."""
+"""The routes by which orchestrators and people ask how the server is: liveness, readiness, health, metrics, version."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
-from server.http.json_body import json_response
+from engine.border.types import EngineState
 from server.http.served_model import SERVED_MODEL, Phase, ServedModel
 from server.startup.version import eagre_version
+from server.transport.json_body import json_response
+
+_STATE_WORDS = {
+    EngineState.RUNNING: "requests are accepted",
+    EngineState.PAUSED: "requests are accepted; they wait, because the engine is paused",
+    EngineState.ASLEEP: "requests are accepted; the engine is asleep",
+}
 
 
 async def liveness(request: web.Request) -> web.Response:
@@ -35,6 +43,11 @@ async def health(request: web.Request) -> web.Response:
     return json_response(body, status=_readiness_status(served))
 
 
+async def show_metrics(request: web.Request) -> web.Response:
+    """The figures that Prometheus reads."""
+    return web.Response(body=request.app[SERVED_MODEL].metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
 async def version(_request: web.Request) -> web.Response:
     """Which Eagre this is."""
     return json_response({"name": "eagre", "version": eagre_version()})
@@ -49,7 +62,7 @@ def _readiness(served: ServedModel) -> dict[str, Any]:
         case Phase.FAILED:
             detail = "the engine has failed"
         case Phase.READY:
-            detail = "requests are accepted" if served.is_alive else "the engine does not turn"
+            detail = _STATE_WORDS[served.engine_state] if served.is_alive else "the engine does not turn"
     return {"status": served.phase, "detail": detail}
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from engine.border.types import EngineError
+from engine.border.types import EngineError, EngineState
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
+from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare
+from server.answering.running_requests import RunningRequest, RunningRequests
+from server.doors.keyring import ANYBODY, Tenant
+from server.doors.preparation import Preparation
+from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
@@ -43,12 +49,18 @@ class ServedModel:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.workers = Workers()
+        self.preparation = Preparation(
+            max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
+        )
         self.started_at = int(time.time())
         self.loading_stage = "starting"
         self._is_draining = False
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
         self._grammars: GrammarCompiler | None = None
+        self.requests = RunningRequests()
+        self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -69,9 +81,18 @@ class ServedModel:
             vocabulary=vocabulary,
         )
         self.metrics.watch_engine(engine.stats)
+        seconds = self.settings.sleep_idle_seconds
+        if seconds is not None:
+            # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
+            drops_weights = engine.model_info.device != "cpu"
+            self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
+            self.idle_sleep.start()
 
     async def close(self) -> None:
-        """Ends the processes that compile grammars; the engine belongs to somebody else."""
+        """Ends what runs beside the requests; the engine belongs to somebody else."""
+        if self.idle_sleep is not None:
+            await self.idle_sleep.stop()
+        self.workers.close()
         if self._grammars is not None:
             await asyncio.to_thread(self._grammars.close)
 
@@ -87,6 +108,11 @@ class ServedModel:
     def is_alive(self) -> bool:
         """Whether the engine thread turns; a server that still loads is alive too."""
         return self._engine is None or self._engine.is_alive
+
+    @property
+    def engine_state(self) -> EngineState:
+        """What the engine's operator, or its idleness, has made of it; RUNNING while it loads."""
+        return EngineState.RUNNING if self._engine is None else self._engine.lifecycle.state
 
     @property
     def engine(self) -> EngineClient:
@@ -141,17 +167,36 @@ class ServedModel:
             raise model_not_found(name, self.model_name)
 
     @asynccontextmanager
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Generation]:
+    async def generate(
+        self, request: GenerationRequest, *, tenant: Tenant = ANYBODY, request_ids: Sequence[str] = ()
+    ) -> AsyncIterator[Generation]:
         """Submits `request`. Whatever still runs when the context is left is aborted.
+
+        Args:
+            tenant: whose request it is.
+            request_ids: names by which the tenant may cancel it.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
         """
+        request = replace(
+            request,
+            priority=tenant.check_priority(request.priority),
+            cache_salt=tenant.cache_salt(request.cache_salt),
+            tenant=tenant.name,
+        )
+        use = nullcontext() if self.idle_sleep is None else self.idle_sleep.use()
+        with self.requests.hold(tenant.salt, request_ids) as running, use:
+            async with self._generate(request, running) as generation:
+                yield generation
+
+    @asynccontextmanager
+    async def _generate(self, request: GenerationRequest, running: RunningRequest) -> AsyncIterator[Generation]:
         self.check_accepting()
         self.check_model(request.model)
         if self._engine is None or self._text_model is None:
             raise self._refusal(Phase.LOADING)
-        prompts = await prepare(request, self._text_model, self._engine)
+        prompts = await prepare(request, self._text_model, self._engine, self.workers)
         grammar = await self._compile_grammar(request)
         self.check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
         generation = Generation.submit(
@@ -164,6 +209,7 @@ class ServedModel:
         )
         self._generations.add(generation)
         self._idle.clear()
+        running.begin(generation)
         try:
             async with generation:
                 yield generation

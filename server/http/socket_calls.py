@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 from server.answering.generation import Generation
+from server.doors.keyring import Tenant
 from server.http.access_log import note_generation
 from server.http.served_model import ServedModel
-from server.http.write_watch import WriteWatch
+from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
-from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
+from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter, checked
 from server.startup.logs import log, new_request_id, note
+from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, shorten, to_api_error
+from server.wire.json_values import MAX_INLINE_BYTES
 
 MAX_GENERATIONS = 256  # at once on one socket
 
@@ -24,10 +28,11 @@ class SocketCalls:
     meanwhile: nothing else is buffered.
     """
 
-    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch) -> None:
+    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch, tenant: Tenant) -> None:
         self._route = route
         self._served = served
         self._watch = watch
+        self._tenant = tenant
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
         self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
@@ -46,11 +51,15 @@ class SocketCalls:
 
     async def receive(self, text: str) -> None:
         """Obeys one text message, or answers with an error."""
-        message = self._route.read(text, self._served.settings.max_body_bytes)
+        max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
+        if is_large:  # this socket's next message waits
+            message = await self._served.workers.run(self._route.read, text, max_bytes)
+        else:
+            message = self._route.read(text, max_bytes)
         try:
             match message:
                 case Generate():
-                    self._start(message)
+                    self._start(message, len(text))
                 case Cancel():
                     self._cancel(message.id)
                 case Refusal():
@@ -63,7 +72,7 @@ class SocketCalls:
         error = ApiError("the frame is binary; it must be text", code="binary_frame")
         await self._send(self._route.encode_error(None, error))
 
-    def _start(self, message: Generate) -> None:
+    def _start(self, message: Generate, num_bytes: int) -> None:
         if message.id in self._running:
             raise ApiError(
                 f"the id {shorten(message.id)} is already running on this socket; it goes on",
@@ -77,8 +86,11 @@ class SocketCalls:
                 error_type="rate_limit_error",
                 code="too_many_generations",
             )
+        preparing = ExitStack()
+        preparing.enter_context(self._served.preparation.hold(num_bytes))
         self._running.add(message.id)
-        task = asyncio.create_task(self._run(message))
+        task = asyncio.create_task(self._run(message, preparing, is_large=num_bytes > MAX_INLINE_BYTES))
+        task.add_done_callback(lambda _: preparing.close())  # also where it is cancelled before its first step
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -92,14 +104,14 @@ class SocketCalls:
         else:
             self._cancelled.add(client_id)
 
-    async def _run(self, message: Generate) -> None:
+    async def _run(self, message: Generate, preparing: ExitStack, *, is_large: bool) -> None:
         """One generation from its message to its terminal message."""
         stream_id = new_request_id()
         try:
-            call = self._route.parse(message)
+            call = await self._served.workers.run(self._parse, message) if is_large else self._parse(message)
             stream_id = call.request_id or stream_id
             note(stream_id=stream_id)
-            terminal = await self._generate(message.id, stream_id, call)
+            terminal = await self._generate(message.id, stream_id, call, preparing)
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is this id's terminal message
@@ -117,10 +129,14 @@ class SocketCalls:
         except ConnectionError:
             return
 
-    async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter]) -> bytes:
+    def _parse(self, message: Generate) -> Call[StreamWriter]:
+        return checked(lambda: self._route.parse(message))
+
+    async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter], preparing: ExitStack) -> bytes:
         """Streams to the end and returns the terminal message."""
         served = self._served
-        async with served.generate(call.request) as generation:
+        async with served.generate(call.request, tenant=self._tenant, request_ids=(stream_id,)) as generation:
+            preparing.close()  # from here on the limits of the engine's queue hold
             self._generations[client_id] = generation
             if client_id in self._cancelled:
                 generation.abort()
@@ -130,7 +146,7 @@ class SocketCalls:
                 )
                 await self._send(writer.begin())
                 async for deltas in generation:
-                    for message in writer.encode(deltas):
+                    for message in await encode(writer, deltas, served.workers):
                         await self._send(message)
             finally:
                 del self._generations[client_id]

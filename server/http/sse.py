@@ -6,10 +6,11 @@ import orjson
 from aiohttp import web
 
 from server.answering.generation import Generation
-from server.http.write_watch import WriteWatch
+from server.http.served_model import ServedModel
+from server.routes.encoding import encode
 from server.routes.route import BodyRoute, StreamWriter
 from server.startup.logs import log
-from server.startup.settings import ServerSettings
+from server.transport.write_watch import WriteWatch
 from server.wire.errors import to_api_error
 
 
@@ -18,14 +19,14 @@ async def respond(
     route: BodyRoute,
     generation: Generation,
     writer: StreamWriter,
-    settings: ServerSettings,
+    served: ServedModel,
 ) -> web.StreamResponse:
     """Streams `generation` to its end.
 
     The caller owns the generation and aborts it when this is cancelled, which happens when
     the client leaves or its socket stalls beyond the write timeout.
     """
-    framing = route.framing
+    framing, settings = route.framing, served.settings
     response = web.StreamResponse(headers=framing.headers)
     await response.prepare(request)
 
@@ -45,7 +46,7 @@ async def respond(
         await watch.write(framing.ping + writer.begin())
         try:
             async for deltas in generation:
-                await watch.write(b"".join(writer.encode(deltas)))
+                await watch.write(b"".join(await encode(writer, deltas, served.workers)))
             end = writer.end()
         except ConnectionError:
             raise

@@ -7,17 +7,18 @@ import asyncio
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
 
-from server.http.origin import check_origin
+from server.doors.keyring import WEBSOCKET_PROTOCOL
+from server.http.guard import TENANT
 from server.http.served_model import SERVED_MODEL
 from server.http.socket_calls import SocketCalls
-from server.http.write_watch import WriteWatch
 from server.routes.route import MessageRoute
-from server.wire.errors import ApiError
+from server.transport.write_watch import WriteWatch
+from server.wire.errors import RETRY_AFTER_S, ApiError
 
 # aiohttp can only close on a frame above its limit; up to here it is answered with an error instead.
 HARD_LIMIT_FACTOR = 4
 WRITER_LIMIT = 16 << 10  # bytes written before the socket's backlog is looked at
-CLOSE_TIMEOUT_S = 3.0  # for the client's half of the closing handshake
+CLOSE_TIMEOUT_S = 2.0  # for the client's half of the closing handshake
 
 OPEN_SOCKETS = web.AppKey("open_sockets", set[web.WebSocketResponse])
 
@@ -27,12 +28,12 @@ def make_handler(route: MessageRoute) -> Handler:
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
         settings = request.app[SERVED_MODEL].settings
-        check_origin(request, settings.allowed_origins)
         socket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S,
             heartbeat=settings.ping_interval,
             max_msg_size=settings.max_body_bytes * HARD_LIMIT_FACTOR,
             writer_limit=WRITER_LIMIT,
+            protocols=(WEBSOCKET_PROTOCOL,),
             compress=False,  # a delta is too short to gain by it
         )
         if not socket.can_prepare(request):
@@ -41,6 +42,14 @@ def make_handler(route: MessageRoute) -> Handler:
                 status=426,
                 code="upgrade_required",
                 headers={"Upgrade": "websocket", "Connection": "Upgrade"},
+            )
+        if len(request.app[OPEN_SOCKETS]) >= settings.max_websockets:
+            raise ApiError(
+                f"{settings.max_websockets} WebSockets are open, the limit of this server; try again later",
+                status=429,
+                error_type="rate_limit_error",
+                code="too_many_websockets",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
             )
         await socket.prepare(request)
         request.app[OPEN_SOCKETS].add(socket)
@@ -82,7 +91,7 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, route: Mes
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
     )
-    async with watch, SocketCalls(route, served, watch) as calls:
+    async with watch, SocketCalls(route, served, watch, request[TENANT]) as calls:
         async for message in socket:
             match message.type:
                 case WSMsgType.TEXT:

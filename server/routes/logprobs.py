@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import orjson
@@ -18,6 +19,7 @@ from server.answering.choice import Delta
 from server.answering.generation import Answer
 from server.text.detokenizer import HasTokenBytes
 
+PROMPT_SLICE = 256  # tokens of a prompt whose logprobs are encoded at once; a parser of JSON may not be interrupted
 LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
 
 
@@ -45,15 +47,23 @@ class WireLogprobs(ABC):
         """The `logprobs` of the tokens of `piece`; None where there are none."""
         return self._shape(piece.index, piece.token_ids, piece.logprobs) if self.of_answers and piece.logprobs else None
 
-    def shape_prompt(self, piece: Delta | Answer) -> list[dict[str, Any] | None] | None:
-        """The `prompt_logprobs` that `piece` brings, in vLLM's shape."""
+    def shape_prompt(self, piece: Delta | Answer) -> orjson.Fragment | None:
+        """The `prompt_logprobs` that `piece` brings, in vLLM's shape, as JSON; None where it brings none.
+
+        They are made and encoded slice by slice: at 20 alternatives, all of a long prompt are gigabytes of objects,
+        and to encode them at once would keep the interpreter lock.
+        """
         if piece.prompt_logprobs is None:
             return None
         prompt = self.prompts[piece.index // self.num_choices]
-        return [
+        tokens = zip(prompt, piece.prompt_logprobs, strict=True)
+        slices = []
+        while some := [
             None if logprobs is None else self._of_prompt_token(token_id, logprobs)
-            for token_id, logprobs in zip(prompt, piece.prompt_logprobs, strict=True)
-        ]
+            for token_id, logprobs in islice(tokens, PROMPT_SLICE)
+        ]:
+            slices.append(orjson.dumps(some)[1:-1])
+        return orjson.Fragment(b"[" + b",".join(slices) + b"]")
 
     def encode(self, delta: Delta) -> bytes:
         """`shape` as JSON."""

@@ -55,7 +55,7 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         stops=body.stop,
         include_stop=body.include_stop_str_in_output is True,
         grammar=body.grammar_wish,
-        priority=body.priority or 0,
+        priority=body.priority,
         cache_salt=body.cache_salt,
         timeout=body.timeout,
         **{"max_tokens": body.max_tokens, **of_route},

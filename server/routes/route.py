@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from pydantic import ValidationError
+
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
 from server.answering.generation_request import GenerationRequest
 from server.routes.framing import SERVER_SENT_EVENTS, Framing
 from server.routes.logprobs import HasTokenTexts
-from server.wire.errors import ApiError
+from server.wire.errors import ApiError, to_api_error
 
 Writer = TypeVar("Writer", bound="StreamWriter")
+Result = TypeVar("Result")
 
 # An error as the JSON object that a route's clients expect of it.
 ErrorShape: TypeAlias = Callable[[ApiError], dict[str, Any]]
@@ -53,6 +56,18 @@ class AnswerWriter(StreamWriter):
     @abstractmethod
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The whole body, to be encoded as JSON. The generation has been read to its end."""
+
+
+def checked(parse: Callable[[], Result]) -> Result:
+    """The result of `parse`. What pydantic finds becomes the client's error here, in the thread that checks.
+
+    Raises:
+        ApiError: as `parse`, or in the place of its ValidationError.
+    """
+    try:
+        return parse()
+    except ValidationError as error:
+        raise to_api_error(error) from None
 
 
 @dataclass

@@ -20,6 +20,7 @@ from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_usage
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
 from server.wire.errors import ApiError, shorten
+from server.wire.json_values import parse_json
 
 MAX_ID_LENGTH = 128  # characters
 
@@ -137,10 +138,7 @@ def _parse_frame(text: str, max_bytes: int) -> dict[str, Any]:
         raise ApiError(
             f"the frame is larger than {max_bytes} bytes, the limit of this server", code="body_too_large", status=413
         )
-    try:
-        frame = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"the frame is not valid JSON: {error}", code="invalid_json") from error
+    frame = parse_json(text, "frame")
     if not isinstance(frame, dict):
         raise ApiError(f"the frame is {shorten(frame)}; it must be an object", code="invalid_type")
     return frame

@@ -6,6 +6,8 @@ import logging
 import re
 import sys
 import uuid
+from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -18,6 +20,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
 REQUEST_ID_HEADER = "X-Request-Id"
 
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
@@ -35,10 +39,12 @@ def set_up_logs(level: str, log_format: str) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Tracebacks without local variables, among which are prompts and answers.
+    frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     renderers: list[Processor] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
-        if log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [structlog.processors.format_exc_info, _escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        if log_format == "console"
+        else [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
     )
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
@@ -56,12 +62,29 @@ def set_up_logs(level: str, log_format: str) -> None:
     )
     logging.basicConfig(level=max(threshold, logging.WARNING), handlers=[handler], force=True)
     logging.getLogger("aiohttp.server").addFilter(_is_our_failure)
+    logging.getLogger("aiohttp.websocket").addFilter(_has_no_protocols)
+
+
+def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Makes what clients may have sent harmless for a terminal: control characters, and what turns text around."""
+    for name, value in event.items():
+        if name not in ("_record", "_from_structlog"):
+            text = value if isinstance(value, str) else repr(value)
+            unsafe = _UNSAFE_IN_LINES if name in ("exception", "stack") else _UNSAFE
+            if unsafe.search(text):
+                event[name] = unsafe.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return event
 
 
 def _is_our_failure(record: logging.LogRecord) -> bool:
     """False for failures that a client causes by leaving or by sending invalid HTTP, which need no traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (ConnectionError, HttpProcessingError, web.RequestPayloadError))
+
+
+def _has_no_protocols(record: logging.LogRecord) -> bool:
+    """False for aiohttp's list of the subprotocols that a client asked for, one of which may carry its key."""
+    return "protocols" not in str(record.msg)
 
 
 def new_request_id(offered: str | None = None) -> str:

@@ -38,6 +38,32 @@ class ServerSettings:
 
     host: str = setting("127.0.0.1", "address to listen on", limit=NOT_EMPTY)
     port: int = setting(8000, "port to listen on; 0 picks a free one", limit=from_to(0, 65535))
+    uds: str | None = setting(
+        None, "Unix socket to listen on instead, for its owner alone", limit=NOT_EMPTY, metavar="PATH"
+    )
+    metrics_port: int | None = setting(
+        None, "port of their own for metrics and health, which need no key there", limit=from_to(0, 65535)
+    )
+    ssl_certfile: str | None = setting(
+        None, "certificate chain in PEM format; with it the server speaks TLS", limit=NOT_EMPTY, metavar="PATH"
+    )
+    ssl_keyfile: str | None = setting(
+        None, "the certificate's private key in PEM format, without a password", limit=NOT_EMPTY, metavar="PATH"
+    )
+    api_keys: tuple[str, ...] = setting(
+        (), "keys of clients, comma-separated; other clients are refused", key="api_key", metavar="KEYS", is_secret=True
+    )
+    api_key_file: str | None = setting(
+        None, "file with a key, and a name if you like, on each line; SIGHUP reads it again", limit=NOT_EMPTY
+    )
+    admin_keys: tuple[str, ...] = setting(
+        (), "keys of operators, comma-separated; turns on the admin routes", key="admin_key", metavar="KEYS",
+        is_secret=True,
+    )  # fmt: skip
+    allowed_hosts: tuple[str, ...] = setting(
+        (), "names, comma-separated, besides localhost, that clients without a key may call the server by",
+        metavar="NAMES",
+    )  # fmt: skip
     model: str = setting(
         DEFAULT_MODEL, "a built-in model, or path of a GGUF file or a Hugging Face folder", limit=NOT_EMPTY
     )
@@ -47,6 +73,26 @@ class ServerSettings:
     engine: EngineConfig = EngineConfig()  # its settings stand here in the help
     max_body_bytes: int = setting(
         4 << 20, "largest request body and WebSocket frame", limit=at_least(1024), metavar="BYTES"
+    )
+    body_timeout: float = setting(
+        30.0, "time in which a request's body must have arrived", limit=_SECONDS, metavar="SECONDS"
+    )
+    max_preparing_bytes: int = setting(
+        64 << 20,
+        "most bytes of request bodies that are read, checked and tokenised at the same time",
+        limit=at_least(1024),
+        metavar="BYTES",
+    )
+    max_preparing_requests: int = setting(
+        1024, "most requests that are checked and tokenised at the same time", limit=at_least(1)
+    )
+    max_connections: int = setting(4096, "most open connections", limit=at_least(1))
+    max_websockets: int = setting(256, "most open WebSockets", limit=at_least(1))
+    keep_alive_timeout: float = setting(
+        60.0,
+        "time in which a connection must have sent a request's header, after it was opened and after each answer",
+        limit=_SECONDS,
+        metavar="SECONDS",
     )
     max_grammar_bytes: int = setting(
         DEFAULT_MAX_BYTES,
@@ -58,14 +104,17 @@ class ServerSettings:
         DEFAULT_TIMEOUT, "time such a grammar may take to compile", limit=_SECONDS, metavar="SECONDS"
     )
     shutdown_timeout: float = setting(
-        30.0, "time running streams have to end after SIGTERM", limit=from_to(0, MAX_SECONDS), metavar="SECONDS"
+        20.0, "time running streams have to end after SIGTERM", limit=from_to(0, MAX_SECONDS), metavar="SECONDS"
     )
     ping_interval: float = setting(15.0, "longest silence on an open stream", limit=_SECONDS, metavar="SECONDS")
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
     )
     allowed_origins: tuple[str, ...] = setting(
-        (), "web origins, comma-separated, whose pages may open WebSockets", metavar="ORIGINS"
+        (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
+    )
+    sleep_idle_seconds: float | None = setting(
+        None, "quiet time after which memory is given back until the next request", limit=_SECONDS
     )
     log_level: str = setting("info", "debug, info, warning or error", limit=_listed(LOG_LEVELS))
     log_format: str = setting("console", "console or json", limit=_listed(LOG_FORMATS))
@@ -75,6 +124,8 @@ class ServerSettings:
             check(self)
         except ValueError as error:
             raise SettingsError(str(error)) from error
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         self.engine_config()
 
     def engine_config(self, eos_token_ids: tuple[int, ...] = ()) -> EngineConfig:

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import sentencepiece
 
 from engine.border.errors import ModelError
-from server.text.control_tokens import ControlTokens, Part
+from server.text.control_tokens import ControlTokens, Part, is_control_name
 from server.text.failures import TooManyTokens
 from server.text.gguf_metadata import GgufMetadata, TokenType
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
 MODEL_TYPE_BPE = 2
 LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
+_FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -32,6 +33,9 @@ class SentencePieceBpe:
 
     SentencePiece never yields control tokens, so their names are found before it sees the text. If the
     model wants a space before a text, then each stretch of text behind a control token gets one too.
+
+    Some models store control tokens as symbols of the user, which SentencePiece does find in a text. They are left
+    to it, unless a message has written one; then a second processor tokenises, to which they are control tokens.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class SentencePieceBpe:
         control_ids: Iterable[int],
         *,
         prefix: str,
+        blind: sentencepiece.SentencePieceProcessor | None = None,
     ) -> None:
         """Wraps a loaded model.
 
@@ -50,15 +55,23 @@ class SentencePieceBpe:
             token_types: see TokenType.
             control_ids: of the control tokens. The processor never yields one of them.
             prefix: is put before each stretch of text; empty if the processor does so itself.
+            blind: the same model, in which the tokens that only their names show as control tokens are such. If None,
+                there are none of that kind.
 
         Raises:
             ValueError: the text of a byte token is not of the form <0xFF>.
         """
         self._processor = processor
+        self._blind = blind or processor
         self._prefix = prefix
-        self.control = ControlTokens({tokens[token_id]: token_id for token_id in control_ids if tokens[token_id]})
+        self._stated = ControlTokens({tokens[token_id]: token_id for token_id in control_ids if tokens[token_id]})
+        self.control = self._stated
+        if blind is not None:
+            # A processor that normalises finds a name in other characters too, such as those of full width.
+            is_exact = _FULL_WIDTH in processor.normalize(_FULL_WIDTH)
+            self.control = ControlTokens(self._stated.ids | _named_as_control(tokens), is_exact=is_exact)
         self.tokens = tokens
-        self.special_ids = frozenset(self.control.ids.values())
+        self.special_ids = frozenset(self._stated.ids.values())
         self.token_bytes = [_bytes_of(token, token_type) for token, token_type in zip(tokens, token_types, strict=True)]
 
     @classmethod
@@ -91,7 +104,11 @@ class SentencePieceBpe:
             tokens = [processor.id_to_piece(token_id) for token_id in token_ids]
             token_types = [_type_of(processor, token_id) for token_id in token_ids]
             control_ids = [token_id for token_id in token_ids if processor.is_control(token_id)]
-            return cls(processor, tokens, token_types, control_ids, prefix="")
+            hidden_ids = set(_named_as_control(tokens).values()) - set(control_ids)
+            blind = None
+            if hidden_ids:
+                blind = sentencepiece.SentencePieceProcessor(model_proto=_with_control(data, hidden_ids))
+            return cls(processor, tokens, token_types, control_ids, prefix="", blind=blind)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
         except OSError as error:
@@ -99,29 +116,41 @@ class SentencePieceBpe:
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
-        return self.encode_parts(self.control.split(text), "", max_tokens)
+        return self._encode(self._processor, self._stated.split(text), max_tokens)
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
+        return self._encode(self._blind, parts, max_tokens)
+
+    def _encode(
+        self, processor: sentencepiece.SentencePieceProcessor, parts: Iterable[Part], max_tokens: int | None
+    ) -> list[int]:
         token_ids: list[int] = []
         for part in parts:
             if isinstance(part, int):
                 token_ids.append(part)
             else:
-                self._append(token_ids, self._prefix + part, max_tokens)
+                _append(token_ids, processor, self._prefix + part, max_tokens)
             if max_tokens is not None and len(token_ids) > max_tokens:
                 raise TooManyTokens(len(token_ids))
         return token_ids
 
-    def _append(self, token_ids: list[int], text: str, max_tokens: int | None) -> None:
-        if len(text) <= LISTED:
-            token_ids += self._processor.encode(text)
-            return
-        found = self._processor.encode_as_numpy(text)
-        if max_tokens is not None and len(token_ids) + len(found) > max_tokens:
-            raise TooManyTokens(len(token_ids) + len(found))
-        for start in range(0, len(found), LISTED):
-            token_ids += found[start : start + LISTED].tolist()
+
+def _append(
+    token_ids: list[int], processor: sentencepiece.SentencePieceProcessor, text: str, max_tokens: int | None
+) -> None:
+    if len(text) <= LISTED:
+        token_ids += processor.encode(text)
+        return
+    found = processor.encode_as_numpy(text)
+    if max_tokens is not None and len(token_ids) + len(found) > max_tokens:
+        raise TooManyTokens(len(token_ids) + len(found))
+    for start in range(0, len(found), LISTED):
+        token_ids += found[start : start + LISTED].tolist()
+
+
+def _named_as_control(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate(tokens) if is_control_name(token)}
 
 
 def _type_of(processor: sentencepiece.SentencePieceProcessor, token_id: int) -> TokenType:
@@ -162,6 +191,41 @@ def _model_proto(metadata: GgufMetadata) -> bytes:
     trainer += b"".join(_int_field(number, value) for number, value in ids.items())
     normalizer = _bytes_field(1, b"identity") + b"".join((_int_field(3, 0), _int_field(4, 0), _int_field(5, 1)))
     return pieces + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
+
+
+def _with_control(proto: bytes, token_ids: Collection[int]) -> bytes:
+    """A serialised `ModelProto` that SentencePiece has accepted, with other pieces made control tokens.
+
+    The pieces are the fields of number 1, in the order of their ids. Of a field that a message has twice, the last
+    counts.
+    """
+    made, position, token_id = list[bytes](), 0, 0
+    is_control = _int_field(3, TokenType.CONTROL)
+    while position < len(proto):
+        begin = position
+        tag, position = _read_varint(proto, position)
+        if tag & 7 != 2:
+            raise ValueError("it has a field that is no message")
+        length, start = _read_varint(proto, position)
+        position = start + length
+        if tag >> 3 == 1:
+            made.append(
+                _bytes_field(1, proto[start:position] + is_control) if token_id in token_ids else proto[begin:position]
+            )
+            token_id += 1
+        else:
+            made.append(proto[begin:position])
+    return b"".join(made)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value, shift, position = value | (byte & 0x7F) << shift, shift + 7, position + 1
+        if byte < 0x80:
+            return value, position
 
 
 def _varint(value: int) -> bytes:

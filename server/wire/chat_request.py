@@ -9,8 +9,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import ApiError, shorten
 from server.wire.generation_fields import GenerationFields
-from server.wire.strict_model import StrictModel
-from server.wire.unsupported import CHAT, strip_neutral
+from server.wire.strict_model import StrictModel, bounded
+from server.wire.unsupported import CHAT, MESSAGE, strip_neutral
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 1024  # of one message's content
 
 
 def _as_logprobs_switch(value: Any) -> Any:
@@ -28,6 +31,8 @@ def _as_text(value: Any) -> str:
         return value
     if not isinstance(value, list):
         raise ValueError(f"content is {shorten(value)}; it must be a string or a list of text parts")
+    if len(value) > MAX_PARTS:
+        raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
     texts = []
     for part in value:
         if not isinstance(part, dict) or "type" not in part:
@@ -43,22 +48,38 @@ def _as_text(value: Any) -> str:
 
 
 class Message(StrictModel):
-    """One message of a conversation."""
+    """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str, BeforeValidator(_as_text)]
     name: str | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    annotations: Any = None  # where an answer's citations come from; nothing that the model is told
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_libraries_send_it(cls, value: Any) -> Any:
+        """Leaves out what asks for nothing, and takes an answer without text for an empty one."""
+        value = strip_neutral(value, MESSAGE)
+        if isinstance(value, dict) and value.get("role") == "assistant" and value.get("content", "") is None:
+            return {**value, "content": ""}
+        return value
 
     def to_template(self) -> dict[str, str]:
         """The message as chat templates know it: `developer` is the newer name of `system`."""
         message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
-        return message if self.name is None else {**message, "name": self.name}
+        for name in ("name", "tool_call_id", "reasoning_content"):
+            value = getattr(self, name)
+            if value is not None:
+                message[name] = value
+        return message
 
 
 class ChatCompletionRequest(GenerationFields):
     """OpenAI's chat completion request."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     max_completion_tokens: int | None = None  # the newer name of max_tokens, which it overrides
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None

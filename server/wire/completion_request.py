@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainValidator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import shorten
@@ -12,6 +12,7 @@ from server.wire.generation_fields import GenerationFields
 from server.wire.unsupported import COMPLETIONS, strip_neutral
 
 MAX_PROMPTS = 64
+MAX_PROMPT_TOKENS = 1 << 19  # of one list of token ids; a model may have room for fewer
 
 Prompt: TypeAlias = str | list[int]
 
@@ -39,6 +40,8 @@ def _as_prompts(value: Any) -> list[Prompt]:
             )
         if not prompt:
             raise ValueError("prompt is empty; it must have at least one token")
+        if isinstance(prompt, list) and len(prompt) > MAX_PROMPT_TOKENS:
+            raise ValueError(f"prompt has {len(prompt)} token ids; at most {MAX_PROMPT_TOKENS} are allowed")
     return prompts
 
 
@@ -54,7 +57,7 @@ def _as_num_logprobs(value: Any) -> Any:
 class CompletionRequest(GenerationFields):
     """OpenAI's completion request. `prompt` is always a list here, whichever of its four shapes the client sent."""
 
-    prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts)]
+    prompt: Annotated[list[Prompt], PlainValidator(_as_prompts)]
     logprobs: Annotated[int, BeforeValidator(_as_num_logprobs)] | None = None
 
     @classmethod

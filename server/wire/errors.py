@@ -57,6 +57,40 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
 
+class FieldError(ValueError):
+    """An error about one field of a part of a body, raised where only the field's name is known and not its path."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def at(self, path: str) -> ApiError:
+        """The error for the client, about the field at `path`."""
+        raise NotImplementedError
+
+
+class UnknownField(FieldError):
+    """A name that the body does not have."""
+
+    def at(self, path: str) -> ApiError:
+        return ApiError(f"unknown parameter {shorten(path)}", param=path, code="unknown_parameter")
+
+
+class UnsupportedField(FieldError):
+    """A name that is known, with a value that asks for what this server does not have."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__(name)
+        self.value = value
+
+    def at(self, path: str) -> ApiError:
+        return ApiError(
+            f"{path} is {shorten(self.value)}; it is not supported by this server",
+            param=path,
+            code="unsupported_parameter",
+        )
+
+
 def shorten(value: object) -> str:
     """`value` as JSON, cut to a length that fits in a sentence."""
     if isinstance(value, str):
@@ -79,8 +113,8 @@ def body_too_large(max_bytes: int) -> ApiError:
     )
 
 
-def invalid_json(error: orjson.JSONDecodeError) -> ApiError:
-    return ApiError(f"the body is not valid JSON: {error}", code="invalid_json")
+def invalid_json(error: orjson.JSONDecodeError, what: str = "body") -> ApiError:
+    return ApiError(f"the {what} is not valid JSON: {error}", code="invalid_json")
 
 
 def model_not_found(name: str, served: str) -> ApiError:
@@ -122,6 +156,8 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(str(error), code="dead_end")
         case EngineError():
             return unavailable(str(error) or "the engine has failed", "engine_failed")
+        case FieldError():
+            return error.at(error.name)
         case ValidationError():
             return _from_validation(error.errors(include_url=False)[0])
         case orjson.JSONDecodeError():
@@ -141,10 +177,12 @@ def _from_validation(details: ErrorDetails) -> ApiError:
     context = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden":
-            return ApiError(f"unknown parameter {shorten(param)}", param=param, code="unknown_parameter")
+            return UnknownField(param).at(param)
         case "missing":
             return ApiError(f"{param} is required", param=param, code="missing_required_parameter")
         case "value_error":
+            if isinstance(context["error"], FieldError):
+                return context["error"].at(_param_path((*details["loc"], context["error"].name)))
             return ApiError(str(context["error"]), param=param or None, code="invalid_value")
         case "greater_than_equal":
             demand = f"at least {context['ge']}"

@@ -6,12 +6,20 @@ import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
-from sampling.host.params import MAX_BAD_WORDS, MAX_LOGIT_BIAS, NUMBERS, SamplingParams
+from sampling.host.params import (
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKEN_IDS,
+    MAX_STOP_TOKEN_IDS,
+    NUMBERS,
+    SamplingParams,
+)
 from server.wire.errors import shorten
-from server.wire.strict_model import StrictModel
+from server.wire.strict_model import StrictModel, bounded
 
+MAX_ALLOWED_IDS = 1 << 19  # entries of allowed_token_ids; no vocabulary has as many
 MAX_BREAKERS = 16  # dry_sequence_breakers
 MAX_BREAKER_LENGTH = 32  # characters
 MAX_BAD_WORD_LENGTH = 256  # characters
@@ -26,10 +34,10 @@ def as_strings(value: Any, name: str, *, most: int, longest: int) -> list[str]:
     Raises:
         ValueError: it is no such list, or passes a limit; the message names the limit.
     """
+    if isinstance(value, list) and len(value) > most:
+        raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{name} is {shorten(value)}; it must be a list of strings")
-    if len(value) > most:
-        raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
     for item in value:
         if not 1 <= len(item) <= longest:
             raise ValueError(f"{name} has an entry of {len(item)} characters; each must have from 1 to {longest}")
@@ -107,12 +115,24 @@ class SamplingFields(_ParamFields):
 
     top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None
     dry_sequence_breakers: Annotated[list[str], BeforeValidator(_as_breakers)] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: (
+        Annotated[list[int], Field(fail_fast=True), bounded("stop_token_ids", MAX_STOP_TOKEN_IDS)] | None
+    ) = None
     ignore_eos: bool | None = None
     logit_bias: Annotated[list[tuple[int, float]], BeforeValidator(_as_biases)] | None = None
-    allowed_token_ids: Annotated[list[int], AfterValidator(_without_repeats)] | None = None
+    allowed_token_ids: (
+        Annotated[
+            list[int],
+            Field(fail_fast=True),
+            AfterValidator(_without_repeats),
+            bounded("allowed_token_ids", MAX_ALLOWED_IDS),
+        ]
+        | None
+    ) = None
     bad_words: Annotated[list[str], BeforeValidator(_as_bad_words)] | None = None
-    logprob_token_ids: list[int] | None = None
+    logprob_token_ids: (
+        Annotated[list[int], Field(fail_fast=True), bounded("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS)] | None
+    ) = None
 
     def given(self) -> dict[str, Any]:
         """The fields of SamplingParams that the request gives, without those that need a tokenizer."""

@@ -79,8 +79,18 @@ class StructuredOutputs(StrictModel):
 
     json_: Annotated[Any, BeforeValidator(_as_schema), Field(alias="json")] = None  # pydantic has a `json` of its own
     regex: Annotated[str, Field(min_length=1)] | None = None
-    choice: list[str] | None = None
+    choice: Annotated[list[str], Field(fail_fast=True)] | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None  # in Lark or in GBNF
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choice_within_limits(cls, value: Any) -> Any:
+        choice = value.get("choice") if isinstance(value, dict) else None
+        if isinstance(choice, list) and not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
+            raise ValueError(
+                f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _exactly_one(self) -> StructuredOutputs:
@@ -128,10 +138,6 @@ class GrammarWish(NamedTuple):
 
 
 def _check_choice(choice: list[str]) -> None:
-    if not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
-        raise ValueError(
-            f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
-        )
     if "" in choice:
         raise ValueError("structured_outputs.choice has an empty entry; each must have at least 1 character")
 

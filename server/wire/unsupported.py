@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from server.wire.errors import ApiError, shorten
+from server.wire.errors import UnsupportedField
 
 # Wire name: the values that ask for nothing. null is neutral everywhere.
 _SHARED: Mapping[str, tuple[Any, ...]] = {
@@ -46,12 +46,20 @@ CHAT: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
+# Of one message. Answers of this and of other servers have them, and clients send answers back as they came.
+MESSAGE: Mapping[str, tuple[Any, ...]] = {
+    "audio": (),
+    "function_call": (),
+    "refusal": ("",),
+    "tool_calls": ([],),
+}
+
 
 def strip_neutral(body: Any, neutral: Mapping[str, tuple[Any, ...]]) -> Any:
     """`body` without the parameters of `neutral`; what is no JSON object comes back as it is.
 
     Raises:
-        ApiError: one of them asks for something; the message names it.
+        UnsupportedField: one of them asks for something.
     """
     if not isinstance(body, dict):
         return body
@@ -60,11 +68,7 @@ def strip_neutral(body: Any, neutral: Mapping[str, tuple[Any, ...]]) -> Any:
         if name not in neutral:
             kept[name] = value
         elif value is not None and not any(_is_same(value, allowed) for allowed in neutral[name]):
-            raise ApiError(
-                f"{name} is {shorten(value)}; it is not supported by this server",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise UnsupportedField(name, value)
     return kept
 
 

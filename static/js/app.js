@@ -13,7 +13,8 @@ import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
 import { Tabs } from "./page/tabs.js";
 import { Chat } from "./panels/chat.js";
 import { Story } from "./panels/story.js";
-import { ConnectionLost } from "./transport/errors.js";
+import { ApiKey } from "./transport/api_key.js";
+import { ConnectionLost, ServerError } from "./transport/errors.js";
 import { ServerState } from "./transport/server_state.js";
 import { StreamSocket } from "./transport/stream_socket.js";
 import { SocketTransport, SseTransport } from "./transport/transport.js";
@@ -22,6 +23,7 @@ const STATE_WORDS = {
   connecting: "connecting…",
   loading: "loading the model…",
   ready: "ready",
+  locked: "needs an API key",
   unwell: "not available",
   lost: "server lost, trying again…",
 };
@@ -32,12 +34,15 @@ const controls = new Controls(loadSettings(storage), (settings) => saveSettings(
 
 const socketUrl = new URL("/v1/stream", location.href);
 socketUrl.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+const apiKey = new ApiKey(() => window.sessionStorage);
+const keyedFetch = apiKey.over(globalThis.fetch.bind(globalThis));
+const streamSocket = new StreamSocket({ url: socketUrl.href, protocols: () => apiKey.protocols });
 const transports = {
-  sse: new SseTransport(),
-  websocket: new SocketTransport(new StreamSocket({ url: socketUrl.href })),
+  sse: new SseTransport({ fetch: keyedFetch }),
+  websocket: new SocketTransport(streamSocket),
 };
 
-const server = new ServerState(showServer);
+const server = new ServerState(showServer, { fetch: keyedFetch });
 
 const deps = {
   transport: () => transports[controls.settings.transport],
@@ -49,7 +54,9 @@ const deps = {
   // A lost server may be back before we notice: trying is how to find out.
   canGenerate: () => server.name !== "connecting" && server.name !== "loading",
   onError: (error) => {
+    // A browser does not say why a socket was refused; the state tells whether a key is missing.
     if (error instanceof ConnectionLost) server.check();
+    if (error instanceof ServerError && error.status === 401) askForKey();
   },
 };
 const panels = { story: new Story(deps), chat: new Chat(deps) };
@@ -62,15 +69,36 @@ function showServer({ name, detail, model }) {
   byId("server-stage").textContent = name === "loading" ? (STAGE.exec(detail)?.[1] ?? "") : "";
   byId("server-model").textContent = name === "loading" ? "" : (model?.id ?? "");
   if (model?.max_model_len) controls.limitTokens(model.max_model_len);
+  if (name === "locked" && byId("key-setting").hidden) askForKey();
   byId("story-continue").disabled = byId("chat-send").disabled = !deps.canGenerate();
 }
+
+/** Opens the settings at the field of the key, which is shown from now on. */
+function askForKey() {
+  byId("key-setting").hidden = false;
+  showSettings(true);
+  byId("api-key").focus();
+}
+
+function showSettings(isOpen) {
+  document.body.classList.toggle("settings-open", isOpen);
+  byId("settings-toggle").setAttribute("aria-expanded", String(isOpen));
+}
+
+byId("api-key").value = apiKey.value;
+byId("key-setting").hidden = apiKey.value === "";
+byId("api-key").addEventListener("change", () => {
+  apiKey.value = byId("api-key").value;
+  streamSocket.close(); // it was opened with the old key
+  server.forget();
+  server.check();
+});
 
 const tabs = new Tabs(byId("tabs"), (mode) => controls.change({ mode }));
 tabs.select(controls.settings.mode);
 
 byId("settings-toggle").addEventListener("click", () => {
-  const isOpen = document.body.classList.toggle("settings-open");
-  byId("settings-toggle").setAttribute("aria-expanded", String(isOpen));
+  showSettings(!document.body.classList.contains("settings-open"));
 });
 
 document.addEventListener("keydown", (event) => {

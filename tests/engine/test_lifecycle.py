@@ -12,10 +12,9 @@ from gguf import GGMLQuantizationType as Kind
 
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.errors import ModelError
-from engine.border.types import EngineBusy, EngineError, FinishReason
+from engine.border.types import EngineBusy, EngineError, EngineState, FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.lifecycle import EngineState
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.gguf_tensors import write_random_model

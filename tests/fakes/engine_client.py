@@ -5,10 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
+from pathlib import Path
 from typing import cast
 
 from engine.border.config import ModelInfo
-from engine.border.types import EngineError, EngineStats, FinishReason, QueueFull, TokenEvent, TokenLogprobs
+from engine.border.types import (
+    EngineBusy,
+    EngineError,
+    EngineState,
+    EngineStats,
+    FinishReason,
+    QueueFull,
+    TokenEvent,
+    TokenLogprobs,
+    TraceEvent,
+)
 from engine.client import EngineClient
 from sampling.host.grammar import GrammarError, TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
@@ -139,6 +150,46 @@ class FakeTokenStream:
             self.finish(FinishReason.LENGTH)
 
 
+class FakeLifecycle:
+    """The engine's states alone. Every change takes one turn of the loop, as a call in another thread would."""
+
+    def __init__(self) -> None:
+        self.state = EngineState.RUNNING
+        self.calls: list[object] = []  # what was asked, in order
+        self.error: Exception | None = None  # what the next change is refused with
+        self.num_cached_prefixes = 1
+        self.is_holding_pages = False
+
+    async def pause(self) -> None:
+        await self._change("pause", EngineState.PAUSED)
+
+    async def resume(self) -> None:
+        if self.state is EngineState.ASLEEP:
+            raise EngineBusy("the engine is asleep; it must be woken, not resumed")
+        await self._change("resume", EngineState.RUNNING)
+
+    async def sleep(self, *, drop_weights: bool = False) -> None:
+        await self._change(("sleep", drop_weights), EngineState.ASLEEP)
+
+    async def wake(self) -> None:
+        await self._change("wake", EngineState.RUNNING)
+
+    async def reset_prefix_cache(self) -> bool:
+        await self._change("reset_prefix_cache", self.state)
+        return not self.is_holding_pages
+
+    async def update_weights(self, path: Path, *, drain: bool = False) -> None:
+        await self._change(("update_weights", str(path), drain), self.state)
+
+    async def _change(self, call: object, state: EngineState) -> None:
+        self.calls.append(call)
+        await asyncio.sleep(0)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.state = state
+
+
 class FakeEngineClient:
     """Speaks the part of EngineClient that the server knows.
 
@@ -164,10 +215,12 @@ class FakeEngineClient:
         self.num_cached_tokens = 0
         self.running: dict[str, FakeTokenStream] = {}
         self.options: dict[str, dict[str, object]] = {}  # what each submit was told besides the parameters
+        self.tenants: dict[str, str] = {}  # whose each request is
         self.submitted: list[FakeTokenStream] = []
         self.aborted: list[str] = []
         self.is_alive = False
         self.is_shut_down = False
+        self.lifecycle = FakeLifecycle()
         self.num_steps = 0
         self._ids = count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -215,6 +268,7 @@ class FakeEngineClient:
         cache_salt: str | None = None,
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
+        tenant: str = "",
         is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:
@@ -224,11 +278,15 @@ class FakeEngineClient:
             raise QueueFull(f"{len(self.running)} requests wait; the limit is {self.max_num_queued}")
         request_id = request_id or f"request-{next(self._ids)}"
         self.options[request_id] = {"priority": priority, "cache_salt": cache_salt, "timeout": timeout}
+        self.tenants[request_id] = tenant
         output = self.respond(prompt_token_ids, params)
         stream = FakeTokenStream(request_id, prompt_token_ids, output, params, self, matcher)
         self.running[request_id] = stream
         self.submitted.append(stream)
         return stream
+
+    def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
+        return [{"name": "step", "ph": "X", "ts": 0.0, "dur": 1.0, "args": {"steps": num_steps}}]
 
     def stats(self) -> EngineStats:
         return EngineStats(num_running=len(self.running), num_steps=self.num_steps)
@@ -276,5 +334,6 @@ class FakeEngineClient:
 
     async def _run(self) -> None:
         while True:
-            self.step()
+            if self.lifecycle.state is EngineState.RUNNING:
+                self.step()
             await asyncio.sleep(0 if self.running else 0.002)

@@ -14,7 +14,7 @@ import pytest
 import structlog
 from aiohttp import web
 
-from server.http.app import make_runner
+from server.http.app import build_app, make_runner, read_keys
 from server.http.served_model import ServedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
@@ -91,7 +91,7 @@ async def server_starter() -> AsyncIterator[StartServer]:
     ) -> RunningServer:
         engine = engine or FakeEngineClient()
         served = ServedModel(ServerSettings(host="127.0.0.1", port=0, **settings))
-        runner = make_runner(served)
+        runner = make_runner(build_app(served, read_keys(served.settings)))
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         if is_open:

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from engine.client import EngineClient
-from server.http.app import make_runner
+from server.http.app import build_app, make_runner, read_keys
 from server.http.served_model import ServedModel
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
@@ -42,7 +42,7 @@ async def serving(
 ) -> AsyncIterator[RealServer]:
     """An application on a free port over a running engine."""
     served = ServedModel(ServerSettings(port=0, max_body_bytes=max_body_bytes))
-    runner = make_runner(served)
+    runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     served.open(engine, text_model)

@@ -159,7 +159,7 @@ async def test_bad_bodies(
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b"", b"\xff\xfe", b'{"prompt": "a"} x', b'{"prompt": NaN}', b'{"prompt": "\\ud800"}', b"[" * 100_000]
+    "data", [b"{", b"", b"\xff\xfe", b'{"prompt": "a"} x', b'{"prompt": NaN}', b'{"prompt": "\\ud800"}', b"[" * 50_000]
 )
 async def test_what_is_not_json(start_server: StartServer, data: bytes) -> None:
     server = await start_server()

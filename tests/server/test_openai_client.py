@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
@@ -27,6 +28,19 @@ async def test_completion(client: AsyncOpenAI) -> None:
     assert completion.choices[0].finish_reason == "stop"
     assert completion.usage is not None
     assert completion.usage.total_tokens == 9
+
+
+async def test_an_answer_goes_back_as_the_library_has_it(client: AsyncOpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "hello"}]
+    answer = await client.chat.completions.create(model="fake", messages=messages)
+    text = answer.choices[0].message.content
+    for sent_back in (answer.choices[0].message, answer.choices[0].message.model_dump()):
+        again = await client.chat.completions.create(
+            model="fake", messages=[*messages, sent_back, {"role": "user", "content": "more"}]
+        )
+        assert again.choices[0].message.content == render(
+            messages[0], {"role": "assistant", "content": text}, {"role": "user", "content": "more"}
+        )
 
 
 async def test_completion_streamed(client: AsyncOpenAI) -> None:

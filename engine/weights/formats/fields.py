@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any
 
 from engine.border.errors import ModelError
@@ -57,7 +58,8 @@ class Fields(ABC):
         if value is None:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
-            return float(value)
+            with suppress(OverflowError):  # of an integer that no float can hold
+                return float(value)
         raise self.error(key, "it must be a number above 0")
 
     def required_positive_number(self, key: str) -> float:

@@ -1,6 +1,7 @@
 /**
  * Watches the server: "connecting" before the first answer, "loading" while the model loads, "ready",
- * "unwell" when it answers but takes no requests, and "lost" when it does not answer.
+ * "locked" when it is ready for a key that this page does not have, "unwell" when it answers but takes no requests,
+ * and "lost" when it does not answer.
  * Asks often while something is awaited, rarely once ready.
  */
 
@@ -18,6 +19,7 @@ export class ServerState {
   #timer = null;
   #asking = null;
   #wasReady = false;
+  #isLocked = false;
 
   /** @param {(state: ServerState) => void} onChange */
   constructor(onChange, {
@@ -36,9 +38,16 @@ export class ServerState {
     this.#asking ??= this.#ask().finally(() => {
       this.#asking = null;
       this.#clearTimer(this.#timer);
-      this.#timer = this.#setTimer(() => this.check(), this.name === "ready" ? LATER : SOON);
+      this.#timer = this.#setTimer(() => this.check(), this.name === "ready" || this.name === "locked" ? LATER : SOON);
     });
     return this.#asking;
+  }
+
+  /** What was learned with an old key no longer holds. */
+  forget() {
+    this.model = null;
+    this.#isLocked = false;
+    this.#become("connecting", "");
   }
 
   async #ask() {
@@ -54,7 +63,7 @@ export class ServerState {
     }
     if (response.ok) {
       this.#wasReady = true;
-      this.#become("ready", "");
+      this.#become(this.#isLocked ? "locked" : "ready", "");
     } else {
       const { status, detail = "" } = await bodyOf(response);
       this.#become(status === "loading" ? "loading" : "unwell", detail);
@@ -63,6 +72,7 @@ export class ServerState {
 
   async #readModel() {
     const response = await this.#fetch("/v1/models", { cache: "no-store" });
+    this.#isLocked = response.status === 401;
     if (!response.ok) return null;
     return (await response.json()).data?.[0] ?? null;
   }

@@ -17,15 +17,20 @@ const OPEN = 1; // WebSocket.OPEN, also where a test brings its own class
  */
 export class StreamSocket {
   #url;
+  #protocols;
   #WebSocketClass;
   #socket = null;
   #unsent = []; // frames that wait for the socket to open
   #open = new Map(); // id -> {handlers, resolve, reject, isSent}
   #numGenerations = 0;
 
-  /** @param {{url: string, WebSocketClass?: typeof WebSocket}} options */
-  constructor({ url, WebSocketClass = globalThis.WebSocket }) {
+  /**
+   * @param {{url: string, protocols?: () => string[], WebSocketClass?: typeof WebSocket}} options `protocols` is
+   *   asked at each opening
+   */
+  constructor({ url, protocols = () => [], WebSocketClass = globalThis.WebSocket }) {
     this.#url = url;
+    this.#protocols = protocols;
     this.#WebSocketClass = WebSocketClass;
   }
 
@@ -70,7 +75,7 @@ export class StreamSocket {
 
   #connect() {
     if (this.#socket !== null) return;
-    const socket = new this.#WebSocketClass(this.#url);
+    const socket = new this.#WebSocketClass(this.#url, this.#protocols());
     this.#socket = socket;
     let wasOpen = false;
     socket.onopen = () => {

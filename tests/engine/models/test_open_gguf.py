@@ -146,6 +146,8 @@ def test_bfloat16_is_the_nearest(write):
         ({"sizes": {"head_count": 0}}, "llama.attention.head_count' is 0; it must be a number above 0"),
         ({"sizes": {"head_count_kv": 3}}, "4 heads cannot share 3 heads of keys evenly"),
         ({"sizes": {"key_length": 15}}, "the head dimension is 15"),
+        ({"sizes": {"head_count": 128, "head_count_kv": 2}}, "the head dimension is 0"),
+        ({"reshape": {"token_embd.weight": (0, HIDDEN)}}, "token_embd.weight has no rows"),
         ({"sizes": {"block_count": 1 << 31}}, "it must be an int32 above 0"),
         ({"sizes": {"block_count": 10_000}}, "tensors, too few for 10000 layers"),
         ({"sizes": {"layer_norm_rms_eps": float("nan")}}, "layer_norm_rms_epsilon' is nan"),

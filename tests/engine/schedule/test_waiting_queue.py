@@ -90,6 +90,19 @@ def test_a_pause_saves_up_no_claim():
     assert 8 <= tenants.count("late") <= 12
 
 
+def test_a_pause_saves_up_no_claim_over_one_that_pauses_too():
+    queue = WaitingQueue()
+    for arrival in range(100):
+        queue.add(request(arrival, "steady"))
+        start(queue)
+    for arrival in range(100, 300):
+        queue.add(request(arrival, "late"))
+    for arrival in range(300, 500):
+        queue.add(request(arrival, "steady"))
+    tenants = [start(queue).tenant for _ in range(20)]
+    assert 8 <= tenants.count("late") <= 12
+
+
 TENANTS = st.sampled_from("abc")
 ACTIONS = st.lists(
     st.one_of(

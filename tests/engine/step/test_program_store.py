@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -109,6 +110,37 @@ def test_the_least_recently_used_configurations_go_first(tmp_path, hits):
     assert compile_all(ProgramStore(tmp_path, max_bytes=size + size // 4), hits, "third") == 0
     assert compile_all(ProgramStore(tmp_path), hits, "new") >= len(PROGRAMS)
     assert compile_all(ProgramStore(tmp_path), hits, "old") == 0
+
+
+def test_what_others_keep_in_the_folder_is_never_removed(tmp_path, hits):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "model.gguf").write_bytes(bytes(10_000))
+    compile_all(ProgramStore(tmp_path, max_bytes=1), hits)
+    assert (tmp_path / "models" / "model.gguf").exists()
+
+
+def test_two_threads_leave_the_settings_as_they_were(tmp_path):
+    store, before = ProgramStore(tmp_path), jax.config.jax_compilation_cache_dir
+    first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with store.opened("first"):
+            first_is_in.set()
+            second_is_in.wait(0.5)
+        first_is_out.set()
+
+    def second():
+        first_is_in.wait()
+        with store.opened("second"):
+            second_is_in.set()
+            first_is_out.wait(5)
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert jax.config.jax_compilation_cache_dir == before
 
 
 @pytest.mark.parametrize("inside_a_file", [True, False])

@@ -114,3 +114,22 @@ def test_in_the_sampler(body):
 def test_where_all_else_is_banned_the_penalised_token_remains(body):
     request = dry((1, 2, 3, 1, 2), dry_multiplier=100.0, allowed_token_ids=(3,))
     assert assert_follows(body, [request], random_logits(8, 1, 600)).tolist() == [3]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    period=st.lists(st.integers(0, 3), min_size=1, max_size=9),
+    num_tokens=st.integers(34, MAX_MODEL_LEN - 1),
+    changed=st.lists(st.integers(0, MAX_MODEL_LEN - 2), max_size=2),
+    last_n=st.one_of(st.just(-1), st.integers(30, 120)),
+    breakers=st.sets(st.integers(2, 5), max_size=2),
+)
+def test_long_repetitions_are_as_defined(period, num_tokens, changed, last_n, breakers):
+    tokens = [period[index % len(period)] for index in range(num_tokens)]
+    for place in changed:
+        tokens[place % num_tokens] = 5
+    params = SamplingParams(
+        dry_multiplier=0.5, dry_base=1.02, dry_penalty_last_n=last_n, dry_breaker_ids=tuple(breakers)
+    )
+    short = Request(SamplingParams(dry_multiplier=0.5), (1, 2, 3), (1, 2))  # beside it: a row without any
+    assert_feature_alone("dry", [Request(params, (), tuple(tokens)), short], np.zeros((2, 7), np.float32))

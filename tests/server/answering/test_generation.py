@@ -11,7 +11,7 @@ from engine.border.types import EngineError, FinishReason
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.answering.metrics import Metrics
-from server.answering.prompts import prepare
+from server.answering.prompts import prepare_here
 from server.routes.completions import CompletionCall
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
@@ -23,7 +23,7 @@ async def submit(engine: FakeEngineClient, **body: Any) -> Generation:
         engine.start(asyncio.get_running_loop())
     request = CompletionCall.parse(body).request
     text_model = FakeTextModel().model
-    prompts = await prepare(request, text_model, engine.client)
+    prompts = prepare_here(request, text_model, engine.client)
     return Generation.submit(request, prompts, engine=engine.client, text_model=text_model, metrics=Metrics())
 
 

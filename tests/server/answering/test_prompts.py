@@ -10,6 +10,7 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
 from server.answering.prompts import prepare, prepare_here
+from server.doors.workers import Workers
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 
@@ -54,7 +55,7 @@ async def test_all_prompts_are_checked_before_any_is_submitted() -> None:
     engine = FakeEngineClient(max_model_len=LIMIT)
     asked = request(prompts=[TextPrompt("fine"), TokenPrompt([1, 999])])
     with pytest.raises(InvalidParameter, match="token id 999"):
-        await prepare(asked, FakeTextModel().model, engine.client)
+        await prepare(asked, FakeTextModel().model, engine.client, Workers())
     assert engine.submitted == []
 
 

@@ -12,7 +12,7 @@ from sampling.host.params import InvalidParameter
 from server.grammar import compiler as grammar_compiler
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
-from server.grammar.limits import InvalidGrammar
+from server.grammar.limits import GrammarTooHard, InvalidGrammar
 from server.grammar.vocabulary import GrammarVocabulary
 from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes
@@ -277,3 +277,24 @@ async def test_hostile_grammars_are_compiled_or_refused_while_the_loop_turns(gra
         assert len(str(outcome)) < 400
     assert seconds < 10
     assert max(gaps, default=0) < 0.5
+
+
+def test_a_refusal_for_want_of_time_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine may have been busy."""
+    asked: list[Grammar] = []
+
+    def compile_grammar(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        asked.append(grammar)
+        raise GrammarTooHard("it takes longer to compile than 5 s, the limit")
+
+    compiler = GrammarCompiler(MergedBytes(), MergedBytes.vocab_size, compile_grammar=compile_grammar)
+    grammar = Grammar(GrammarKind.REGEX, "a+")
+    for _ in range(3):
+        with pytest.raises(InvalidParameter, match="takes longer"):
+            compiler.compile_here(grammar, "structured_outputs")
+    assert len(asked) == 1
+    now = time.monotonic()
+    monkeypatch.setattr("server.grammar.compiler.time.monotonic", lambda: now + grammar_compiler.SECONDS_TOO_HARD + 1)
+    with pytest.raises(InvalidParameter, match="takes longer"):
+        compiler.compile_here(grammar, "structured_outputs")
+    assert len(asked) == 2

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.border.types import QueueFull
 from server.grammar import trial
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.limits import InvalidGrammar
@@ -134,6 +135,16 @@ def test_a_process_that_had_much_memory_is_replaced(
     assert not first & children()
 
 
+def test_modules_of_the_working_folder_are_found(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "only_here.py").write_text("from server.grammar.trial_process import run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setattr(trial, "START", "from only_here import run; run()")
+    assert isinstance(compiler()(SIMPLE, vocabulary), CompiledGrammar)
+
+
 def test_nothing_is_left_when_it_goes(vocabulary: GrammarVocabulary) -> None:
     before, trials = children(), compiler()
     trials(SIMPLE, vocabulary)
@@ -191,3 +202,31 @@ def test_a_grammar_may_hold_any_character(vocabulary: GrammarVocabulary) -> None
     with pytest.raises(InvalidGrammar):
         trials(Grammar(GrammarKind.REGEX, "\ud800"), vocabulary)
     trials.close()
+
+
+def test_a_process_that_comes_back_after_the_close_is_ended(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = children()
+    trials = compiler()
+    trials.start()
+    ask = trial._Process.ask
+
+    def closing(process: trial._Process, grammar: Grammar, seconds: float) -> object:
+        trials.close()
+        return ask(process, grammar, seconds)
+
+    monkeypatch.setattr(trial._Process, "ask", closing)
+    trials(SIMPLE, vocabulary)
+    assert children() - before == set()
+
+
+def test_a_process_that_cannot_be_started_is_a_matter_of_time(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*arguments: object, **options: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", none_left)
+    with pytest.raises(QueueFull, match="try again later: Too many open files"):
+        compiler()(SIMPLE, vocabulary)

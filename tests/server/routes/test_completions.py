@@ -280,7 +280,8 @@ async def test_a_stalled_reader_is_cut_and_aborted(start_server: StartServer) ->
     server = await start_server(engine, text_model=text_model, write_timeout=0.1)
     _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]), limit=1024)
     body = b'{"prompt":"a","stream":true,"max_tokens":500}'
-    writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
     await eventually(lambda: len(engine.running) == 1)
     for _ in range(400):
         engine.step()

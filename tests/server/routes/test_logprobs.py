@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import orjson
 import pytest
 
 from engine.border.types import TokenLogprobs
@@ -140,7 +141,7 @@ def test_prompt_logprobs_have_the_token_first_and_the_best_behind() -> None:
     ]
     answer = Answer(3, "", [], "stop", None, prompt)  # type: ignore[arg-type]
     shape = completion(prompts=[[A], [A, EOS, C]], num_choices=2).shape_prompt(answer)
-    assert shape == [
+    assert orjson.loads(orjson.dumps(shape)) == [
         None,
         {
             str(EOS): {"logprob": -3.0, "rank": 9, "decoded_token": "<e>"},

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 from structlog.testing import LogCapture
 
-from server.startup.logs import new_request_id, set_up_logs
+from server.startup.logs import log, new_request_id, set_up_logs
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
 
@@ -103,3 +103,45 @@ def test_failures_caused_by_clients_leave_no_traceback(
     finally:
         structlog.reset_defaults()
     assert ("Error handling request" in capsys.readouterr().err) is is_written
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_an_error_does_not_show_local_variables(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "-".join(["a", "secret", "prompt"])  # so that no line of source has it
+
+    def fail(_prompt: str) -> None:
+        raise LookupError("ours")
+
+    set_up_logs("info", log_format)
+    try:
+        try:
+            fail(secret)
+        except LookupError as error:
+            log.error("request_failed", exc_info=error)
+            logging.getLogger("aiohttp.server").error("Error handling request", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    written = capsys.readouterr().err
+    assert written.count("LookupError") >= 2
+    assert secret not in written
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize("bad", ["\x1b[2J", "\r", "\x00", "\x9b31m", "\x7f", "\u202e", "\n2026-01-01 [info] forged"])
+def test_control_bytes_of_clients_are_escaped(log_format: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", log_format)
+    try:
+        log.info("access", route=bad, of={"nested": bad})
+        logging.getLogger("aiohttp.server").error("bad request %s", bad)
+        try:
+            raise ValueError(bad)
+        except ValueError as error:
+            log.error("failed", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    written = capsys.readouterr().err
+    assert written.count("access") == 1
+    if not bad.startswith("\n"):
+        assert bad not in written
+    else:
+        assert not any(line.startswith("2026-01-01") for line in written.splitlines()[:2])

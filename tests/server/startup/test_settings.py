@@ -35,6 +35,14 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
     given = {
         "host": "0.0.0.0",
         "port": "9",
+        "uds": "/run/eagre.socket",
+        "metrics_port": "9090",
+        "ssl_certfile": "chain.pem",
+        "ssl_keyfile": "key.pem",
+        "api_key": "first-key-1, second-key-2",
+        "api_key_file": "keys",
+        "admin_key": "operator-key",
+        "allowed_hosts": "a.example, .b.example",
         "model": "m.gguf",
         "served_model_name": "s",
         "dtype": "auto",
@@ -59,12 +67,19 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "queue_timeout": "5.5",
         "stall_timeout": "90",
         "max_body_bytes": "2048",
+        "body_timeout": "4",
+        "max_preparing_bytes": "65536",
+        "max_preparing_requests": "9",
+        "max_connections": "10",
+        "max_websockets": "11",
+        "keep_alive_timeout": "12",
         "max_grammar_bytes": "4096",
         "grammar_timeout": "2.5",
         "shutdown_timeout": "1.5",
         "ping_interval": "2",
         "write_timeout": "3",
         "allowed_origins": "https://a.example, https://b.example",
+        "sleep_idle_seconds": "600",
         "log_level": "debug",
         "log_format": "json",
     }
@@ -76,6 +91,9 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         flags += ["--" + name.replace("_", "-")] + ([] if name in ("no_prefix_caching", "synchronous") else [value])
     assert parse(*flags) == from_environment
     assert from_environment.allowed_origins == ("https://a.example", "https://b.example")
+    assert from_environment.api_keys == ("first-key-1", "second-key-2")
+    assert "first-key-1" not in repr(from_environment)
+    assert "operator-key" not in repr(from_environment)
     config = from_environment.engine_config((2,))
     assert (config.max_model_len, config.max_num_seqs, config.page_size) == (64, 4, 8)
     assert (config.dtype, config.quantize) == ("auto", "int4")
@@ -120,6 +138,9 @@ def test_the_help_shows_every_flag_with_its_default() -> None:
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
         (("--max-grammar-bytes", "0"), {}, "max_grammar_bytes is 0; it must be from 1 to 262144"),
         (("--grammar-timeout", "0"), {}, "grammar_timeout is 0.0; it must be above 0"),
+        (("--ssl-certfile", "x"), {}, "ssl_certfile and ssl_keyfile go together"),
+        (("--metrics-port", "-1"), {}, "metrics_port is -1; it must be from 0 to 65535"),
+        (("--sleep-idle-seconds", "0"), {}, "sleep_idle_seconds is 0.0; it must be above 0"),
         (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),
     ],
 )

@@ -7,7 +7,9 @@ import pytest
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
-VALUES = {"text": "x", "flag": False, "count": 3, "share": 0.5, "table": {"inner": 1}, "none": None, "list": [1]}
+VALUES = {"text": "x", "flag": False, "count": 3, "share": 0.5, "table": {"inner": 1}, "none": None, "list": [1]} | {
+    "huge": 10**400
+}
 
 
 @pytest.fixture
@@ -42,6 +44,7 @@ def test_null_counts_as_absent(file, key):
         (lambda file: file.integer("count", least=4, most=9), "count is 3; it must be an integer from 4 to 9"),
         (lambda file: file.integer("count", least=0, most=2), "count is 3; it must be an integer from 0 to 2"),
         (lambda file: file.positive_number("flag"), "flag is false; it must be a number above 0"),
+        (lambda file: file.positive_number("huge"), r"huge is 1000*\.\.\.; it must be a number above 0"),
         (lambda file: file.positive_number("text"), 'text is "x"; it must be a number above 0'),
     ],
 )

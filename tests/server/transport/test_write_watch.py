@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.http.write_watch import WriteWatch
+from server.transport.write_watch import WriteWatch
 from tests.server.conftest import eventually
 
 

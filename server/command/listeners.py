@@ -1,0 +1,115 @@
+"""Where a server listens: a port or a Unix socket, with or without TLS, and a port of its own for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from aiohttp import web
+
+from server.doors import unix_socket
+from server.doors.certificate import Certificate, CertificateError
+from server.doors.keyring import KeyFileError
+from server.http.app import build_app, build_metrics_app, make_runner, read_keys
+from server.http.served_model import ServedModel
+from server.startup.logs import log
+
+
+class CannotListen(Exception):
+    """The message says where, and why not."""
+
+
+class Listeners:
+    """The open doors of one served model."""
+
+    def __init__(self, served: ServedModel) -> None:
+        """Reads keys and certificate.
+
+        Raises:
+            KeyFileError, CertificateError: one of them cannot be used.
+        """
+        settings = served.settings
+        self._settings = settings
+        self._keys = read_keys(settings)
+        self._certificate = (
+            None
+            if settings.ssl_certfile is None or settings.ssl_keyfile is None
+            else Certificate(Path(settings.ssl_certfile), Path(settings.ssl_keyfile))
+        )
+        self._runner = make_runner(build_app(served, self._keys))
+        self._metrics_runner = None if settings.metrics_port is None else make_runner(build_metrics_app(served))
+        self._is_socket_made = False
+
+    async def open(self) -> None:
+        """
+        Raises:
+            CannotListen: an address is taken or invalid.
+        """
+        settings = self._settings
+        context = None if self._certificate is None else self._certificate.context
+        await self._runner.setup()
+        if settings.uds is not None:
+            path = Path(settings.uds)
+            try:
+                listener = unix_socket.listen_at(path)
+                self._is_socket_made = True
+                await web.SockSite(self._runner, listener, ssl_context=context).start()
+            except OSError as error:
+                raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
+        else:
+            await _start(web.TCPSite(self._runner, settings.host, settings.port, ssl_context=context), settings.port)
+        if self._metrics_runner is not None and settings.metrics_port is not None:
+            await self._metrics_runner.setup()
+            port = settings.metrics_port
+            await _start(web.TCPSite(self._metrics_runner, settings.host, port, ssl_context=context), port)
+
+    async def close(self) -> None:
+        """Lets nobody in any more and ends what is open."""
+        await self._runner.cleanup()
+        if self._metrics_runner is not None:
+            await self._metrics_runner.cleanup()
+        if self._is_socket_made and self._settings.uds is not None:
+            unix_socket.remove(Path(self._settings.uds))
+
+    async def reload(self) -> None:
+        """Reads the file of keys and the certificate again. What cannot be used is logged, and the old stays."""
+        try:
+            await asyncio.to_thread(self._keys.reload)
+            log.info("keys_reloaded", num_keys=self._keys.num_keys)
+        except KeyFileError as error:
+            log.error("keys_kept", reason=str(error))
+        if self._certificate is None:
+            return
+        try:
+            await asyncio.to_thread(self._certificate.reload)
+            log.info("certificate_reloaded")
+        except CertificateError as error:
+            log.error("certificate_kept", reason=str(error))
+
+    @property
+    def address(self) -> str:
+        """The server's URL for a browser on this machine, or the path of its socket."""
+        if self._settings.uds is not None:
+            return f"unix:{self._settings.uds}"
+        host, port = self._settings.host, self._runner.addresses[0][1]
+        if host in ("0.0.0.0", "::"):
+            host = "localhost"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the metrics; None where they have none of their own."""
+        return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
+
+
+async def _start(site: web.TCPSite, port: int) -> None:
+    """
+    Raises:
+        CannotListen: the address is taken or invalid.
+    """
+    try:
+        await site.start()
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        reason = getattr(error, "strerror", None) or error
+        raise CannotListen(f"cannot listen on {site.name.partition('://')[2]}: {reason}") from error

@@ -1,0 +1,34 @@
+"""The few threads in which bodies are checked, templates rendered and texts tokenised."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+NUM_THREADS = 4  # more would only take turns at the interpreter lock, and take them from the asyncio thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Workers:
+    """A pool of threads for work that would hold up the streams. What does not fit waits for its turn."""
+
+    def __init__(self, num_threads: int = NUM_THREADS) -> None:
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="worker")
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of the call, which sees the caller's context variables. Raises what the call raises.
+
+        A call that has begun goes on when its waiter is cancelled; one that still waits for a thread is dropped.
+        """
+        call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        """Takes no more calls and drops those that wait; does not wait for those that run."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,173 @@
+"""What an operator asks of a running server: the engine's lifecycle, aborts by id, a trace of the last steps.
+
+The guard lets nobody in without an administrator's key, and answers 404 where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from pydantic import BaseModel
+
+from engine.border.errors import ModelError
+from engine.border.types import EngineBusy
+from server.http.guard import ADMIN_PREFIX
+from server.http.served_model import SERVED_MODEL, ServedModel
+from server.startup.logs import log
+from server.transport.json_body import json_response, read_body
+from server.wire.errors import ApiError, shorten
+from server.wire.json_values import parse_json
+from server.wire.strict_model import StrictModel
+
+Body = TypeVar("Body", bound=BaseModel)
+
+MAX_TRACE_STEPS = 4096
+
+
+class Nothing(StrictModel):
+    """The body of a call without parameters, which may as well have none."""
+
+
+class SleepBody(StrictModel):
+    drop_weights: bool = False  # whether the device gives back the memory of the weights too
+
+
+class UpdateWeightsBody(StrictModel):
+    path: str  # of a GGUF file or a folder, on the server's machine
+    drain: bool = False  # whether to wait until the requests that have begun have ended
+
+
+class AbortBody(StrictModel):
+    request_id: str
+
+
+def add_routes(app: web.Application) -> None:
+    """POST /admin/…, and GET /admin/trace."""
+
+    def add(name: str, handler: Handler) -> None:
+        app.router.add_post(ADMIN_PREFIX + name, handler)
+
+    add("pause", _changing_state(lambda served: served.engine.lifecycle.pause()))
+    add("resume", _changing_state(lambda served: served.engine.lifecycle.resume()))
+    add("sleep", sleep)
+    add("wake", _changing_state(lambda served: served.engine.lifecycle.wake()))
+    add("reset_prefix_cache", reset_prefix_cache)
+    add("update_weights", update_weights)
+    add("abort", abort)
+    app.router.add_get(ADMIN_PREFIX + "trace", trace)
+
+
+def _changing_state(change: Callable[[ServedModel], Awaitable[None]]) -> Handler:
+    """The handler of a change without parameters."""
+
+    async def handle(request: web.Request) -> web.Response:
+        await _read(request, Nothing)
+        served = request.app[SERVED_MODEL]
+        return await _change_state(served, change(served))
+
+    return handle
+
+
+async def sleep(request: web.Request) -> web.Response:
+    """Frees the memory of the pages, and with `drop_weights` the device's memory of the weights."""
+    body = await _read(request, SleepBody)
+    served = request.app[SERVED_MODEL]
+    return await _change_state(served, served.engine.lifecycle.sleep(drop_weights=body.drop_weights))
+
+
+async def reset_prefix_cache(request: web.Request) -> web.Response:
+    """Forgets every cached prefix."""
+    await _read(request, Nothing)
+    if not await request.app[SERVED_MODEL].engine.lifecycle.reset_prefix_cache():
+        raise _busy("requests hold pages; wait for them, or pause and abort them")
+    log.info("admin", action="reset_prefix_cache")
+    return json_response({"is_reset": True})
+
+
+async def update_weights(request: web.Request) -> web.Response:
+    """Replaces the weights by those of another file of the same architecture and sizes."""
+    body = await _read(request, UpdateWeightsBody)
+    if not body.path:
+        raise ApiError('path is ""; it must name a model on the server\'s machine', param="path", code="invalid_value")
+    served = request.app[SERVED_MODEL]
+    try:
+        await served.engine.lifecycle.update_weights(Path(body.path), drain=body.drain)
+    except EngineBusy as error:
+        raise _busy(str(error)) from error
+    except (ModelError, OSError) as error:
+        raise ApiError(f"the weights cannot be used: {error}", param="path", code="invalid_value") from error
+    log.info("admin", action="update_weights", path=shorten(body.path))
+    return json_response({"path": body.path, "state": served.engine_state})
+
+
+async def abort(request: web.Request) -> web.Response:
+    """Ends the requests with an id, whichever key made them."""
+    body = await _read(request, AbortBody)
+    num_aborted = request.app[SERVED_MODEL].requests.cancel_anybodys(body.request_id)
+    if not num_aborted:
+        raise ApiError(
+            f"no request with the id {shorten(body.request_id)} is running",
+            status=404,
+            param="request_id",
+            code="unknown_request",
+        )
+    log.info("admin", action="abort", aborted=body.request_id)
+    return json_response({"request_id": body.request_id, "num_aborted": num_aborted})
+
+
+async def trace(request: web.Request) -> web.Response:
+    """What host and device did in the last steps, as a file for Perfetto; `?steps=N` for fewer."""
+    steps = request.query.get("steps")
+    if steps is not None and not (steps.isascii() and steps.isdigit() and 1 <= int(steps[:9]) <= MAX_TRACE_STEPS):
+        raise ApiError(
+            f"steps is {shorten(steps)}; it must be from 1 to {MAX_TRACE_STEPS}", param="steps", code="invalid_value"
+        )
+    engine = request.app[SERVED_MODEL].engine
+
+    def encode() -> bytes:
+        return orjson.dumps({"traceEvents": engine.trace(None if steps is None else int(steps))})
+
+    body = await asyncio.to_thread(encode)
+    headers = {"Content-Disposition": 'attachment; filename="eagre-trace.json"'}
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+async def _change_state(served: ServedModel, change: Awaitable[None]) -> web.Response:
+    """Waits for a change in the engine thread and answers with the state that it led to.
+
+    Raises:
+        ApiError: 409, the engine is in a state from which there is no such change.
+    """
+    try:
+        await change
+    except EngineBusy as error:
+        raise _busy(str(error)) from error
+    if served.idle_sleep is not None:
+        served.idle_sleep.take_over()
+    log.info("admin", state=served.engine_state)
+    return json_response({"state": served.engine_state})
+
+
+async def _read(request: web.Request, kind: type[Body]) -> Body:
+    """The checked body; none counts as {}.
+
+    Raises:
+        ApiError, ValidationError: it is not what the route takes.
+    """
+    return kind.model_validate(await _read_json(request) if request.can_read_body else {})
+
+
+def _busy(message: str) -> ApiError:
+    return ApiError(message, status=409, code="engine_busy")
+
+
+async def _read_json(request: web.Request) -> object:
+    served = request.app[SERVED_MODEL]
+    with served.preparation.receive() as share:
+        return parse_json(await read_body(request, share, served.settings))

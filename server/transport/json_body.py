@@ -1,0 +1,69 @@
+"""JSON bodies: a request's, read, and an answer's, made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from server.doors.preparation import Share
+from server.startup.settings import ServerSettings
+from server.transport.write_watch import WriteWatch
+from server.wire.errors import ApiError, body_too_large
+
+
+async def read_body(request: web.Request, share: Share, settings: ServerSettings) -> bytes:
+    """The body, whatever content type it declares; its bytes are counted as they arrive.
+
+    Raises:
+        ApiError: the body is empty, cannot be decoded, is too large or too slow, or the budget is spent.
+    """
+    most = settings.max_body_bytes
+    if request.content_length is not None and request.content_length > most:
+        raise body_too_large(most)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.body_timeout):
+            while chunk := await request.content.readany():
+                share.add(len(chunk))
+                body += chunk
+                if len(body) > most:
+                    raise body_too_large(most)
+    except TimeoutError as error:
+        raise ApiError(
+            f"the body did not arrive within {settings.body_timeout:g} s, the limit of this server",
+            status=408,
+            code="body_timeout",
+            headers={"Connection": "close"},
+        ) from error
+    except web.RequestPayloadError as error:
+        raise ApiError(
+            "the body cannot be decoded; it must be what Content-Encoding says", code="invalid_encoding"
+        ) from error
+    if not body:
+        raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
+    return bytes(body)
+
+
+def json_response(body: Any, *, status: int = 200) -> web.Response:
+    """An answer with `body` as JSON."""
+    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
+
+
+async def send_whole(request: web.Request, response: web.Response, settings: ServerSettings) -> web.Response:
+    """Sends an answer; a client that accepts nothing of it for `write_timeout` seconds is cut off."""
+
+    def cut() -> None:
+        if request.transport is not None:
+            request.transport.abort()
+
+    async def write(data: bytes) -> None:
+        raise AssertionError("a whole answer has one write, its last")
+
+    watch = WriteWatch(write, cut, ping=b"", ping_interval=settings.ping_interval, write_timeout=settings.write_timeout)
+    await response.prepare(request)
+    async with watch:
+        await watch.finish(response.write_eof)
+    return response

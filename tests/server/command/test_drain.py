@@ -1,0 +1,52 @@
+"""The end of the server, within the time that an orchestrator gives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from server.command import serve
+from server.command.serve import drain
+from server.http.websocket import CLOSE_TIMEOUT_S
+from server.startup.settings import ServerSettings
+from server.transport.connections import SHUTDOWN_S
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import StartServer, eventually
+from tests.server.socket_client import open_socket, read_to_end, send
+
+GRACE_S = 30.0  # of Kubernetes
+
+
+def test_all_waits_together_are_within_the_grace_period() -> None:
+    waits = ServerSettings().shutdown_timeout + serve.LAST_WORDS_S + 1.0 + CLOSE_TIMEOUT_S + SHUTDOWN_S
+    assert waits < GRACE_S - 2
+
+
+async def test_a_hung_engine_still_lets_each_stream_end_once(start_server: StartServer, monkeypatch) -> None:
+    monkeypatch.setattr(serve, "LAST_WORDS_S", 0.2)
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    asking = [asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab"})) for _ in range(3)]
+    async with open_socket(server) as socket:
+        for key in "xy":
+            await send(socket, type="generate", id=key, prompt="ab")
+        await eventually(lambda: len(engine.running) == 5)
+        for stream in list(engine.running.values()):
+            monkeypatch.setattr(stream, "abort", lambda: None)  # the thread that would obey does not turn
+
+        def end_streams() -> None:
+            for stream in list(engine.running.values()):
+                stream.finish("abort")
+
+        monkeypatch.setattr(type(server.served.engine), "end_streams", lambda _self: end_streams(), raising=False)
+        started = time.monotonic()
+        await drain(server.served, 0.2)
+        assert time.monotonic() - started < 3
+        messages = [*await read_to_end(socket, "x"), *await read_to_end(socket, "y")]
+        ends = [message for message in messages if message["type"] in ("done", "error")]
+    answers = await asyncio.gather(*asking)
+    for answer in answers:
+        assert answer.count(b'"finish_reason":"abort"') == 1
+        assert answer.endswith(b"data: [DONE]\n\n")
+    assert sorted(end["id"] for end in ends) == ["x", "y"]
+    assert {end["finish_reason"] for end in ends} == {"abort"}

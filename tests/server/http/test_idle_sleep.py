@@ -1,0 +1,84 @@
+"""An engine that nobody uses sleeps, and the next request wakes it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.border.types import EngineState
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import StartServer, eventually
+
+
+async def test_a_quiet_engine_sleeps_and_wakes_for_a_request_alone(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.05)
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    for path in ("/health", "/metrics", "/v1/models", "/liveness"):
+        async with server.http.get(server.url + path) as response:
+            assert response.status == 200
+    status, body = await server.get("/readiness")
+    assert (status, body) == (200, {"status": "ready", "detail": "requests are accepted; the engine is asleep"})
+    assert engine.lifecycle.calls == [("sleep", False)]  # on a CPU the weights stay
+    assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"
+    assert engine.lifecycle.calls == [("sleep", False), "wake"]
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)  # and again
+
+
+async def test_a_stream_that_wakes_the_engine_pings_until_it_is_awake(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.02, ping_interval=0.02)
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    may_wake = asyncio.Event()
+    wake = engine.lifecycle.wake
+
+    async def wake_slowly() -> None:
+        await may_wake.wait()
+        await wake()
+
+    engine.lifecycle.wake = wake_slowly  # type: ignore[method-assign]
+    async with server.http.post(server.url + "/v1/completions", json={"prompt": "ab", "stream": True}) as response:
+        received = b""
+        while received.count(b": ping") < 3:
+            received += await response.content.readany()
+        assert b"data:" not in received
+        may_wake.set()
+        rest = await response.read()
+    assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_long_request_keeps_the_engine_awake(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine, sleep_idle_seconds=0.02)
+    asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
+    await eventually(lambda: bool(engine.running))
+    num_calls = len(engine.lifecycle.calls)
+    await asyncio.sleep(0.1)
+    assert len(engine.lifecycle.calls) <= num_calls + 1  # the wake, where the engine slept before the request
+    assert engine.lifecycle.state is EngineState.RUNNING
+    engine.step(3)
+    assert (await asking)[0] == 200
+
+
+async def test_an_engine_that_cannot_be_woken_ends_its_requests_and_is_tried_again(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.02)
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    engine.lifecycle.error = MemoryError("no room")
+    status, body = await server.post("/v1/completions", {"prompt": "ab"})
+    assert (status, body["choices"][0]["finish_reason"]) == (200, "abort")
+    assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"
+
+
+async def test_what_an_operator_has_put_to_sleep_stays_asleep(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=1000.0, admin_keys=("admin-secret-3",))
+    headers = {"Authorization": "Bearer admin-secret-3"}
+    async with server.http.post(server.url + "/admin/sleep", headers=headers) as response:
+        assert response.status == 200
+    asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
+    await eventually(lambda: bool(engine.running))
+    await asyncio.sleep(0.05)
+    assert engine.lifecycle.state is EngineState.ASLEEP
+    async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
+        assert response.status == 200
+    assert (await asking)[0] == 200

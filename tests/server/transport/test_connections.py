@@ -1,0 +1,141 @@
+"""How many connections there may be, how long they may be silent, and who leaves unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from server.startup.settings import ServerSettings
+from server.transport.json_body import send_whole
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.socket_client import open_socket
+
+
+async def connect(server: RunningServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+
+
+def post(body: bytes, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (size, body)
+
+
+async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> None:
+    server = await start_server(max_connections=2)
+    writers = []
+    for _ in range(2):
+        _, writer = await connect(server)
+        writers.append(writer)
+    await asyncio.sleep(0.05)
+    reader, third = await connect(server)
+    third.write(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1" in head
+    error = json.loads(body)["error"]
+    assert error["code"] == "too_many_connections"
+    assert "2 connections" in error["message"]
+    for writer in (*writers, third):
+        writer.close()
+    await asyncio.sleep(0.05)
+    assert (await server.get("/liveness"))[0] == 200
+
+
+async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
+    server = await start_server(max_websockets=1)
+    async with open_socket(server):
+        with pytest.raises(InvalidStatus) as refused:
+            async with open_socket(server):
+                pass
+    assert refused.value.response.status_code == 429
+    assert json.loads(refused.value.response.body)["error"]["code"] == "too_many_websockets"
+
+
+@pytest.mark.parametrize("said_before", [b"", b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_a_header_that_trickles_in_has_a_deadline(start_server: StartServer, said_before: bytes) -> None:
+    server = await start_server(keep_alive_timeout=0.3)
+    reader, writer = await connect(server)
+    writer.write(said_before)
+    started = time.monotonic()
+    writer.write(b"GET /liveness HTTP/1.1\r\nX-Slow: ")
+    try:
+        while not reader.at_eof() and time.monotonic() - started < 10:
+            writer.write(b"a")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+    except ConnectionError:
+        pass  # it was reset
+    assert time.monotonic() - started < 5
+    writer.close()
+
+
+async def test_a_body_that_trickles_in_has_a_deadline(start_server: StartServer) -> None:
+    server = await start_server(body_timeout=0.2)
+    reader, writer = await connect(server)
+    writer.write(post(b'{"prompt":', 1000))
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert head.startswith(b"HTTP/1.1 408 ")
+    writer.close()
+    assert server.served.preparation.num_bytes == 0
+
+
+async def test_a_chunked_body_has_the_same_limit(start_server: StartServer) -> None:
+    server = await start_server(max_body_bytes=2000)
+    reader, writer = await connect(server)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"%x\r\n%b\r\n" % (1500, b"a" * 1500) * 2)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert head.startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_an_announced_body_over_the_limit_is_not_read(start_server: StartServer) -> None:
+    server = await start_server(max_body_bytes=2000)
+    reader, writer = await connect(server)
+    writer.write(post(b"", 10**12))
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_a_client_that_leaves_while_it_is_not_read_is_noticed(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    _, writer = await connect(server)
+    writer.write(post(b'{"prompt":"abc","max_tokens":100}'))
+    await eventually(lambda: len(engine.running) == 1)
+    flood = b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # requests behind it, until reading is paused
+    writer.write(flood)
+    await asyncio.sleep(0.3)
+    writer.transport.abort()
+    await eventually(lambda: len(engine.aborted) == 1)
+
+
+class Response:
+    """An answer whose client takes nothing of it."""
+
+    def __init__(self, cut: asyncio.Event) -> None:
+        self._cut = cut
+
+    async def prepare(self, request: object) -> None:
+        pass
+
+    async def write_eof(self) -> None:
+        await self._cut.wait()
+        raise ConnectionResetError
+
+
+async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
+    cut = asyncio.Event()
+    request = SimpleNamespace(transport=SimpleNamespace(abort=cut.set))
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(
+            send_whole(request, Response(cut), ServerSettings(write_timeout=0.05)),  # type: ignore[arg-type]
+            5,
+        )
+    assert cut.is_set()
