@@ -35,7 +35,7 @@ def shard_of(leaf: Leaf, device: int, num_devices: int, *, num_heads: Sequence[i
         raise ValueError(f"device is {device}; it must be from 0 to {num_devices - 1}")
     total = sum(part.shape[0] for part in leaf.parts)
     num_inputs = leaf.parts[0].shape[1] if len(leaf.parts[0].shape) > 1 else None
-    outputs = (slice(0, total),)
+    outputs: tuple[slice, ...] = (slice(0, total),)
     inputs = None if num_inputs is None else slice(0, num_inputs)
     experts = slice(0, leaf.num_experts) if leaf.num_experts else None
 

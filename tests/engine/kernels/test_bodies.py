@@ -159,3 +159,10 @@ def test_the_help_and_the_limit_name_every_body():
         assert settings_of(EngineConfig)[name].summary.endswith("auto, native or xla")
         for body in BODIES:
             EngineConfig(**{name: body.name})
+
+
+def test_a_step_is_opaque_to_xla_where_a_part_of_it_is():
+    native, xla = BODIES
+    assert Bodies(native, xla, "").is_opaque_to_xla
+    assert Bodies(xla, native, "").is_opaque_to_xla
+    assert not Bodies(xla, xla, "").is_opaque_to_xla
