@@ -54,7 +54,7 @@ def _decode_vocabulary(message: bytes) -> TrialVocabulary:
 
 def run() -> None:
     """The process: tries what comes over the socket of which its first argument is the number, until that is closed."""
-    with suppress(EOFError, ConnectionError):
+    with suppress(EOFError, OSError):  # OSError: the server ended in the middle of a message
         _run(Connection(int(sys.argv[1])))
 
 
