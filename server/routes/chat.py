@@ -16,52 +16,23 @@ from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
-from server.routes.route import AnswerContext, BodyRoute
+from server.routes.route import BodyRoute
 from server.wire.chat_request import ChatCompletionRequest
 from server.wire.generation_fields import GenerationFields
 
 _OBJECT = "chat.completion"
 
 
-class ChatCall(OpenAICall):
-    """A conversation, which the assistant's next message continues."""
-
-    logprobs_kind = ChatLogprobs
-
-    def __init__(self, body: ChatCompletionRequest) -> None:
-        newer = body.max_completion_tokens
-        length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
-        conversation = Conversation(
-            [message.to_template() for message in body.messages], parse_special=body.parse_special is True
-        )
-        super().__init__(body, [conversation], prompt_parameter="messages", **length)
-
-    @classmethod
-    def parse(cls, body: Any) -> ChatCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
-        return cls(ChatCompletionRequest.parse(body))
-
-    def make_writer(self, generation: Generation, context: AnswerContext) -> ChatChunks:
-        head = AnswerHead.make("chatcmpl", context.request_id, context.model)
-        logprobs = self.make_logprobs(generation, context.tokenizer)
-        return ChatChunks(head, self.fields, generation, logprobs, context.framing)
-
-
 class ChatChunks(Chunks):
     """Writes the answer to a conversation."""
 
+    chunk_object = f"{_OBJECT}.chunk"
+
     def __init__(
-        self,
-        head: AnswerHead,
-        fields: GenerationFields,
-        generation: Generation,
-        logprobs: WireLogprobs | None,
+        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
         framing: Framing,
-    ) -> None:
-        super().__init__(head, fields, generation, logprobs, framing, kind=f"{_OBJECT}.chunk")
+    ) -> None:  # fmt: skip
+        super().__init__(head, fields, generation, logprobs, framing)
         self._is_first_chunk = True
         self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
 
@@ -115,6 +86,30 @@ class ChatChunks(Chunks):
         if self._with_token_ids:
             choice["token_ids"] = answer.token_ids
         return choice
+
+
+class ChatCall(OpenAICall):
+    """A conversation, which the assistant's next message continues."""
+
+    writer_kind = ChatChunks
+    logprobs_kind = ChatLogprobs
+    id_prefix = "chatcmpl"
+
+    def __init__(self, body: ChatCompletionRequest) -> None:
+        newer = body.max_completion_tokens
+        length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
+        conversation = Conversation(
+            [message.to_template() for message in body.messages], parse_special=body.parse_special is True
+        )
+        super().__init__(body, [conversation], prompt_parameter="messages", **length)
+
+    @classmethod
+    def parse(cls, body: Any) -> ChatCall:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        return cls(ChatCompletionRequest.parse(body))
 
 
 CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, shape_error)

@@ -19,6 +19,8 @@ from server.wire.generation_fields import GenerationFields
 class Chunks(AnswerWriter):
     """Writes one answer as chunks with `choices`, or as one body of the same kind."""
 
+    chunk_object: str  # the `object` of each chunk
+
     def __init__(
         self,
         head: AnswerHead,
@@ -26,12 +28,7 @@ class Chunks(AnswerWriter):
         generation: Generation,
         logprobs: WireLogprobs | None,
         framing: Framing,
-        *,
-        kind: str,
     ) -> None:
-        """Args:
-        kind: the `object` of each chunk.
-        """
         self.is_slow = logprobs is not None
         self._answer_head = head
         self._fields = fields
@@ -40,7 +37,7 @@ class Chunks(AnswerWriter):
         self._framing = framing
         self._with_token_ids = fields.return_token_ids is True
         # If the stream ends with a usage chunk, every other chunk has a usage of null.
-        self._head = framing.before + head.encode(kind)
+        self._head = framing.before + head.encode(self.chunk_object)
         self._tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:

@@ -16,7 +16,7 @@ from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
-from server.routes.route import AnswerContext, BodyRoute
+from server.routes.route import BodyRoute
 from server.wire.completion_request import CompletionRequest
 from server.wire.generation_fields import GenerationFields
 
@@ -24,41 +24,16 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _OBJECT = "text_completion"
 
 
-class CompletionCall(OpenAICall):
-    """One or several prompts, each of which the model continues."""
-
-    logprobs_kind = CompletionLogprobs
-
-    def __init__(self, body: CompletionRequest) -> None:
-        prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in body.prompt]
-        super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS)
-
-    @classmethod
-    def parse(cls, body: Any) -> CompletionCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
-        return cls(CompletionRequest.parse(body))
-
-    def make_writer(self, generation: Generation, context: AnswerContext) -> CompletionChunks:
-        head = AnswerHead.make("cmpl", context.request_id, context.model)
-        logprobs = self.make_logprobs(generation, context.tokenizer)
-        return CompletionChunks(head, self.fields, generation, logprobs, context.framing)
-
-
 class CompletionChunks(Chunks):
     """Writes the answer to a completion."""
 
+    chunk_object = _OBJECT
+
     def __init__(
-        self,
-        head: AnswerHead,
-        fields: GenerationFields,
-        generation: Generation,
-        logprobs: WireLogprobs | None,
+        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
         framing: Framing,
-    ) -> None:
-        super().__init__(head, fields, generation, logprobs, framing, kind=_OBJECT)
+    ) -> None:  # fmt: skip
+        super().__init__(head, fields, generation, logprobs, framing)
         self._choice = self._head + b',"choices":[{"index":'
         # The choices that have yet to tell their prompt's ids.
         self._silent = set(range(generation.num_choices)) if self._with_token_ids else set()
@@ -102,6 +77,26 @@ class CompletionChunks(Chunks):
 
     def _prompt_of(self, piece: Delta | Answer) -> list[int]:
         return self._generation.prompts[piece.index // self._fields.num_choices].token_ids
+
+
+class CompletionCall(OpenAICall):
+    """One or several prompts, each of which the model continues."""
+
+    writer_kind = CompletionChunks
+    logprobs_kind = CompletionLogprobs
+    id_prefix = "cmpl"
+
+    def __init__(self, body: CompletionRequest) -> None:
+        prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in body.prompt]
+        super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS)
+
+    @classmethod
+    def parse(cls, body: Any) -> CompletionCall:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        return cls(CompletionRequest.parse(body))
 
 
 COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, shape_error)

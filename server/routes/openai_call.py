@@ -8,26 +8,35 @@ from typing import Any
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import PromptSource
+from server.routes.chunks import Chunks
 from server.routes.logprobs import HasTokenTexts, WireLogprobs
-from server.routes.route import BodyCall
+from server.routes.openai_shapes import AnswerHead
+from server.routes.route import AnswerContext, BodyCall
 from server.wire.generation_fields import GenerationFields
 
 
 class OpenAICall(BodyCall):
     """A call whose body is a completion request or a chat completion request."""
 
+    writer_kind: type[Chunks]  # what writes the answer
     logprobs_kind: type[WireLogprobs]  # the shape in which the route writes log probabilities
+    id_prefix: str  # of the answers' ids
 
     def __init__(self, body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> None:
         """Args:
         of_route: fields of GenerationRequest that routes have different names or defaults for.
         """
-        self.fields = body
+        self._fields = body
         super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.stream is True)
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
+        head = AnswerHead.make(self.id_prefix, context.request_id, context.model)
+        logprobs = self.make_logprobs(generation, context.tokenizer)
+        return self.writer_kind(head, self._fields, generation, logprobs, context.framing)
 
     def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
         """What writes the log probabilities; None if the request asks for none."""
-        body = self.fields
+        body = self._fields
         of_answers = body.num_logprobs is not None
         if not of_answers and body.prompt_logprobs is None:
             return None
