@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 from server.grammar.compiled_grammar import CompiledGrammar
@@ -73,7 +74,7 @@ def _run(socket: Connection) -> None:
         signal.setitimer(signal.ITIMER_REAL, told.seconds + 1.0)
         refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_REAL, 0)
-        is_last = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT > RETIREMENT_BYTES
+        is_last = _most_memory() > RETIREMENT_BYTES
         socket.send_bytes(json.dumps(Verdict(refusal, is_last)).encode())
         if is_last:
             return
@@ -85,6 +86,16 @@ def _limit_memory() -> None:
     limit = MAX_BYTES if most == resource.RLIM_INFINITY else min(MAX_BYTES, most)
     with suppress(ValueError, OSError):  # macOS refuses this limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _most_memory() -> int:
+    """The most bytes of memory that this process has had at one time."""
+    with suppress(OSError):
+        # Linux counts in `ru_maxrss` what the server had when it started this process: more than the limit, always.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
 
 
 def _refusal_of(grammar: Grammar, vocabulary: GrammarVocabulary) -> str | None:

@@ -135,6 +135,17 @@ def test_a_process_that_had_much_memory_is_replaced(
     assert not first & children()
 
 
+def test_memory_of_the_server_does_not_count(vocabulary: GrammarVocabulary) -> None:
+    held = bytearray(600 << 20)
+    held[::4096] = b"x" * len(held[::4096])
+    before, trials = children(), compiler()
+    trials(SIMPLE, vocabulary)
+    first = children() - before
+    trials(Grammar(GrammarKind.REGEX, "b"), vocabulary)
+    assert len(first) == 1
+    assert children() - before == first
+
+
 def test_modules_of_the_working_folder_are_found(
     vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
