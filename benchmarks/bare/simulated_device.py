@@ -21,7 +21,7 @@ from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.engine import Engine
 from engine.kernels.interface.body import Bodies
 from engine.kernels.xla.body import BODY as XLA
-from engine.models.llama import Llama, LlamaConfig
+from engine.models.architectures.llama import Llama, LlamaConfig
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.border.errors import ModelError
-from engine.models.llama import Llama
-from engine.models.model import Model
+from engine.models.architectures.llama import Llama
+from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.border.errors import ModelError
-from engine.models.folder_config import Sizes
+from engine.models.parts.folder_config import Sizes
 from engine.weights.formats.gguf_tensors import GGUFTensors
 
 EMBEDDING = "token_embd.weight"  # [vocab, hidden]

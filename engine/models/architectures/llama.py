@@ -14,9 +14,9 @@ from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.operands import Activation, AttentionConstants, Norm
 from engine.kernels.interface.token_layout import TokenLayout
-from engine.models import folder_config, gguf_config
-from engine.models.layers import Carry, in_every_layer, rotary_frequencies, rotations, run_layers
-from engine.models.model import Model
+from engine.models.parts import folder_config, gguf_config
+from engine.models.parts.layers import Carry, in_every_layer, rotary_frequencies, rotations, run_layers
+from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params

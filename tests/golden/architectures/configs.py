@@ -1,0 +1,33 @@
+"""Tiny models of every architecture, as keyword arguments of transformers' classes.
+
+Their sizes are chosen so that a mistake shows: fewer heads of keys than of queries, heads that are not hidden_size
+divided by the heads, windows shorter than the prompts, more layers than a pattern of layers is long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VOCAB_SIZE = 256
+PROMPT_LENGTHS = (1, 3, 100, 70)
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+# By the name of the golden's file: transformers' class, and its configuration.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": (
+        "LlamaForCausalLM",
+        {**_SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+    ),
+}
