@@ -10,7 +10,7 @@ import jax
 
 from cache.storage import KVPages
 from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.operands import Activation, AttentionConstants, Norm
+from engine.kernels.interface.operands import Activation, AttentionConstants, Norm, Picks
 from engine.kernels.interface.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBody
@@ -55,6 +55,33 @@ class Products(Protocol):
         Args:
             addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
             bias: [num_layers, outputs].
+        """
+
+    def expert_product(
+        self, x: jax.Array, weights: Matrix, picks: Picks, layer: jax.Array, layout: TokenLayout, *,
+        activation: Activation = Activation.NONE, is_gated: bool = False,
+    ) -> jax.Array:  # fmt: skip
+        """activation(x @ weights) of each token and each expert that it picks (Shazeer et al., 2017); gated as above.
+
+        Only experts that a token picks are read, and each computes the tokens that pick it.
+
+        Args:
+            x: [num_tokens, inputs].
+            weights: a stack of all experts of all layers.
+
+        Returns:
+            [num_tokens, num_picked, outputs], in the order of the picks.
+        """
+
+    def add_expert_product(
+        self, addend: jax.Array, x: jax.Array, weights: Matrix, picks: Picks, layer: jax.Array, layout: TokenLayout
+    ) -> jax.Array:
+        """addend + the sum of x @ weights over the experts that each token picks, [num_tokens, outputs].
+
+        Args:
+            addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
+            x: [num_tokens, num_picked, inputs], in the order of the picks.
+            weights: a stack of all experts of all layers.
         """
 
     def head_product(
