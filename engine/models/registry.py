@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.border.errors import ModelError
+from engine.models.architectures.gemma2 import Gemma2
+from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.llama import Llama
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -19,7 +21,12 @@ class Architecture(NamedTuple):
     model: type[Model]
 
 
-ARCHITECTURES: tuple[Architecture, ...] = (Architecture("llama", "LlamaForCausalLM", Llama),)
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("llama", "LlamaForCausalLM", Llama),
+    Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
+    Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
+    Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
+)
 
 
 def architecture_of_folder(folder: ModelFolder) -> Architecture:

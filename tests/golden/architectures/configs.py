@@ -24,10 +24,58 @@ _SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
+# An embedding that is scaled and makes the logits too would repeat the last token forever.
+_GEMMA: dict[str, Any] = {**_SIZES, "tie_word_embeddings": False}
+
+_GEMMA3: dict[str, Any] = {
+    **_GEMMA,
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+    },
+}
+
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
         "LlamaForCausalLM",
         {**_SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        {
+            **_GEMMA,
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 8.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    ),
+    "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
+    # With a part that reads pictures, which is left alone.
+    "gemma3_pictures": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": _GEMMA3,
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 32,
+                "patch_size": 8,
+            },
+            "tie_word_embeddings": False,
+            "mm_tokens_per_image": 4,
+            "boi_token_index": 250,
+            "eoi_token_index": 251,
+            "image_token_index": 252,
+        },
     ),
 }
