@@ -12,7 +12,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
 
 # What a transform takes and gives: the name in the folder, the values, and config.json.
 Transform = Callable[[str, np.ndarray, Mapping[str, Any]], np.ndarray]
@@ -39,6 +39,40 @@ def head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
+def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
+    writer.add_rope_dimension_count(rotary_dim)
+    writer.add_rope_freq_base(rotary["rope_theta"])
+    match rotary["rope_type"]:
+        case "linear":
+            writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(rotary["factor"])
+        case "yarn":
+            writer.add_rope_scaling_type(RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(rotary["factor"])
+            writer.add_rope_scaling_orig_ctx_len(rotary["original_max_position_embeddings"])
+            writer.add_rope_scaling_yarn_beta_fast(rotary["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rotary["beta_slow"])
+        case "llama3":
+            writer.add_tensor("rope_freqs.weight", llama3_factors(rotary, rotary_dim))
+
+
+def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
+    """What each frequency is divided by, float32[rotary_dim / 2]."""
+    factors = []
+    for pair in range(rotary_dim // 2):
+        wavelength = 2 * np.pi * rotary["rope_theta"] ** (2 * pair / rotary_dim)
+        turns = rotary["original_max_position_embeddings"] / wavelength
+        low, high, factor = rotary["low_freq_factor"], rotary["high_freq_factor"], rotary["factor"]
+        if turns > high:
+            factors.append(1.0)
+        elif turns < low:
+            factors.append(factor)
+        else:
+            smooth = (turns - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, np.float32)
+
+
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
@@ -59,9 +93,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    rotary = config["rope_parameters"]
-    if "rope_theta" in rotary:
-        writer.add_rope_freq_base(rotary["rope_theta"])
+    add_rotary(writer, config["rope_parameters"], head_dim(config))
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in tensors.items():
