@@ -1,120 +1,134 @@
-"""The architecture Gemma 3, of which text is served (Gemma Team, "Gemma 3 Technical Report", 2025).
-
-It differs from Gemma 2 in norms of queries and keys in the place of soft caps, in a rotary embedding of its own for
-local layers, and in how many layers are local.
-"""
+"""The Gemma 3 architecture, of which text is served (Gemma Team, "Gemma 3 Technical Report", 2025)."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Set
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
-from engine.border.errors import ModelError
-from engine.models.architectures.gemma2 import (
-    GGUF_OUTPUT,
-    GLOBAL,
-    LOCAL,
-    Gemma2,
-    GemmaConfig,
-    Rotation,
-    alternating,
-    gguf_scale,
-    read_folder,
-    refuse_unserved,
-)
-from engine.models.parts import gguf_config
+from engine.models.architectures.gemma2 import Gemma2, are_local, gguf_scalar, of_gemma, read_folder
+from engine.models.parts import folder_config, gguf_config, rotary
+from engine.models.parts.decoder import QueryKeyNorm
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.model import Model
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import read_rotary
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
+from engine.weights.leaf import Leaf
 
-# What stands before the names of the text model's tensors: in a folder of text alone, in one with pictures as it was
-# first published, and in one that transformers has stored since its version 5.
-_PREFIXES = ("model.", "language_model.model.", "model.language_model.")
+# Where config.json says nothing, as those of models with pictures do; source: transformers' Gemma3TextConfig.
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,
+    "max_position_embeddings": 131_072, "sliding_window": 4096, "rope_theta": 1_000_000.0,
+}  # fmt: skip
+_LOCAL_THETA = 10_000.0
+_PERIOD = 6  # the last of so many layers sees all
+_NUM_LAYERS_27B = 62
+_USUAL_PREFIX = "model."
+# What stands in front of the names of a text model within a model with pictures, as published first and since
+# transformers 5, and what stands there in front of the output matrix.
+_PREFIXES_WITH_PICTURES = {"language_model.model.": "language_model.", "model.language_model.": ""}
 
 
 @dataclass(frozen=True)
 class Gemma3(Gemma2):
-    """Gemma 2's layers, five of six of which see a window of the context alone; pictures are not served."""
+    """Gemma 2 with norms of queries and keys for soft caps; most layers have a window and another rotation."""
 
-    # The tensors of the part that reads pictures are left where they are.
-    derived_tensors: ClassVar[re.Pattern[str]] = re.compile(
-        Gemma2.derived_tensors.pattern + r"|(model\.)?(vision_tower|multi_modal_projector)\..*"
-    )
-    # Source: transformers' Gemma3TextConfig; configurations with pictures state little beside these.
-    defaults: ClassVar[dict[str, Any]] = {
-        "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,
-        "max_position_embeddings": 131_072, "sliding_window": 4096, "tie_word_embeddings": True,
-    }  # fmt: skip
-    period: ClassVar[int] = 6
-    num_layers_27b: ClassVar[int] = 62
-    global_theta: ClassVar[float] = 1_000_000.0
+    # Of a folder's tensors; it says nothing about the model itself.
+    folder_prefix: str = field(default=_USUAL_PREFIX, compare=False)
+
+    query_key_norm = QueryKeyNorm.HEAD
+    # The tensors that read pictures are left where they are.
+    derived_tensors = re.compile(Model.derived_tensors.pattern + r"|(model\.)?(vision_tower|multi_modal_projector)\..*")
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class for text, or of the text in its class with pictures."""
-        text = (config.table("text_config") or config).with_defaults(cls.defaults)
-        refuse_unserved(config)
-        refuse_unserved(text)
+        """Reads the fields of transformers' class for text, or those of the text in its class with pictures."""
+        folder_config.refuse_quantised(config)
+        text = (config.table("text_config") or config).with_defaults(_DEFAULTS)
+        prefix = next(
+            (prefix for prefix in _PREFIXES_WITH_PICTURES if f"{prefix}embed_tokens.weight" in tensor_names),
+            _USUAL_PREFIX,
+        )
+        output_prefix = _PREFIXES_WITH_PICTURES.get(prefix, "")
+        outputs = {name.removeprefix(output_prefix) for name in tensor_names if name.endswith(folder_config.OUTPUT)}
+        usual = read_folder(text, outputs, "gemma3_text")
         if text.positive_number("attn_logit_softcapping") is not None:
             raise text.error("attn_logit_softcapping", "scores of this architecture are not capped")
-        prefix = next((name for name in _PREFIXES if f"{name}embed_tokens.weight" in tensor_names), _PREFIXES[0])
+        is_local = are_local(usual.num_layers, text.integer("sliding_window_pattern", least=1) or _PERIOD)
         return cls(
-            GemmaConfig(
-                **read_folder(text, cls.period),
-                global_rotation=_folder_rotation(text, GLOBAL, "rope_theta", cls.global_theta),
-                local_rotation=_folder_rotation(text, LOCAL, "rope_local_base_freq", Rotation.theta),
-                norms_heads=True,
-                logit_softcap=text.positive_number("final_logit_softcapping") or 0.0,
-                has_output=not text.flag("tie_word_embeddings")
-                or f"{prefix.removesuffix('model.')}lm_head.weight" in tensor_names,
-                folder_prefix=prefix,
-            )
-        )
+            _with_windows(
+                usual, folder_config.read_windows(text, is_local=is_local), _read_rotaries(text, usual),
+                text.positive_number("final_logit_softcapping"),
+            ),
+            prefix,
+        )  # fmt: skip
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         """Reads the fields of the architecture "gemma3"."""
-        sizes, fields = gguf_config.read_sizes(file), file.fields
-        kind = fields.value("rope.scaling.type")
-        if kind not in (None, "none", "linear"):
-            raise ModelError(f"rotary scaling of type {kind!r} is not served")
-        factor = fields.positive_number("rope.scaling.factor") if kind == "linear" else None
-        window = fields.integer("attention.sliding_window")
-        period = fields.integer("attention.sliding_window_pattern") or cls.period
+        fields, usual = file.fields, gguf_config.read_decoder(file)
+        window = gguf_config.read_window(file)
+        period = fields.integer("attention.sliding_window_pattern") or _PERIOD
+        local = rotary.plain(usual.head_dim, fields.positive_number("rope.freq_base_swa") or _LOCAL_THETA)
         return cls(
-            GemmaConfig(
-                **sizes,
-                rms_norm_eps=gguf_config.read_epsilon(file, "attention.layer_norm_rms_epsilon"),
-                scale=gguf_scale(file, sizes, cls.num_layers_27b),
-                is_local=alternating(sizes["num_layers"], period if window else 1),
-                window=window or sizes["context_length"],
-                global_rotation=Rotation(fields.positive_number("rope.freq_base") or cls.global_theta, factor or 1.0),
-                local_rotation=Rotation(fields.positive_number("rope.freq_base_swa") or Rotation.theta),
-                norms_heads=True,
-                logit_softcap=fields.positive_number("final_logit_softcapping") or 0.0,
-                has_output=GGUF_OUTPUT in file.names,
+            _with_windows(
+                of_gemma(usual, gguf_scalar(file, usual, _NUM_LAYERS_27B)),
+                tuple(window if is_local else 0 for is_local in are_local(usual.num_layers, period)),
+                (*usual.rotary, local),
+                fields.positive_number("final_logit_softcapping"),
             )
         )
 
+    def leaves(self) -> tuple[Leaf, ...]:
+        """As `Decoder`'s, by the names that the folder has for them."""
+        leaves = super().leaves()
+        if self.folder_prefix == _USUAL_PREFIX:
+            return leaves
+        output_prefix = _PREFIXES_WITH_PICTURES[self.folder_prefix]
 
-def _folder_rotation(config: JsonFile, layers: str, old_key: str, theta: float) -> Rotation:
-    """The rotation of local or of global layers.
+        def renamed(name: str) -> str:
+            if name == folder_config.OUTPUT:
+                return output_prefix + name
+            return self.folder_prefix + name.removeprefix(_USUAL_PREFIX)
 
-    Since version 5 of transformers there is a table for both in `rope_parameters`. Before, `rope_scaling` was that of
-    global layers.
+        return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves)
+
+
+def _with_windows(
+    usual: DecoderConfig, windows: tuple[int, ...], rotaries: tuple[Rotary, ...], softcap: float | None
+) -> DecoderConfig:
+    """Layers without a window rotate by the first table, those with one by the second."""
+    return dataclasses.replace(
+        usual,
+        windows=windows,
+        rotary=rotaries,
+        tables=tuple(int(window > 0) for window in windows),
+        logit_softcap=softcap or 0.0,
+    )
+
+
+def _read_rotaries(config: JsonFile, usual: DecoderConfig) -> tuple[Rotary, ...]:
+    """That of layers that see all, and that of those with a window.
+
+    Since version 5 of transformers there is a table for each in `rope_parameters`. Before, `rope_scaling` was that of
+    layers that see all, and nothing stretched the other.
     """
     tables = config.table("rope_parameters")
-    table = tables.table(layers) if tables is not None else config.table("rope_scaling") if layers == GLOBAL else None
-    theta = config.positive_number(old_key) or theta
-    if table is None:
-        return Rotation(theta)
-    theta = table.positive_number("rope_theta") or theta
-    match table.text("rope_type") or table.text("type"):
-        case None | "default":
-            return Rotation(theta)
-        case "linear":
-            return Rotation(theta, table.required_positive_number("factor"))
-        case _:
-            raise table.error("rope_type", 'this version serves "default" and "linear"')
+    head_dim, context = usual.head_dim, usual.context_length
+    local_theta = config.positive_number("rope_local_base_freq") or _LOCAL_THETA
+    if tables is None:
+        return *usual.rotary, rotary.plain(head_dim, local_theta)
+    of_kinds = []
+    for kind, theta in (("full_attention", config.positive_number("rope_theta")), ("sliding_attention", local_theta)):
+        table = tables.table(kind)
+        if table is None:
+            raise tables.missing(kind)
+        # A base that stands outside the table is that of the layers that see all.
+        table = table.with_defaults({"rope_theta": theta})
+        of_kinds.append(read_rotary(config, head_dim, context, table=table))
+    return tuple(of_kinds)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence, Set
 from typing import TypedDict
 
 from engine.border.errors import ModelError
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.rotary_config import read_rotary, stretched_context
 from engine.weights.formats.model_folder import JsonFile
 
+OUTPUT = "lm_head.weight"
 MAX_NUM_LAYERS = 10_000  # so that a damaged configuration cannot ask for a huge list of tensor names
 
 
@@ -62,23 +65,6 @@ def read_epsilon(config: JsonFile, key: str, default: float) -> float:
     return float(f"{config.positive_number(key) or default:.6g}")
 
 
-def rope_tables(config: JsonFile) -> Iterator[JsonFile]:
-    """`rope_scaling`, which transformers has called `rope_parameters` since version 5."""
-    for name in ("rope_parameters", "rope_scaling"):
-        table = config.table(name)
-        if table is not None:
-            yield table
-
-
-def read_rope_theta(config: JsonFile) -> float:
-    """The base of the rotary embedding's frequencies."""
-    for table in (*rope_tables(config), config):
-        theta = table.positive_number("rope_theta")
-        if theta is not None:
-            return theta
-    return 10000.0
-
-
 def refuse_quantised(config: JsonFile) -> None:
     """
     Raises:
@@ -89,15 +75,63 @@ def refuse_quantised(config: JsonFile) -> None:
             raise config.error(name, "quantised checkpoints are not read; F32, F16 and BF16 are")
 
 
-def refuse_other_rotations(config: JsonFile) -> None:
-    """
+def read_decoder(
+    config: JsonFile, tensor_names: Set[str], model_type: str, *, is_tied: bool = False, default_theta: float = 10000.0,
+    hidden_act: str = "silu",
+) -> DecoderConfig:  # fmt: skip
+    """What most models of the family say, with all of a head rotated in every layer and no windows.
+
+    Args:
+        is_tied: whether the embedding makes the logits where the configuration does not say.
+        default_theta: the base of the rotary embedding's frequencies where the configuration does not say.
+        hidden_act: the only activation of the architecture, by its name in configurations.
+
     Raises:
-        ModelError: the rotary embedding is scaled, or covers a part of the head.
+        ModelError: a field is missing or wrong, or asks for what is not served.
     """
-    for table in (config, *rope_tables(config)):
-        if table.positive_number("partial_rotary_factor") not in (None, 1.0):
-            raise table.error("partial_rotary_factor", "a rotary embedding over a part of the head is not served")
-    for table in rope_tables(config):
-        for name in ("rope_type", "type"):
-            if table.text(name) not in (None, "default", "none"):
-                raise table.error(name, "rotary scaling is not served")
+    if config.text("model_type") not in (None, model_type):
+        raise config.error("model_type", f'of this architecture it must be "{model_type}"')
+    if config.text("hidden_act") not in (None, hidden_act):
+        raise config.error("hidden_act", f'of this architecture it must be "{hidden_act}"')
+    refuse_quantised(config)
+    sizes = read_sizes(config)
+    head_dim, context = sizes["head_dim"], sizes["context_length"]
+    rotary = read_rotary(config, head_dim, context, default_theta=default_theta)
+    sizes["context_length"] = max(context, stretched_context(config))
+    return DecoderConfig(
+        **sizes,
+        rms_norm_eps=read_epsilon(config, "rms_norm_eps", 1e-6),
+        rotary=(rotary,),
+        tables=(0,) * sizes["num_layers"],
+        windows=(0,) * sizes["num_layers"],
+        attention_scale=head_dim**-0.5,
+        # One that is stored is used, as in transformers.
+        has_output=not read_flag(config, "tie_word_embeddings", is_tied) or OUTPUT in tensor_names,
+    )
+
+
+def read_flag(config: JsonFile, key: str, default: bool) -> bool:
+    """A flag that may be left out."""
+    flag = config.flag(key)
+    return default if flag is None else flag
+
+
+def read_windows(config: JsonFile, *, is_local: Sequence[bool]) -> tuple[int, ...]:
+    """The window of each layer in tokens, 0 for all.
+
+    Args:
+        is_local: which layers have one where `layer_types` does not say.
+
+    Raises:
+        ModelError: `sliding_window` or `layer_types` is wrong.
+    """
+    window = config.integer("sliding_window", least=1)
+    kinds = config.value("layer_types")
+    if kinds is not None:
+        known = ("sliding_attention", "full_attention")
+        if not isinstance(kinds, list) or len(kinds) != len(is_local) or any(kind not in known for kind in kinds):
+            raise config.error("layer_types", f"it must list {len(is_local)} times {known[0]!r} or {known[1]!r}")
+        is_local = [kind == known[0] for kind in kinds]
+        if window is None and any(is_local):
+            raise config.missing("sliding_window")
+    return tuple(window if window is not None and local else 0 for local in is_local)

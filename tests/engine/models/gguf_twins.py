@@ -47,11 +47,7 @@ def add_gemma3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
     writer.add_sliding_window_pattern(1 + config["layer_types"].index("full_attention"))
     writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
-    rotary = config["rope_parameters"]
-    writer.add_rope_freq_base(rotary["full_attention"]["rope_theta"])
-    writer.add_rope_freq_base_swa(rotary["sliding_attention"]["rope_theta"])
-    writer.add_rope_scaling_type(RopeScalingType.LINEAR)
-    writer.add_rope_scaling_factor(rotary["full_attention"]["factor"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
 
 
 def nothing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -62,7 +58,42 @@ def head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-NOT_OF_TEXT = ("model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector.")
+def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
+    writer.add_rope_dimension_count(rotary_dim)
+    writer.add_rope_freq_base(rotary["rope_theta"])
+    match rotary["rope_type"]:
+        case "linear":
+            writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(rotary["factor"])
+        case "yarn":
+            writer.add_rope_scaling_type(RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(rotary["factor"])
+            writer.add_rope_scaling_orig_ctx_len(rotary["original_max_position_embeddings"])
+            writer.add_rope_scaling_yarn_beta_fast(rotary["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rotary["beta_slow"])
+        case "llama3":
+            writer.add_tensor("rope_freqs.weight", llama3_factors(rotary, rotary_dim))
+
+
+def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
+    """What each frequency is divided by, float32[rotary_dim / 2]."""
+    factors = []
+    for pair in range(rotary_dim // 2):
+        wavelength = 2 * np.pi * rotary["rope_theta"] ** (2 * pair / rotary_dim)
+        turns = rotary["original_max_position_embeddings"] / wavelength
+        low, high, factor = rotary["low_freq_factor"], rotary["high_freq_factor"], rotary["factor"]
+        if turns > high:
+            factors.append(1.0)
+        elif turns < low:
+            factors.append(factor)
+        else:
+            smooth = (turns - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, np.float32)
+
+
+OF_PICTURES = ("vision_tower.", "multi_modal_projector.")
+OUTPUT = {"lm_head.weight": "output.weight"}
 
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
@@ -89,14 +120,15 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     rotary = config["rope_parameters"]
-    if "rope_theta" in rotary:
-        writer.add_rope_freq_base(rotary["rope_theta"])
+    add_rotary(writer, rotary.get("full_attention", rotary), head_dim(config))
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in tensors.items():
-        if name.startswith(NOT_OF_TEXT):
+        if name.startswith(OF_PICTURES):
             continue
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        of_text = name.replace("language_model.", "")
+        # The table of names leaves out the output matrix of architectures that are published without one.
+        stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         assert stored is not None, name
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
     writer.write_header_to_file()

@@ -24,6 +24,8 @@ _SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
+_LLAMA: dict[str, Any] = {**_SIZES, "head_dim": 32}
+
 # An embedding that is scaled and makes the logits too would repeat the last token forever.
 _GEMMA: dict[str, Any] = {**_SIZES, "tie_word_embeddings": False}
 
@@ -43,7 +45,34 @@ _GEMMA3: dict[str, Any] = {
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
         "LlamaForCausalLM",
-        {**_SIZES, "head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+        {**_LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+    ),
+    "llama_linear_biases_tied": (
+        "LlamaForCausalLM",
+        {
+            **_LLAMA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.5},
+        },
+    ),
+    "llama_three_one": (  # pairs of features below, within and above the ramp
+        "LlamaForCausalLM",
+        {
+            **_LLAMA,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "llama_yarn": (
+        "LlamaForCausalLM",
+        {
+            **_LLAMA,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+                "beta_fast": 16.0, "beta_slow": 0.5,
+            },
+        },
     ),
     "gemma2": (
         "Gemma2ForCausalLM",
@@ -78,4 +107,4 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "image_token_index": 252,
         },
     ),
-}
+}  # fmt: skip
