@@ -25,7 +25,8 @@ import orjson
 
 from engine.border.config import EngineConfig
 from engine.border.types import Progress
-from server.startup.model_store import BUILTIN_MODELS, ensure_model
+from server.sources.builtin_models import BUILTIN_MODELS
+from server.sources.model_store import ensure_model
 
 FILE_NAME = "eagre.json"
 FORMAT = "eagre-llm"
