@@ -46,6 +46,7 @@ ENGINE_BORDER = (
     "engine.client",
     "engine.border",
     "engine.weights.formats.gguf_file",
+    "engine.weights.formats.gguf_shards",
     "engine.weights.formats.model_folder",
 )
 

@@ -6,12 +6,10 @@ import os
 from pathlib import Path
 
 from engine.border.types import Progress
-from engine.weights.formats.model_folder import CONFIG
 from server.sources import builtin_models
 from server.sources.builtin_store import find_builtin, pull_builtin
 from server.sources.errors import ModelStoreError
-
-GGUF_MAGIC = b"GGUF"
+from server.sources.local_models import is_path, local_model
 
 
 def resolve_model(name_or_path: str) -> Path | None:
@@ -29,9 +27,12 @@ def resolve_model(name_or_path: str) -> Path | None:
     try:
         if name_or_path in builtin_models.BUILTIN_MODELS:
             return find_builtin(name_or_path)
-        return _model_at(Path(name_or_path).expanduser(), name_or_path)
+        path = Path(os.path.expanduser(name_or_path))  # of an unknown user, it leaves the text as it is
+        if path.exists() or is_path(name_or_path):
+            return local_model(path)
     except OSError as error:
-        raise ModelStoreError(f"--model {name_or_path} cannot be read: {error.strerror}") from error
+        raise ModelStoreError(f"{name_or_path} cannot be read: {error.strerror}") from error
+    raise ModelStoreError(f"unknown model {name_or_path!r}; {_known_models()}")
 
 
 def ensure_model(name_or_path: str, progress: Progress) -> Path:
@@ -50,32 +51,6 @@ def pull_model(name: str, progress: Progress) -> Path:
     if name not in builtin_models.BUILTIN_MODELS:
         raise ModelStoreError(f"unknown model {name!r}; {_known_models()}")
     return pull_builtin(name, progress)
-
-
-def _model_at(path: Path, given: str) -> Path:
-    """
-    Raises:
-        ModelStoreError: there is no model at the path.
-        OSError: it cannot be read.
-    """
-    if path.is_dir():
-        if not (path / CONFIG).is_file():
-            raise ModelStoreError(
-                f"--model {given} is a folder without {CONFIG}; "
-                "give a folder in Hugging Face's layout, or the path of a GGUF file"
-            )
-        return path
-    if not path.exists():
-        if path.suffix == ".gguf" or os.sep in given:
-            raise ModelStoreError(f"--model {given}: there is no such file or folder")
-        raise ModelStoreError(f"unknown model {given!r}; {_known_models()}")
-    if not path.is_file():
-        raise ModelStoreError(f"--model {given} is no regular file")
-    with path.open("rb") as file:
-        magic = file.read(len(GGUF_MAGIC))
-    if magic != GGUF_MAGIC:
-        raise ModelStoreError(f"--model {given} is no GGUF file: it begins with {magic!r}, not {GGUF_MAGIC!r}")
-    return path
 
 
 def _known_models() -> str:

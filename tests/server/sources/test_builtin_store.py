@@ -319,33 +319,6 @@ def test_a_cache_folder_that_cannot_be_made_is_reported(
         pull_model("tiny", ignore)
 
 
-def test_paths_are_taken_as_they_are(cache: Path, tmp_path: Path) -> None:
-    path = tmp_path / "own.gguf"
-    path.write_bytes(b"GGUF and so on")
-    assert resolve_model(str(path)) == ensure_model(str(path), unused) == path
-
-
-def test_paths_that_are_not_models_are_refused(cache: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.gguf"
-    other.write_bytes(b"GGML and so on")
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for value, message in [
-        (str(tmp_path / "missing.gguf"), "no such file"),
-        ("missing.gguf", "no such file"),
-        ("some/where", "no such file"),
-        ("x" * 5000, "cannot be read"),
-        (str(tmp_path), "is a folder without config.json"),
-        (str(pipe), "is no regular file"),
-        (str(other), "is no GGUF file: it begins with b'GGML'"),
-        ("gpt-17", "unknown model 'gpt-17'; built-in models are tiny"),
-    ]:
-        with pytest.raises(ModelStoreError, match=message):
-            resolve_model(value)
-    with pytest.raises(ModelStoreError, match="unknown model 'gpt-17'"):
-        pull_model("gpt-17", unused)
-
-
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("EAGRE_CACHE", raising=False)
