@@ -28,7 +28,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.startup",
-    "server.answering", "server.grammar", "server.text", "server.doors", "server.wire", "server",
+    "server.sources", "server.answering", "server.grammar", "server.text", "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.models", "engine.models.architectures",
     "engine.models.parts", "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
@@ -47,6 +47,7 @@ ENGINE_BORDER = (
     "engine.client",
     "engine.border",
     "engine.weights.formats.gguf_file",
+    "engine.weights.formats.gguf_shards",
     "engine.weights.formats.model_folder",
 )
 

@@ -11,7 +11,7 @@ from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import Progress
 from server.grammar.vocabulary import GrammarVocabulary
-from server.startup.model_store import ensure_model
+from server.sources.model_store import ensure_model
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 
