@@ -39,6 +39,17 @@ def head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
+def add_window(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_embedding_scale(config["embedding_multiplier"])
+    writer.add_attention_scale(config["attention_multiplier"])
+    writer.add_residual_scale(config["residual_multiplier"])
+    writer.add_logit_scale(config["logits_scaling"])
+
+
 def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
     writer.add_rope_dimension_count(rotary_dim)
     writer.add_rope_freq_base(rotary["rope_theta"])
@@ -76,6 +87,12 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
+    "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),
+    "Qwen3ForCausalLM": (MODEL_ARCH.QWEN3, as_stored, nothing),
+    "SmolLM3ForCausalLM": (MODEL_ARCH.SMOLLM3, adjacent_pairs, nothing),
+    "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
+    "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
 }
 
 
