@@ -57,31 +57,21 @@ class Products(Protocol):
             bias: [num_layers, outputs].
         """
 
-    def expert_product(
-        self, x: jax.Array, weights: Matrix, picks: Picks, layer: jax.Array, layout: TokenLayout, *,
-        activation: Activation = Activation.NONE, is_gated: bool = False,
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
+        layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """activation(x @ weights) of each token and each expert that it picks (Shazeer et al., 2017); gated as above.
+        """addend + the sum over each token's picks of share * ((activation(x @ gate) * (x @ up)) @ down).
 
-        Only experts that a token picks are read, and each computes the tokens that pick it.
+        Only experts that a token picks are read, and each computes those tokens alone (Shazeer et al., 2017).
 
         Args:
-            x: [num_tokens, inputs].
-            weights: a stack of all experts of all layers.
+            addend: [num_tokens, hidden]; it may be written to, and is not to be used again.
+            x: [num_tokens, hidden].
+            gate_up, down: stacks of all experts of all layers.
 
         Returns:
-            [num_tokens, num_picked, outputs], in the order of the picks.
-        """
-
-    def add_expert_product(
-        self, addend: jax.Array, x: jax.Array, weights: Matrix, picks: Picks, layer: jax.Array, layout: TokenLayout
-    ) -> jax.Array:
-        """addend + the sum of x @ weights over the experts that each token picks, [num_tokens, outputs].
-
-        Args:
-            addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
-            x: [num_tokens, num_picked, inputs], in the order of the picks.
-            weights: a stack of all experts of all layers.
+            [num_tokens, hidden].
         """
 
     def head_product(

@@ -38,9 +38,10 @@ class Norm:
 
 
 class Picks(NamedTuple):
-    """Which experts of a layer each token of a step goes through."""
+    """Which experts of a layer each token of a step goes through, and what counts of them."""
 
     experts: jax.Array  # int32[num_tokens, num_picked], different ones for each token
+    shares: jax.Array  # float32[num_tokens, num_picked]
     num_experts: int  # of a layer; in a stack of matrices, expert i of a layer stands at layer * num_experts + i
 
 

@@ -14,7 +14,7 @@ from engine.kernels.interface.token_layout import TokenLayout
 from engine.kernels.native import library, products
 from engine.kernels.native.arrays import empty
 from engine.kernels.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
-from engine.kernels.native.experts import each_expert
+from engine.kernels.native.experts import add_experts
 from engine.kernels.native.matrices import PackedLayout
 from engine.kernels.native.sampler import NATIVE
 from engine.weights.packing import GROUP, TILE, PackedMatrix
@@ -49,31 +49,12 @@ class NativeProducts:
             addend, x, layout.rows, layer, weights, _or_nothing(bias), scale=scale, num_tiles=layout.num_tiles
         )
 
-    def expert_product(
-        self, x: jax.Array, weights: PackedMatrix, picks: Picks, layer: jax.Array, layout: TokenLayout, *,
-        activation: Activation = Activation.NONE, is_gated: bool = False,
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.expert_product`."""
-
-        def add(place: jax.Array, picked: jax.Array, total: jax.Array) -> jax.Array:
-            product = self.norm_product(x, None, weights, place, layout, activation=activation, is_gated=is_gated)
-            return jnp.where(picked[..., None], product[:, None], total)
-
-        num_outputs = weights.num_outputs // (2 if is_gated else 1)
-        return each_expert(picks, layer, jnp.zeros((*picks.experts.shape, num_outputs), jnp.float32), add)
-
-    def add_expert_product(
-        self, addend: jax.Array, x: jax.Array, weights: PackedMatrix, picks: Picks, layer: jax.Array,
-        layout: TokenLayout,
-    ) -> jax.Array:  # fmt: skip
-        """As `Products.add_expert_product`."""
-
-        def add(place: jax.Array, picked: jax.Array, total: jax.Array) -> jax.Array:
-            own = jnp.where(picked[..., None], x, 0).sum(axis=1)
-            product = self.norm_product(own, None, weights, place, layout)
-            return total + jnp.where(picked.any(axis=1, keepdims=True), product, 0)
-
-        return each_expert(picks, layer, addend, add)
+        """As `Products.add_experts`, in place of the addend."""
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, activation=activation)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,

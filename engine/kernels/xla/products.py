@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from engine.kernels.interface.norms import biased, normed, of_layer
 from engine.kernels.interface.operands import Activation, Norm, Picks
 from engine.kernels.interface.token_layout import TokenLayout
-from engine.kernels.xla import experts
+from engine.kernels.xla.experts import add_experts
 
 _ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.SILU: jax.nn.silu,
@@ -42,20 +42,13 @@ class XlaProducts:
         """As `Products.add_product`."""
         return addend + _scaled(biased(x @ of_layer(weights, layer), bias, layer), scale)
 
-    def expert_product(
-        self, x: jax.Array, weights: jax.Array, picks: Picks, layer: jax.Array, layout: TokenLayout, *,
-        activation: Activation = Activation.NONE, is_gated: bool = False,
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
+        layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.expert_product`."""
-        finish = partial(_finished, activation=activation, is_gated=is_gated)
-        num_outputs = weights.shape[-1] // (2 if is_gated else 1)
-        return experts.expert_product(x, weights, picks, layer, layout, finish, num_outputs)
-
-    def add_expert_product(
-        self, addend: jax.Array, x: jax.Array, weights: jax.Array, picks: Picks, layer: jax.Array, layout: TokenLayout
-    ) -> jax.Array:
-        """As `Products.add_expert_product`."""
-        return experts.add_expert_product(addend, x, weights, picks, layer, layout)
+        """As `Products.add_experts`."""
+        gated = partial(_finished, activation=activation, is_gated=True)
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,

@@ -81,8 +81,6 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> De
     usual = folder_config.read_decoder(config, tensor_names, model_type, is_tied=True, hidden_act="gelu_pytorch_tanh")
     if config.text("hidden_activation") not in (None, "gelu_pytorch_tanh"):
         raise config.error("hidden_activation", 'of this architecture it must be "gelu_pytorch_tanh"')
-    if config.flag("attention_bias"):
-        raise config.error("attention_bias", "biases are not served")
     if config.flag("use_bidirectional_attention"):
         raise config.error("use_bidirectional_attention", "attention to what comes later is not served")
     return of_gemma(usual, config.required_positive_number("query_pre_attn_scalar"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Self
@@ -15,25 +14,16 @@ from engine.weights.formats.model_folder import JsonFile
 
 @dataclass(frozen=True)
 class Llama(Decoder):
-    """A norm before each block, SiLU; some models have biases."""
+    """A norm before each block."""
 
     is_paired_in_gguf = True
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """Reads the fields of transformers' class of this architecture."""
-        usual = folder_config.read_decoder(config, tensor_names, "llama")
-        has_bias = bool(config.flag("attention_bias"))
-        return cls(
-            dataclasses.replace(
-                usual,
-                has_qkv_bias=has_bias,
-                has_attention_output_bias=has_bias,
-                has_mlp_bias=bool(config.flag("mlp_bias")),
-            )
-        )
+        return cls(folder_config.read_decoder(config, tensor_names, "llama"))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "llama"; some models of Mistral's have this name too."""
+        """Reads the fields of the architecture "llama", which files of Mistral's models name too."""
         return cls(gguf_config.read_decoder(file))

@@ -7,7 +7,8 @@ from typing import TypedDict
 
 from engine.border.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary_config import read_rotary, stretched_context
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import read_rotary, rope_tables, stretched_context
 from engine.weights.formats.model_folder import JsonFile
 
 OUTPUT = "lm_head.weight"
@@ -76,12 +77,14 @@ def refuse_quantised(config: JsonFile) -> None:
 
 
 def read_decoder(
-    config: JsonFile, tensor_names: Set[str], model_type: str, *, is_tied: bool = False, default_theta: float = 10000.0,
+    config: JsonFile, tensor_names: Set[str], model_type: str, *,
+    rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
     hidden_act: str = "silu",
 ) -> DecoderConfig:  # fmt: skip
-    """What most models of the family say, with all of a head rotated in every layer and no windows.
+    """What most models of the family say; every layer rotates alike and sees all tokens.
 
     Args:
+        rotary: the rotary embedding where the architecture reads it in its own way.
         is_tied: whether the embedding makes the logits where the configuration does not say.
         default_theta: the base of the rotary embedding's frequencies where the configuration does not say.
         hidden_act: the only activation of the architecture, by its name in configurations.
@@ -96,7 +99,10 @@ def read_decoder(
     refuse_quantised(config)
     sizes = read_sizes(config)
     head_dim, context = sizes["head_dim"], sizes["context_length"]
-    rotary = read_rotary(config, head_dim, context, default_theta=default_theta)
+    if rotary is None:
+        refuse_partial_rotation(config)
+        rotary = read_rotary(config, head_dim, context, default_theta=default_theta)
+    has_bias = read_flag(config, "attention_bias", False)
     sizes["context_length"] = max(context, stretched_context(config))
     return DecoderConfig(
         **sizes,
@@ -107,7 +113,20 @@ def read_decoder(
         attention_scale=head_dim**-0.5,
         # One that is stored is used, as in transformers.
         has_output=not read_flag(config, "tie_word_embeddings", is_tied) or OUTPUT in tensor_names,
+        has_qkv_bias=has_bias,
+        has_attention_output_bias=has_bias,
+        has_mlp_bias=read_flag(config, "mlp_bias", False),
     )
+
+
+def refuse_partial_rotation(config: JsonFile) -> None:
+    """
+    Raises:
+        ModelError: the rotary embedding covers a part of the head.
+    """
+    for table in (config, *rope_tables(config)):
+        if table.positive_number("partial_rotary_factor") not in (None, 1.0):
+            raise table.error("partial_rotary_factor", "a rotary embedding over a part of the head is not served")
 
 
 def read_flag(config: JsonFile, key: str, default: bool) -> bool:
@@ -116,16 +135,17 @@ def read_flag(config: JsonFile, key: str, default: bool) -> bool:
     return default if flag is None else flag
 
 
-def read_windows(config: JsonFile, *, is_local: Sequence[bool]) -> tuple[int, ...]:
+def read_windows(config: JsonFile, is_local: Sequence[bool], *, default: int | None = None) -> tuple[int, ...]:
     """The window of each layer in tokens, 0 for all.
 
     Args:
         is_local: which layers have one where `layer_types` does not say.
+        default: the window where `sliding_window` is left out; null says that there is none.
 
     Raises:
         ModelError: `sliding_window` or `layer_types` is wrong.
     """
-    window = config.integer("sliding_window", least=1)
+    window = config.integer("sliding_window", least=1) if "sliding_window" in config.names else default
     kinds = config.value("layer_types")
     if kinds is not None:
         known = ("sliding_attention", "full_attention")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from engine.border.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.folder_config import Sizes
-from engine.models.parts.rotary_config import read_rotary_of_gguf
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 
 EMBEDDING = "token_embd.weight"  # [vocab, hidden]
@@ -54,21 +57,34 @@ def read_epsilon(file: GGUFTensors, key: str) -> float:
     return float(f"{file.fields.required_positive_number(key):.6g}")
 
 
-def read_decoder(file: GGUFTensors) -> DecoderConfig:
+def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
+    """A constant that may be left out; the shortest decimal number that is stored as this float32."""
+    stored = file.fields.positive_number(key)
+    return default if stored is None else float(str(np.float32(stored)))
+
+
+def read_decoder(file: GGUFTensors, *, rotary: Rotary | None = None) -> DecoderConfig:
     """What most models of the family say: every layer rotates alike, and has the window that the file names, if any.
+
+    Args:
+        rotary: the rotary embedding where the architecture reads it in its own way.
 
     Raises:
         ModelError: a field is missing or wrong, or asks for what is not served.
     """
     sizes = read_sizes(file)
-    num_layers = sizes["num_layers"]
+    num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
+    if rotary is None:
+        if read_rotary_dim_of_gguf(file, head_dim) != head_dim:
+            raise ModelError("a rotary embedding over a part of the head is not served")
+        rotary = read_rotary_of_gguf(file, head_dim, sizes["context_length"])
     return DecoderConfig(
         **sizes,
         rms_norm_eps=read_epsilon(file, "attention.layer_norm_rms_epsilon"),
-        rotary=(read_rotary_of_gguf(file, sizes["head_dim"], sizes["context_length"]),),
+        rotary=(rotary,),
         tables=(0,) * num_layers,
         windows=(read_window(file),) * num_layers,
-        attention_scale=sizes["head_dim"] ** -0.5,
+        attention_scale=head_dim**-0.5,
         has_output=OUTPUT in file.names,
         has_qkv_bias="blk.0.attn_q.bias" in file.names,
         has_attention_output_bias="blk.0.attn_output.bias" in file.names,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engine.border.errors import ModelError
 from engine.models.parts import rotary
@@ -24,16 +24,13 @@ def rope_tables(config: JsonFile) -> Iterator[JsonFile]:
 
 
 def read_rotary(
-    config: JsonFile,
-    head_dim: int,
-    context_length: int,
-    *,
-    default_theta: float = 10000.0,
+    config: JsonFile, rotary_dim: int, context_length: int, *, default_theta: float = 10000.0,
     table: JsonFile | None = None,
-) -> Rotary:
-    """The rotary embedding over a whole head, stretched as `rope_scaling` or `rope_parameters` says.
+) -> Rotary:  # fmt: skip
+    """The rotary embedding, stretched as `rope_scaling` or `rope_parameters` says.
 
     Args:
+        rotary_dim: features of a head that are rotated.
         context_length: as the file states it.
         table: in the place of these two, where a model has one for each kind of layer.
 
@@ -41,39 +38,58 @@ def read_rotary(
         ModelError: a field is missing or wrong, or the way in which it is stretched is not served.
     """
     tables = [table] if table is not None else list(rope_tables(config))
-    fields = next((each for each in tables if _kind_of(each) not in ("default", "none")), None)
-    theta = next(filter(None, (each.positive_number("rope_theta") for each in (*tables, config))), default_theta)
-    for each in (config, *tables):
-        if each.positive_number("partial_rotary_factor") not in (None, 1.0):
-            raise each.error("partial_rotary_factor", "a rotary embedding over a part of the head is not served")
+    fields = next((each for each in tables if kind_of(each) not in ("default", "none")), None)
+    theta = read_theta(config, tables, default_theta)
     if fields is None:
-        return rotary.plain(head_dim, theta)
-    match _kind_of(fields):
+        return rotary.plain(rotary_dim, theta)
+    match kind_of(fields):
         case "linear":
-            return rotary.divided(head_dim, theta, fields.required_positive_number("factor"))
+            return rotary.divided(rotary_dim, theta, fields.required_positive_number("factor"))
         case "llama3":
-            return _read_llama3(fields, head_dim, theta, context_length)
+            return _read_llama3(fields, rotary_dim, theta, context_length)
         case "yarn":
-            return _read_yarn(fields, head_dim, theta, context_length)
+            return _read_yarn(fields, rotary_dim, theta, context_length)
         case _:
             raise _unserved(fields)
+
+
+def read_theta(config: JsonFile, tables: Sequence[JsonFile], default: float = 10000.0) -> float:
+    """The base of the frequencies, from the tables of the rotary embedding or from beside them."""
+    return next(filter(None, (each.positive_number("rope_theta") for each in (*tables, config))), default)
+
+
+def read_rotary_dim(config: JsonFile, head_dim: int) -> int:
+    """Features of a head that are rotated, the first ones.
+
+    Raises:
+        ModelError: `partial_rotary_factor` is wrong.
+    """
+    for table in (*rope_tables(config), config):
+        factor = table.positive_number("partial_rotary_factor")
+        if factor is not None:
+            rotary_dim = int(head_dim * factor)
+            if factor > 1 or rotary_dim % 2 or rotary_dim == 0:
+                raise table.error("partial_rotary_factor", f"it must make an even part of {head_dim} features")
+            return rotary_dim
+    return head_dim
 
 
 def stretched_context(config: JsonFile) -> int:
     """The context that YaRN reaches, which files do not always state as theirs; 0 where it does not say."""
     for fields in rope_tables(config):
         original = fields.integer("original_max_position_embeddings", least=1)
-        if _kind_of(fields) == "yarn" and original is not None:
+        if kind_of(fields) == "yarn" and original is not None:
             return int(original * fields.required_positive_number("factor"))
     return 0
 
 
 def read_rotary_of_gguf(
-    file: GGUFTensors, head_dim: int, context_length: int, *, base_key: str = "rope.freq_base"
+    file: GGUFTensors, rotary_dim: int, context_length: int, *, base_key: str = "rope.freq_base"
 ) -> Rotary:
-    """The rotary embedding over a whole head, stretched as the fields of `rope.scaling` say.
+    """The rotary embedding, stretched as the fields of `rope.scaling` say.
 
     Args:
+        rotary_dim: features of a head that are rotated.
         context_length: as the file states it.
         base_key: of the base of the frequencies.
 
@@ -82,23 +98,33 @@ def read_rotary_of_gguf(
     """
     fields = file.fields
     theta = fields.positive_number(base_key) or 10000.0
-    if fields.integer("rope.dimension_count") not in (None, head_dim):
-        raise ModelError("a rotary embedding over a part of the head is not served")
     kind = fields.text("rope.scaling.type") or "none"
     factor = fields.positive_number("rope.scaling.factor") or 1.0
     if FACTORS in file.names:
         if kind not in ("none", "linear") or factor != 1.0:
             raise ModelError(f"rotary scaling of type {kind!r} beside the tensor {FACTORS!r} is not served")
-        return rotary.divided(head_dim, theta, read_factors(file, FACTORS, head_dim))
+        return rotary.divided(rotary_dim, theta, read_factors(file, FACTORS, rotary_dim))
     match kind:
         case "none":
-            return rotary.plain(head_dim, theta)
+            return rotary.plain(rotary_dim, theta)
         case "linear":
-            return rotary.divided(head_dim, theta, factor)
+            return rotary.divided(rotary_dim, theta, factor)
         case "yarn":
-            return _read_yarn_of_gguf(file, head_dim, theta, factor, context_length)
+            return _read_yarn_of_gguf(file, rotary_dim, theta, factor, context_length)
         case _:
             raise ModelError(f"rotary scaling of type {kind!r} is not served")
+
+
+def read_rotary_dim_of_gguf(file: GGUFTensors, head_dim: int) -> int:
+    """Features of a head that are rotated, the first ones.
+
+    Raises:
+        ModelError: it is no even part of the head.
+    """
+    rotary_dim = file.fields.integer("rope.dimension_count") or head_dim
+    if rotary_dim % 2 or rotary_dim > head_dim:
+        raise file.fields.error("rope.dimension_count", f"it must be even and at most {head_dim}")
+    return rotary_dim
 
 
 def read_factors(file: GGUFTensors, name: str, rotary_dim: int) -> list[float]:
@@ -119,7 +145,8 @@ def read_factors(file: GGUFTensors, name: str, rotary_dim: int) -> list[float]:
     return found
 
 
-def _kind_of(table: JsonFile) -> str:
+def kind_of(table: JsonFile) -> str:
+    """How a table says that the embedding is stretched."""
     return table.text("rope_type") or table.text("type") or "default"
 
 

@@ -1,4 +1,4 @@
-"""Products of experts, by each body, against plain float64."""
+"""Mixtures of experts, by each body, against plain float64."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ UNPICKED = 2  # the expert that nobody picks
 ROWS = np.array([[4, 1, 0, 0], [0, 0, 0, 0], [0, TILE, 0, 0], [0, 3, 0, 0]], np.int32)
 REAL = [0, *range(2, 2 + TILE), *range(2 + TILE, 5 + TILE)]
 NUM_TOKENS = 2 + 2 * TILE
+ACTIVATIONS = {
+    Activation.SILU: lambda x: x / (1 + np.exp(-x)),
+    Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
 
 
 class Tensor:
@@ -54,7 +58,7 @@ def arrays() -> dict[str, np.ndarray]:
     return {
         "gate": weights(INNER, HIDDEN), "up": weights(INNER, HIDDEN), "down": weights(HIDDEN, INNER),
         "x": x, "addend": random.standard_normal((NUM_TOKENS, HIDDEN)).astype(np.float32), "experts": experts,
-        "inner": random.standard_normal((NUM_TOKENS, NUM_PICKED, INNER)).astype(np.float32),
+        "shares": random.uniform(0.1, 1, (NUM_TOKENS, NUM_PICKED)).astype(np.float32),
     }  # fmt: skip
 
 
@@ -68,38 +72,23 @@ def layout() -> Any:
     return token_layout(ROWS, table, num_tiles=2, tile_size=TILE, page_size=16)
 
 
-def silu(x: np.ndarray) -> np.ndarray:
-    values: np.ndarray = x / (1 + np.exp(-x))
-    return values
-
-
-def test_each_token_goes_through_the_experts_it_picks(body: Body, arrays: dict[str, np.ndarray]) -> None:
+@pytest.mark.parametrize("activation", [Activation.SILU, Activation.GELU_TANH])
+def test_the_experts_that_a_token_picks_are_added_by_their_shares(
+    body: Body, arrays: dict[str, np.ndarray], activation: Activation
+) -> None:
     @jax.jit
-    def product(x: jax.Array, weights: Any, experts: jax.Array) -> jax.Array:
-        return body.products.expert_product(
-            x, weights, Picks(experts, NUM_EXPERTS), jnp.int32(LAYER), layout(),
-            activation=Activation.SILU, is_gated=True,
-        )  # fmt: skip
+    def added(addend: jax.Array, x: jax.Array, gate_up: Any, down: Any, experts: jax.Array, shares: Any) -> jax.Array:
+        picks = Picks(experts, shares, NUM_EXPERTS)
+        return body.products.add_experts(
+            addend, x, gate_up, down, picks, jnp.int32(LAYER), layout(), activation=activation
+        )
 
-    got = np.asarray(product(arrays["x"], stack(body, arrays["gate"], arrays["up"]), arrays["experts"]))
-    assert got.shape == (NUM_TOKENS, NUM_PICKED, INNER)
+    gate_up, down = stack(body, arrays["gate"], arrays["up"]), stack(body, arrays["down"])
+    got = np.asarray(added(arrays["addend"], arrays["x"], gate_up, down, arrays["experts"], arrays["shares"]))
     for token in REAL:
-        x = arrays["x"][token].astype(np.float64)
-        for pick, expert in enumerate(arrays["experts"][token]):
+        x, expected = arrays["x"][token].astype(np.float64), arrays["addend"][token].astype(np.float64)
+        for share, expert in zip(arrays["shares"][token], arrays["experts"][token], strict=True):
             place = LAYER * NUM_EXPERTS + expert
-            expected = silu(arrays["gate"][place] @ x) * (arrays["up"][place] @ x)
-            np.testing.assert_allclose(got[token, pick], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_products_of_a_tokens_experts_are_added_up(body: Body, arrays: dict[str, np.ndarray]) -> None:
-    @jax.jit
-    def total(addend: jax.Array, x: jax.Array, weights: Any, experts: jax.Array) -> jax.Array:
-        picks = Picks(experts, NUM_EXPERTS)
-        return body.products.add_expert_product(addend, x, weights, picks, jnp.int32(LAYER), layout())
-
-    got = np.asarray(total(arrays["addend"], arrays["inner"], stack(body, arrays["down"]), arrays["experts"]))
-    for token in REAL:
-        expected = arrays["addend"][token].astype(np.float64)
-        for pick, expert in enumerate(arrays["experts"][token]):
-            expected += arrays["down"][LAYER * NUM_EXPERTS + expert] @ arrays["inner"][token, pick].astype(np.float64)
+            inner = ACTIVATIONS[activation](arrays["gate"][place] @ x) * (arrays["up"][place] @ x)
+            expected += share * (arrays["down"][place] @ inner)
         np.testing.assert_allclose(got[token], expected, rtol=1e-4, atol=1e-5)

@@ -50,12 +50,51 @@ def add_gemma3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
 
 
+def add_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(num_experts(config))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_window(writer, config)
+    add_experts(writer, config)
+
+
+def num_experts(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+
+
+def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
+    joined = dict(tensors)
+    for name in [name for name in tensors if ".experts.0." in name]:
+        before, behind = name.split(".experts.0.")
+        parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
+        if "block_sparse_moe" in before:  # of Mixtral
+            before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
+        joined[f"{before}.experts.{behind}"] = np.stack(parts)
+    return joined
+
+
 def nothing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """Adds no fields."""
 
 
 def head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def add_window(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_embedding_scale(config["embedding_multiplier"])
+    writer.add_attention_scale(config["attention_multiplier"])
+    writer.add_residual_scale(config["residual_multiplier"])
+    writer.add_logit_scale(config["logits_scaling"])
 
 
 def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
@@ -98,6 +137,15 @@ OUTPUT = {"lm_head.weight": "output.weight"}
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
+    "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),
+    "Qwen3ForCausalLM": (MODEL_ARCH.QWEN3, as_stored, nothing),
+    "SmolLM3ForCausalLM": (MODEL_ARCH.SMOLLM3, adjacent_pairs, nothing),
+    "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
+    "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
+    "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
+    "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
+    "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
@@ -123,7 +171,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     add_rotary(writer, rotary.get("full_attention", rotary), head_dim(config))
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, values in tensors.items():
+    for name, values in with_joined_experts(tensors, config).items():
         if name.startswith(OF_PICTURES):
             continue
         of_text = name.replace("language_model.", "")

@@ -40,6 +40,8 @@ CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
 # Those that go through the engine too, which compiles for seconds: of every kind of attention one.
 THROUGH_THE_ENGINE = ["llama"]
+# GGUF files cannot say which layers have a window or do not rotate.
+NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows"}
 
 every_golden = pytest.mark.parametrize("name", GOLDENS)
 
@@ -82,7 +84,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, body:
     assert got.argmax(axis=-1).tolist() == [prompt["output_token_ids"] for prompt in prompts]
 
 
-@every_golden
+@pytest.mark.parametrize("name", [name for name in GOLDENS if name not in NOT_IN_GGUF])
 def test_a_gguf_file_holds_the_same_model(folders: Path, tmp_path: Path, name: str) -> None:
     golden = GOLDENS[name]
     file = write_gguf(tmp_path / "tiny.gguf", golden["config"], tensors_of(golden))
@@ -97,7 +99,7 @@ def test_a_gguf_file_holds_the_same_model(folders: Path, tmp_path: Path, name: s
 def assert_same(first: Model, second: Model) -> None:
     """All but the last digits of rotary tables, which the formats state in different ways."""
     configs = [model.config for model in (first, second)]
-    assert type(first) is type(second)
+    assert isinstance(first, type(second))  # files of Mistral's models are files of Llama
     assert all(isinstance(config, DecoderConfig) for config in configs)
     assert replace(configs[0], rotary=()) == replace(configs[1], rotary=())
     for one, other in zip(configs[0].rotary, configs[1].rotary, strict=True):

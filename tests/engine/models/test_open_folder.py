@@ -135,7 +135,7 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, r'architectures is \["MistralForCausalLM"\]; .* serves \["Llama'),
+        ({"architectures": ["MambaForCausalLM"]}, r'architectures is \["MambaForCausalLM"\]; .* serves \["Llama'),
         ({"architectures": None}, "architectures is null"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
         ({"model_type": "mllama"}, 'model_type is "mllama"'),

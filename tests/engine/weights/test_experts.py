@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
@@ -100,3 +102,15 @@ def test_another_number_of_experts_is_refused(tmp_path):
     tensors = LeafTensors([leaf(ALL, NUM_EXPERTS - 1)], NUM_LAYERS, file, file.format)
     with pytest.raises(ModelError, match=r"blk.0.down_exps has shape \(3, 16, 32\), expected \(2, 16, 32\)"):
         tensors.of(tensors.leaves[0])
+
+
+@pytest.mark.parametrize("layout", [ArrayLayout(), PackedLayout()])
+def test_a_router_stays_exact_whatever_the_precision(tmp_path, layout):
+    file = folder(tmp_path / "model", EACH)
+    exact = replace(leaf(EACH), name="router", is_exact=True)
+    weights = load_weights(
+        LeafTensors([leaf(EACH), exact], NUM_LAYERS, file, file.format),
+        layout, Precision("bfloat16", None), lambda *step: None,
+    )  # fmt: skip
+    assert weights.dtype == layout.dtype_name(weights.params["down"]) == "bfloat16"
+    assert layout.dtype_name(weights.params["router"]) == "float32"

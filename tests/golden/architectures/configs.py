@@ -25,6 +25,7 @@ _SIZES: dict[str, Any] = {
 }
 
 _LLAMA: dict[str, Any] = {**_SIZES, "head_dim": 32}
+_PLAIN = {"rope_type": "default", "rope_theta": 5000.0}
 
 # An embedding that is scaled and makes the logits too would repeat the last token forever.
 _GEMMA: dict[str, Any] = {**_SIZES, "tie_word_embeddings": False}
@@ -45,7 +46,7 @@ _GEMMA3: dict[str, Any] = {
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
         "LlamaForCausalLM",
-        {**_LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}},
+        {**_LLAMA, "rope_parameters": _PLAIN},
     ),
     "llama_linear_biases_tied": (
         "LlamaForCausalLM",
@@ -74,6 +75,45 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "mistral": ("MistralForCausalLM", {**_LLAMA, "sliding_window": 40, "rope_parameters": _PLAIN}),
+    "ministral": (
+        "MinistralForCausalLM",
+        {
+            **_LLAMA, "sliding_window": 30, "rope_parameters": _PLAIN,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen2": ("Qwen2ForCausalLM", {**_SIZES, "tie_word_embeddings": True, "rope_parameters": _PLAIN}),
+    "qwen2_windows": (
+        "Qwen2ForCausalLM",
+        {
+            **_SIZES, "use_sliding_window": True, "sliding_window": 25, "max_window_layers": 1,
+            "rope_parameters": _PLAIN,
+        },
+    ),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        {**_SIZES, "head_dim": 32, "tie_word_embeddings": True, "rope_parameters": _PLAIN},
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        {**_SIZES, "num_hidden_layers": 4, "use_sliding_window": False, "rope_parameters": _PLAIN},
+    ),
+    "smollm3_windows": (
+        "SmolLM3ForCausalLM",
+        {
+            **_SIZES, "no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 30,
+            "attention_bias": True, "tie_word_embeddings": False, "rope_parameters": _PLAIN,
+        },
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            **_SIZES, "embedding_multiplier": 3.0, "attention_multiplier": 0.125, "residual_multiplier": 0.22,
+            "logits_scaling": 0.5, "rope_parameters": _PLAIN,
+        },
+    ),
+    "olmo2": ("Olmo2ForCausalLM", {**_SIZES, "rope_parameters": _PLAIN}),
     "gemma2": (
         "Gemma2ForCausalLM",
         {
@@ -106,5 +146,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "eoi_token_index": 251,
             "image_token_index": 252,
         },
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {
+            **_LLAMA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True,
+            "rope_parameters": _PLAIN,
+        },
+    ),
+    "olmoe": (
+        "OlmoeForCausalLM",
+        {**_SIZES, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False, "rope_parameters": _PLAIN},
     ),
 }  # fmt: skip
