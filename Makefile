@@ -10,6 +10,7 @@ HOST  = $(or $(EAGRE_HOST),127.0.0.1)
 PORT  = $(or $(EAGRE_PORT),8000)
 MODEL = $(or $(EAGRE_MODEL),smollm2-135m-instruct)
 ARGS  =
+JOBS  = 2
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -43,8 +44,8 @@ help: ## this list
 serve: $(NATIVE_STAMP) ## serve MODEL (a name, or a path to a GGUF file or a folder) on HOST:PORT; ARGS go to `eagre serve`
 	@exec $(BIN)/eagre serve --host '$(HOST)' --port '$(PORT)' --model '$(MODEL)' $(ARGS)
 
-test: $(NATIVE_STAMP) ## run the tests; ARGS go to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(NATIVE_STAMP) ## run the tests in JOBS=2 processes; ARGS go to pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: venv ## lint, formatting, types, direction of the imports
 	@$(BIN)/ruff check --quiet

