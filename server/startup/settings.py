@@ -10,9 +10,9 @@ from typing import Any
 from engine.border.config import EngineConfig
 from engine.border.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
+from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
 from server.startup.logs import LOG_FORMATS, LOG_LEVELS
-from server.startup.model_store import cache_folder
 
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
