@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from engine.border.errors import ModelError
 from engine.weights.formats.gguf_file import GGUFFile
-from server.text.control_tokens import is_control_name
+from server.text.vocabularies.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from engine.border.errors import ModelError
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.gguf_metadata import TokenType
-from server.text.sentencepiece_bpe import SentencePieceBpe
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.gguf_metadata import TokenType
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
 from tests.server.gguf_files import metadata_of
 
 SENTENCES = [
@@ -140,7 +140,7 @@ def test_messages_write_no_control_token_that_is_stored_as_a_symbol(
     )  # fmt: skip
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    vocabulary = SentencePieceBpe.from_file(path)
+    vocabulary = SentencePieceVocabulary.from_file(path)
     tokenizer = Tokenizer(vocabulary, bos_token_id=1, eos_token_ids=(2,))
     template = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}")
     end = vocabulary.tokens.index("<|im_end|>")

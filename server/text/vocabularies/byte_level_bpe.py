@@ -17,9 +17,9 @@ from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 
 from engine.border.errors import ModelError
-from server.text.control_tokens import Part
-from server.text.gguf_metadata import GgufMetadata, TokenType
-from server.text.library_encoder import LibraryEncoder
+from server.text.vocabularies.control_tokens import Part
+from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.library_encoder import LibraryEncoder
 
 
 def _gpt2_split() -> PreTokenizer:

@@ -8,7 +8,7 @@ import pytest
 from gguf import GGUFWriter
 
 from engine.border.errors import ModelError
-from server.text.gguf_metadata import TokenType, read_gguf_metadata
+from server.text.vocabularies.gguf_metadata import TokenType, read_gguf_metadata
 from tests.server.gguf_files import byte_level_fields, metadata_of, write_gguf
 
 

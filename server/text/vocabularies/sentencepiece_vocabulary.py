@@ -17,9 +17,9 @@ from pathlib import Path
 import sentencepiece
 
 from engine.border.errors import ModelError
-from server.text.control_tokens import ControlTokens, Part, is_control_name
-from server.text.failures import TooManyTokens
-from server.text.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.control_tokens import ControlTokens, Part, is_control_name
+from server.text.vocabularies.failures import TooManyTokens
+from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
 MODEL_TYPE_BPE = 2
@@ -28,7 +28,7 @@ _FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one o
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class SentencePieceBpe:
+class SentencePieceVocabulary:
     """A SentencePiece vocabulary with byte fallback.
 
     SentencePiece never yields control tokens, so their names are found before it sees the text. If the
@@ -75,7 +75,7 @@ class SentencePieceBpe:
         self.token_bytes = [_bytes_of(token, token_type) for token, token_type in zip(tokens, token_types, strict=True)]
 
     @classmethod
-    def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceBpe:
+    def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceVocabulary:
         """Builds the model from the vocabulary in a GGUF file.
 
         Raises:
@@ -89,7 +89,7 @@ class SentencePieceBpe:
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
     @classmethod
-    def from_file(cls, path: Path) -> SentencePieceBpe:
+    def from_file(cls, path: Path) -> SentencePieceVocabulary:
         """Reads a model from SentencePiece's own file format; such a model adds the space before a text itself.
 
         Raises:
