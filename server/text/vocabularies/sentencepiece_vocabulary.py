@@ -1,38 +1,62 @@
-"""SentencePiece vocabularies, through the `sentencepiece` library.
-
-A model folder may have the original file, `tokenizer.model`. A GGUF file (`tokenizer.ggml.model` "llama")
-has the pieces, scores and types of a BPE model, but not that file. The library reads nothing else, so this
-module writes the file again: a protocol buffer with the message `ModelProto`
-(https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto). It needs only three
-kinds of fields of the wire format, so no protobuf library is used.
-"""
+"""SentencePiece vocabularies, BPE and Unigram, through the `sentencepiece` library."""
 
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
-import sentencepiece
+from sentencepiece import SentencePieceProcessor
 
 from engine.border.errors import ModelError
+from server.text.vocabularies.added_token import AddedToken
 from server.text.vocabularies.control_tokens import ControlTokens, Part, is_control_name
 from server.text.vocabularies.failures import TooManyTokens
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.sentencepiece_proto import (
+    SPACE_MARK,
+    ModelType,
+    model_proto,
+    with_control,
+    without_prefix,
+)
 
-SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
-MODEL_TYPE_BPE = 2
 LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
 _FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+# White space as Unicode defines it. Python's `str.strip` would also take away the separators U+001C to U+001F.
+WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+
+
+class SpacePrefix(StrEnum):
+    """Which stretches of a text get a space in front, in a model that was trained with one before each text.
+
+    A stretch is the text between two tokens that are found before SentencePiece sees the text.
+    """
+
+    ALWAYS = "always"  # every stretch; transformers calls it legacy, and llama.cpp does it
+    FIRST = "first"  # only one with which the text begins
+    NEVER = "never"
+
+
+class _Processors(NamedTuple):
+    """The same model twice, where the space prefix makes a difference."""
+
+    first: SentencePieceProcessor  # for the stretch with which a text begins
+    later: SentencePieceProcessor
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece vocabulary with byte fallback.
+    """A SentencePiece vocabulary.
 
-    SentencePiece never yields control tokens, so their names are found before it sees the text. If the
-    model wants a space before a text, then each stretch of text behind a control token gets one too.
+    SentencePiece never yields control tokens, and does not know tokens that were added to its vocabulary later. Their
+    names are therefore found before it sees the text.
 
     Some models store control tokens as symbols of the user, which SentencePiece does find in a text. They are left
     to it, unless a message has written one; then a second processor tokenises, to which they are control tokens.
@@ -40,75 +64,99 @@ class SentencePieceVocabulary:
 
     def __init__(
         self,
-        processor: sentencepiece.SentencePieceProcessor,
+        proto: bytes,
         tokens: Sequence[str],
         token_types: Sequence[int],
-        control_ids: Iterable[int],
-        *,
-        prefix: str,
-        blind: sentencepiece.SentencePieceProcessor | None = None,
+        added: Mapping[str, AddedToken],
+        prefix: SpacePrefix,
     ) -> None:
-        """Wraps a loaded model.
+        """Loads a model.
 
         Args:
-            tokens: the pieces of the model by token id.
+            proto: the serialised `ModelProto`.
+            tokens: the texts of all tokens by id: the pieces of the model, then what was added behind them.
             token_types: see TokenType.
-            control_ids: of the control tokens. The processor never yields one of them.
-            prefix: is put before each stretch of text; empty if the processor does so itself.
-            blind: the same model, in which the tokens that only their names show as control tokens are such. If None,
-                there are none of that kind.
+            added: by their texts, the tokens that are found in a text before SentencePiece sees it.
 
         Raises:
             ValueError: the text of a byte token is not of the form <0xFF>.
+            RuntimeError: SentencePiece does not accept the model.
         """
-        self._processor = processor
-        self._blind = blind or processor
-        self._prefix = prefix
-        self._stated = ControlTokens({tokens[token_id]: token_id for token_id in control_ids if tokens[token_id]})
-        self.control = self._stated
-        if blind is not None:
-            # A processor that normalises finds a name in other characters too, such as those of full width.
-            is_exact = _FULL_WIDTH in processor.normalize(_FULL_WIDTH)
-            self.control = ControlTokens(self._stated.ids | _named_as_control(tokens), is_exact=is_exact)
+        self._seeing = _load(proto, prefix)
+        special = {name: token.token_id for name, token in added.items() if token.is_special}
+        found = {name: token.token_id for name, token in added.items()}
+        # Symbols of the user that only their names show as control tokens.
+        hidden = {name: token_id for name, token_id in _named_as_control(tokens).items() if name not in special}
+        symbols = _symbols(self._seeing.first, (special | hidden).values())
+        self._blind = _load(with_control(proto, symbols), prefix) if symbols else self._seeing
+        # A processor that normalises finds a name in other characters too, such as those of full width.
+        is_exact = not symbols or _FULL_WIDTH in self._seeing.first.normalize(_FULL_WIDTH)
+        self.control = ControlTokens(special | hidden, is_exact=is_exact)
+        self._found = ControlTokens(found)
+        # What a message may write, and SentencePiece would not find.
+        self._harmless = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
+        self._strips_left = {token.token_id for token in added.values() if token.strips_left}
+        self._strips_right = {token.token_id for token in added.values() if token.strips_right}
         self.tokens = tokens
-        self.special_ids = frozenset(self._stated.ids.values())
+        self.special_ids = frozenset(special.values())
         self.token_bytes = [_bytes_of(token, token_type) for token, token_type in zip(tokens, token_types, strict=True)]
 
     @classmethod
-    def from_gguf(cls, metadata: GgufMetadata) -> SentencePieceVocabulary:
-        """Builds the model from the vocabulary in a GGUF file.
+    def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
+        """Builds the model from the vocabulary in a GGUF file. Spaces stand where llama.cpp has them.
 
         Raises:
             ModelError: SentencePiece does not accept the vocabulary.
         """
+        tokens, token_types = metadata.tokens, metadata.token_types
+        # The tokens of Phi-3 swallow the white space behind them, which the file has no field for.
+        strips = metadata.architecture == "phi3"
+        added = {
+            tokens[token_id]: AddedToken(
+                token_id, is_special=True, strips_right=strips and tokens[token_id] not in _PHI3_KEEPS_SPACE
+            )
+            for token_id in metadata.control_ids
+            if tokens[token_id]
+        }
         try:
-            processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
-            prefix = "" if metadata.add_space_prefix is False else " "
-            return cls(processor, metadata.tokens, metadata.token_types, metadata.control_ids, prefix=prefix)
+            return cls(model_proto(metadata, model_type), tokens, token_types, added, SpacePrefix.ALWAYS)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
     @classmethod
-    def from_file(cls, path: Path) -> SentencePieceVocabulary:
-        """Reads a model from SentencePiece's own file format; such a model adds the space before a text itself.
+    def from_file(
+        cls,
+        path: Path,
+        added: Mapping[str, AddedToken] | None = None,
+        prefix: SpacePrefix = SpacePrefix.ALWAYS,
+    ) -> SentencePieceVocabulary:
+        """Reads a model from SentencePiece's own file format.
+
+        Args:
+            added: tokens by their texts, of which other files than this one tell.
+            prefix: what happens if the model is one with a space before each text.
 
         Raises:
-            ModelError: the file is damaged or cannot be read.
+            ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
         """
+        added = {} if added is None else added
         try:
-            data = path.read_bytes()
-            if not data:  # the library would take empty bytes for a missing argument
+            proto = path.read_bytes()
+            if not proto:  # the library would take empty bytes for a missing argument
                 raise ValueError("it is empty")
-            processor = sentencepiece.SentencePieceProcessor(model_proto=data)
+            processor = SentencePieceProcessor(model_proto=proto)
             token_ids = range(processor.vocab_size())
             tokens = [processor.id_to_piece(token_id) for token_id in token_ids]
-            token_types = [_type_of(processor, token_id) for token_id in token_ids]
-            control_ids = [token_id for token_id in token_ids if processor.is_control(token_id)]
-            hidden_ids = set(_named_as_control(tokens).values()) - set(control_ids)
-            blind = None
-            if hidden_ids:
-                blind = sentencepiece.SentencePieceProcessor(model_proto=_with_control(data, hidden_ids))
-            return cls(processor, tokens, token_types, control_ids, prefix="", blind=blind)
+            token_types = [int(_type_of(processor, token_id)) for token_id in token_ids]
+            all_added = {
+                tokens[token_id]: AddedToken(token_id, is_special=True)
+                for token_id in token_ids
+                if processor.is_control(token_id) and tokens[token_id]
+            }
+            for name, token in added.items():
+                all_added[name] = replace(token, is_special=token.is_special or name in all_added)
+                _place(name, all_added[name], tokens, token_types, path)
+            return cls(proto, tokens, token_types, all_added, prefix)
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
         except OSError as error:
@@ -116,29 +164,81 @@ class SentencePieceVocabulary:
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
-        return self._encode(self._processor, self._stated.split(text), max_tokens)
+        return self._encode(self._seeing, self._found.split(text), max_tokens)
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
-        return self._encode(self._blind, parts, max_tokens)
+        finer = (
+            piece for part in parts for piece in ((part,) if isinstance(part, int) else self._harmless.split(part))
+        )
+        return self._encode(self._blind, finer, max_tokens)
 
-    def _encode(
-        self, processor: sentencepiece.SentencePieceProcessor, parts: Iterable[Part], max_tokens: int | None
-    ) -> list[int]:
+    def _encode(self, processors: _Processors, parts: Iterable[Part], max_tokens: int | None) -> list[int]:
         token_ids: list[int] = []
-        for part in parts:
+        processor = processors.first
+        for part in self._stripped(parts) if self._strips_left or self._strips_right else parts:
             if isinstance(part, int):
                 token_ids.append(part)
             else:
-                _append(token_ids, processor, self._prefix + part, max_tokens)
+                _append(token_ids, processor, part, max_tokens)
+            processor = processors.later
             if max_tokens is not None and len(token_ids) > max_tokens:
                 raise TooManyTokens(len(token_ids))
         return token_ids
 
+    def _stripped(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """`parts` without the white space that the tokens beside it swallow."""
+        waiting: Part = ""
+        for part in parts:
+            if isinstance(part, str) and waiting in self._strips_right:
+                part = part.lstrip(WHITE_SPACE)
+            elif isinstance(waiting, str) and part in self._strips_left:
+                waiting = waiting.rstrip(WHITE_SPACE)
+            if waiting != "":
+                yield waiting
+            waiting = part
+        if waiting != "":
+            yield waiting
 
-def _append(
-    token_ids: list[int], processor: sentencepiece.SentencePieceProcessor, text: str, max_tokens: int | None
-) -> None:
+
+_PHI3_KEEPS_SPACE = frozenset({"<unk>", "<s>", "<|endoftext|>"})
+
+
+def _load(proto: bytes, prefix: SpacePrefix) -> _Processors:
+    if prefix is SpacePrefix.NEVER:
+        bare = SentencePieceProcessor(model_proto=without_prefix(proto))
+        return _Processors(bare, bare)
+    processor = SentencePieceProcessor(model_proto=proto)
+    if prefix is SpacePrefix.ALWAYS or not processor.normalize("a").startswith(SPACE_MARK):
+        return _Processors(processor, processor)
+    return _Processors(processor, SentencePieceProcessor(model_proto=without_prefix(proto)))
+
+
+def _symbols(processor: SentencePieceProcessor, control_ids: Iterable[int]) -> set[int]:
+    """Those of `control_ids` that the processor takes for ordinary pieces, and so finds in texts."""
+    pieces = [token_id for token_id in control_ids if token_id < processor.vocab_size()]
+    return {token_id for token_id in pieces if not (processor.is_control(token_id) or processor.is_unknown(token_id))}
+
+
+def _place(name: str, token: AddedToken, tokens: list[str], token_types: list[int], path: Path) -> None:
+    """Writes an added token into the lists of all tokens.
+
+    Raises:
+        ModelError: another token is there.
+    """
+    missing = token.token_id + 1 - len(tokens)
+    tokens += [""] * missing
+    token_types += [TokenType.UNUSED] * missing
+    if tokens[token.token_id] not in ("", name):
+        raise ModelError(
+            f"{path.parent}: the added token {name!r} has the id {token.token_id}, which {path.name} gives to "
+            f"{tokens[token.token_id]!r}"
+        )
+    tokens[token.token_id] = name
+    token_types[token.token_id] = TokenType.CONTROL if token.is_special else TokenType.USER_DEFINED
+
+
+def _append(token_ids: list[int], processor: SentencePieceProcessor, text: str, max_tokens: int | None) -> None:
     if len(text) <= LISTED:
         token_ids += processor.encode(text)
         return
@@ -153,7 +253,7 @@ def _named_as_control(tokens: Sequence[str]) -> dict[str, int]:
     return {token: token_id for token_id, token in enumerate(tokens) if is_control_name(token)}
 
 
-def _type_of(processor: sentencepiece.SentencePieceProcessor, token_id: int) -> TokenType:
+def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
     if processor.is_unknown(token_id):
         return TokenType.UNKNOWN
     if processor.is_control(token_id):
@@ -172,79 +272,3 @@ def _bytes_of(token: str, token_type: int) -> bytes:
     if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED):
         return token.replace(SPACE_MARK, " ").encode("utf-8")
     return b""
-
-
-def _model_proto(metadata: GgufMetadata) -> bytes:
-    """The serialised `ModelProto`. GGUF uses the same numbers for the types of pieces."""
-    token_types = list(metadata.token_types)
-    for token_id in metadata.control_ids:
-        token_types[token_id] = TokenType.CONTROL  # otherwise SentencePiece itself finds it in texts
-    pieces = b"".join(
-        _bytes_field(1, _bytes_field(1, token.encode("utf-8")) + _float_field(2, score) + _int_field(3, token_type))
-        for token, score, token_type in zip(metadata.tokens, metadata.scores, token_types, strict=True)
-    )
-    has_bytes = TokenType.BYTE in metadata.token_types
-    unknown_id = metadata.token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in metadata.token_types else 0
-    # -1, which protobuf writes in 64 bits, means that SentencePiece itself adds no begin, end or padding token.
-    ids = {40: unknown_id, 41: -1, 42: -1, 43: -1}
-    trainer = _int_field(3, MODEL_TYPE_BPE) + _int_field(4, len(metadata.tokens)) + _int_field(35, int(has_bytes))
-    trainer += b"".join(_int_field(number, value) for number, value in ids.items())
-    normalizer = _bytes_field(1, b"identity") + b"".join((_int_field(3, 0), _int_field(4, 0), _int_field(5, 1)))
-    return pieces + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
-
-
-def _with_control(proto: bytes, token_ids: Collection[int]) -> bytes:
-    """A serialised `ModelProto` that SentencePiece has accepted, with other pieces made control tokens.
-
-    The pieces are the fields of number 1, in the order of their ids. Of a field that a message has twice, the last
-    counts.
-    """
-    made, position, token_id = list[bytes](), 0, 0
-    is_control = _int_field(3, TokenType.CONTROL)
-    while position < len(proto):
-        begin = position
-        tag, position = _read_varint(proto, position)
-        if tag & 7 != 2:
-            raise ValueError("it has a field that is no message")
-        length, start = _read_varint(proto, position)
-        position = start + length
-        if tag >> 3 == 1:
-            made.append(
-                _bytes_field(1, proto[start:position] + is_control) if token_id in token_ids else proto[begin:position]
-            )
-            token_id += 1
-        else:
-            made.append(proto[begin:position])
-    return b"".join(made)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        value, shift, position = value | (byte & 0x7F) << shift, shift + 7, position + 1
-        if byte < 0x80:
-            return value, position
-
-
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _int_field(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(value)
-
-
-def _bytes_field(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _float_field(number: int, value: float) -> bytes:
-    return _varint(number << 3 | 5) + struct.pack("<f", value)
