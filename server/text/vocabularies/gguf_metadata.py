@@ -35,7 +35,7 @@ class GgufMetadata:
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
     tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
-    tokenizer_pre: str  # the name of the pre-tokenizer
+    tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
     scores: tuple[float, ...]  # for SentencePiece vocabularies, else empty
@@ -148,7 +148,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         name=fields.optional("general.name", str),
         context_length=fields.required(f"{architecture}.context_length", int),
         tokenizer_model=tokenizer_model,
-        tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or "default",
+        tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or None,
         tokens=tokens,
         token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
         scores=() if is_bpe else fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)),

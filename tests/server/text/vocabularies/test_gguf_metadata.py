@@ -41,7 +41,7 @@ def test_optional_fields_may_be_missing(tmp_path: Path) -> None:
     metadata = metadata_of(tmp_path, fields)
     assert (metadata.name, metadata.chat_template, metadata.bos_token_id) == (None, None, None)
     assert metadata.add_bos_token is None
-    assert metadata.tokenizer_pre == "default"
+    assert metadata.tokenizer_pre is None
 
 
 @pytest.mark.parametrize(
