@@ -30,7 +30,7 @@ ROOMS = (
     "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.startup",
     "server.sources",
     "server.answering", "server.grammar",
-    "server.text",
+    "server.text", "server.text.vocabularies",
     "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule",
     "engine.models", "engine.models.architectures", "engine.models.parts",
