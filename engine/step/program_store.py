@@ -227,7 +227,7 @@ def _publish(added: Sequence[Path], entries: Path, error: OSError | None) -> OSE
 
 def _tell(folder: Path, num_damaged: int, reason: OSError | str | None) -> None:
     if num_damaged:
-        _log.warning("%d compiled programs in %s were damaged; they have been compiled anew", num_damaged, folder)
+        _log.warning("damaged programs in %s, which have been compiled anew: %d", folder, num_damaged)
     if reason is not None:
         _log.warning("compiled programs are not kept in %s, so the next start compiles them again: %s", folder, reason)
 

@@ -20,6 +20,7 @@ from tests.server.sse_reader import SseReader
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
 LONG = {"max_tokens": 200, "ignore_eos": True}
 STALL_S = 1.0
+FILE_LIMIT = 8192  # bytes: more than the log has, and less than the largest program
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +93,17 @@ async def read_whole(http: aiohttp.ClientSession, url: str) -> Ended:
 async def end_of_streams(server: ServerProcess, end: signal.Signals) -> tuple[float, list[Ended]]:
     """Opens a stream of each kind, sends a signal while they run, and tells when, and how they ended.
 
-    Two of them run and two wait: there are two slots.
+    The first one runs and the others wait: there is one slot.
     """
     chat = {"messages": [{"role": "user", "content": "hello"}]}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as http:
-        tasks = [
-            asyncio.create_task(read_sse(http, server.url, "/v1/completions", {"prompt": [7, 300, 41]})),
-            asyncio.create_task(read_sse(http, server.url, "/v1/chat/completions", chat)),
-        ]
+        tasks = [asyncio.create_task(read_sse(http, server.url, "/v1/completions", {"prompt": [7, 300, 41]}))]
         await asyncio.sleep(0.2)
-        tasks += [asyncio.create_task(read_socket(http, server.url)), asyncio.create_task(read_whole(http, server.url))]
+        tasks += [
+            asyncio.create_task(read_sse(http, server.url, "/v1/chat/completions", chat)),
+            asyncio.create_task(read_socket(http, server.url)),
+            asyncio.create_task(read_whole(http, server.url)),
+        ]
         await asyncio.sleep(0.2)
         assert not any(task.done() for task in tasks)
         server.send(end)
@@ -144,7 +146,7 @@ async def test_killed_in_a_compile_and_killed_again_while_it_streams(survivor: S
     assert list(survivor.cache.glob("compiled/.*")) == []
     _, ends = await end_of_streams(survivor, signal.SIGKILL)
     assert [len(end.errors) for end in ends] == [1] * len(ends)
-    assert all(end.num_deltas for end in ends[:2])
+    assert ends[0].num_deltas
     assert survivor.wait() == -signal.SIGKILL
 
 
@@ -159,22 +161,23 @@ async def test_a_frozen_engine_ends_each_stream_once_and_the_process_with_1(
             (error,) = end.errors
             assert "stall_timeout" in error
             assert 0.5 * STALL_S < end.at - frozen_at < STALL_S + 2.0  # the rest is for a busy machine
-        assert all(end.num_deltas for end in ends[:2])
+        assert ends[0].num_deltas
         assert server.wait(5.0) == 1
         assert "slow_dispatch" in server.log()  # where the thread stands
 
 
 async def test_a_torn_folder_of_programs_on_a_full_disk_costs_only_time(model: Path, survivor: ServerProcess) -> None:
-    entries = sorted(survivor.cache.glob("compiled/*/jit_sample*"))
-    torn = entries[0]
-    torn.write_bytes(torn.read_bytes()[:1000])
-    with ServerProcess(model, survivor.cache, file_limit=4096) as server:
+    entries = sorted(survivor.cache.glob("compiled/*/*-cache.*"), key=lambda path: path.stat().st_size)
+    largest = entries.pop()
+    assert largest.stat().st_size > FILE_LIMIT
+    largest.write_bytes(largest.read_bytes()[:1000])
+    with ServerProcess(model, survivor.cache, file_limit=FILE_LIMIT) as server:
         server.wait_ready()
         assert await token_ids(server) == [golden["output_token_ids"] for golden in GOLDENS]
         damaged, not_kept = warnings_in(server.log())
-        assert "1 compiled programs in" in damaged
+        assert "damaged programs in" in damaged
         assert "are not kept in" in not_kept
         server.send(signal.SIGTERM)
         assert server.wait() == 0
     assert list(survivor.cache.glob("compiled/.*")) == []
-    assert sorted(survivor.cache.glob("compiled/*/jit_sample*")) == entries[1:]
+    assert set(survivor.cache.glob("compiled/*/*-cache.*")) == set(entries)
