@@ -9,8 +9,9 @@ One file, `eagre.json`; no weights:
       "engine": {"dtype": "float32", "max_num_seqs": 64, …}
     }
 
-`name` is a built-in model's name, or the absolute path of a GGUF file or of a model folder. The SHA-256 of a folder,
-or of a GGUF model in shards, is that of the list of its files, each line as `sha256sum` writes it.
+`name` is the name of a built-in model or of one of the Hub, or the absolute path of a GGUF file or of a model folder.
+The SHA-256 of a folder, or of a GGUF model in shards, is that of the list of its files, each line as `sha256sum` writes
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from engine.border.config import EngineConfig
 from engine.border.types import Progress
 from engine.weights.formats.gguf_shards import shard_paths
 from server.sources.builtin_models import BUILTIN_MODELS
-from server.sources.model_store import ensure_model
+from server.sources.model_store import ensure_model, is_from_hub
 from server.startup.progress import silent
 
 FILE_NAME = "eagre.json"
@@ -48,7 +49,7 @@ class SavedLLMError(ValueError):
 class SavedLLM:
     """What is written to the folder."""
 
-    model: str  # name of a built-in model, or absolute path of a GGUF file or a model folder
+    model: str  # name of a built-in model or of one of the Hub, or absolute path of a GGUF file or a model folder
     sha256: str  # of the model's file, or of the list of its files
     size: int  # of the model's files, bytes
     engine: dict[str, Any]  # fields of EngineConfig
@@ -66,7 +67,7 @@ class SavedLLM:
         if builtin is not None:
             return cls(model, builtin.sha256, builtin.size, engine)
         path = ensure_model(model, silent).absolute()
-        return cls(str(path), *_digest(path), engine)
+        return cls(model if is_from_hub(model) else str(path), *_digest(path), engine)
 
     def write(self, folder: Path) -> Path:
         """Makes the folder where it is missing; returns the file written."""

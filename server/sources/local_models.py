@@ -18,8 +18,11 @@ _NUM_NAMES_SHOWN = 5
 
 
 def is_path(value: str) -> bool:
-    """Whether a user who writes this means a file or folder, even if there is none."""
-    return value.endswith(GGUF_SUFFIX) or value.startswith(("/", "./", "../", "~"))
+    """Whether a user who writes this means a file or folder, even if there is none.
+
+    `owner/name:FILE.gguf` means a file of the Hub.
+    """
+    return (value.endswith(GGUF_SUFFIX) and ":" not in value) or value.startswith(("/", "./", "../", "~"))
 
 
 def local_model(path: Path) -> Path:
