@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from engine.kernels.interface.body import Body
 from engine.kernels.interface.operands import Activation, Picks
 from engine.kernels.interface.token_layout import token_layout
+from engine.weights.formats.model_folder import ModelFolder
+from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.loader import LeafTensors, load_weights
 
 NUM_LAYERS, NUM_EXPERTS, NUM_PICKED, HIDDEN, INNER, LAYER, TILE = 2, 5, 2, 32, 64, 1, 8
 UNPICKED = 2  # the expert that nobody picks
@@ -24,19 +30,6 @@ ACTIVATIONS = {
     Activation.SILU: lambda x: x / (1 + np.exp(-x)),
     Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
 }
-
-
-class Tensor:
-    """Floats in memory."""
-
-    name = "experts"
-    format = None
-
-    def __init__(self, weights: np.ndarray) -> None:
-        self.weights, self.shape = weights, weights.shape
-
-    def float32(self) -> np.ndarray:
-        return self.weights
 
 
 @pytest.fixture
@@ -62,9 +55,28 @@ def arrays() -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def stack(body: Body, *parts: np.ndarray) -> Any:
-    layers = [[Tensor(part) for part in place] for place in zip(*parts, strict=True)]
-    return body.weights.matrix(layers, Precision("float32", None), is_gated=len(parts) > 1)
+@pytest.fixture
+def leaves(body: Body, arrays: dict[str, np.ndarray], tmp_path: Path) -> dict[str, Any]:
+    """The stacks of gates and ups and of downs, as the body has them."""
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    shapes = {name: arrays[name].shape[1:] for name in ("gate", "up", "down")}
+    save_file(
+        {
+            f"{name}.{place // NUM_EXPERTS}.{place % NUM_EXPERTS}": arrays[name][place]
+            for name in shapes
+            for place in range(NUM_LAYERS * NUM_EXPERTS)
+        },
+        tmp_path / "model.safetensors",
+    )
+    parts = {
+        name: Part(shape, {"safetensors": Stored(f"{name}.{{layer}}.{{expert}}")}) for name, shape in shapes.items()
+    }
+    declared = [
+        Leaf("gate_up", LeafKind.GATED, (parts["gate"], parts["up"]), num_experts=NUM_EXPERTS),
+        Leaf("down", LeafKind.MATRIX, (parts["down"],), num_experts=NUM_EXPERTS),
+    ]
+    tensors = LeafTensors(declared, NUM_LAYERS, SafetensorsFiles(ModelFolder(tmp_path)), "safetensors")
+    return load_weights(tensors, body.weights, Precision("float32", None), lambda *step: None).params
 
 
 def layout() -> Any:
@@ -74,7 +86,7 @@ def layout() -> Any:
 
 @pytest.mark.parametrize("activation", [Activation.SILU, Activation.GELU_TANH])
 def test_the_experts_that_a_token_picks_are_added_by_their_shares(
-    body: Body, arrays: dict[str, np.ndarray], activation: Activation
+    body: Body, arrays: dict[str, np.ndarray], leaves: dict[str, Any], activation: Activation
 ) -> None:
     @jax.jit
     def added(addend: jax.Array, x: jax.Array, gate_up: Any, down: Any, experts: jax.Array, shares: Any) -> jax.Array:
@@ -83,8 +95,11 @@ def test_the_experts_that_a_token_picks_are_added_by_their_shares(
             addend, x, gate_up, down, picks, jnp.int32(LAYER), layout(), activation=activation
         )
 
-    gate_up, down = stack(body, arrays["gate"], arrays["up"]), stack(body, arrays["down"])
-    got = np.asarray(added(arrays["addend"], arrays["x"], gate_up, down, arrays["experts"], arrays["shares"]))
+    got = np.asarray(
+        added(
+            arrays["addend"], arrays["x"], leaves["gate_up"], leaves["down"], arrays["experts"], arrays["shares"]
+        )
+    )  # fmt: skip
     for token in REAL:
         x, expected = arrays["x"][token].astype(np.float64), arrays["addend"][token].astype(np.float64)
         for share, expert in zip(arrays["shares"][token], arrays["experts"][token], strict=True):

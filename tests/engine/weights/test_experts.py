@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
@@ -108,9 +109,8 @@ def test_another_number_of_experts_is_refused(tmp_path):
 def test_a_router_stays_exact_whatever_the_precision(tmp_path, layout):
     file = folder(tmp_path / "model", EACH)
     exact = replace(leaf(EACH), name="router", is_exact=True)
-    weights = load_weights(
-        LeafTensors([leaf(EACH), exact], NUM_LAYERS, file, file.format),
-        layout, Precision("bfloat16", None), lambda *step: None,
-    )  # fmt: skip
-    assert weights.dtype == layout.dtype_name(weights.params["down"]) == "bfloat16"
-    assert layout.dtype_name(weights.params["router"]) == "float32"
+    tensors = LeafTensors([leaf(EACH), exact], NUM_LAYERS, file, file.format)
+    weights = load_weights(tensors, layout, Precision("bfloat16", None), lambda *step: None)
+    assert weights.dtype == "bfloat16"
+    sizes = {name: sum(array.nbytes for array in jax.tree.leaves(made)) for name, made in weights.params.items()}
+    assert sizes == {"down": 2 * WEIGHTS.size, "router": 4 * WEIGHTS.size}
