@@ -44,7 +44,7 @@ from engine.step.shapes import StepShape
 from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
-from server.startup.model_store import ensure_model
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

@@ -28,9 +28,13 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.startup",
-    "server.answering", "server.grammar", "server.text", "server.doors", "server.wire", "server",
-    "engine", "engine.step", "engine.schedule", "engine.models", "engine.models.architectures",
-    "engine.models.parts", "engine.kernels", "engine.kernels.native",
+    "server.sources",
+    "server.answering", "server.grammar",
+    "server.text", "server.text.vocabularies",
+    "server.doors", "server.wire", "server",
+    "engine", "engine.step", "engine.schedule",
+    "engine.models", "engine.models.architectures", "engine.models.parts",
+    "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
     "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",
 )  # fmt: skip
@@ -47,6 +51,7 @@ ENGINE_BORDER = (
     "engine.client",
     "engine.border",
     "engine.weights.formats.gguf_file",
+    "engine.weights.formats.gguf_shards",
     "engine.weights.formats.model_folder",
 )
 
@@ -55,6 +60,7 @@ ONLY_IN = {
     "aiohttp": ("server/",),
     "tokenizers": ("server/text/", "server/grammar/"),
     "sentencepiece": ("server/text/",),
+    "huggingface_hub": ("server/sources/hub.py",),
     "jinja2": ("server/text/",),
     "llguidance": ("server/grammar/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON

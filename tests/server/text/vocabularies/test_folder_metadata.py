@@ -7,7 +7,7 @@ import pytest
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
-from server.text.folder_metadata import FolderMetadata, read_folder_metadata
+from server.text.vocabularies.folder_metadata import FolderMetadata, read_folder_metadata
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import CHAT_TEMPLATE, TOKENIZER_CONFIG, write_json
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from engine.border.errors import ModelError
 from engine.weights.formats.gguf_file import GGUFFile
-from server.text.control_tokens import is_control_name
+from server.text.vocabularies.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
 
@@ -35,17 +35,21 @@ class GgufMetadata:
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
     tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
-    tokenizer_pre: str  # the name of the pre-tokenizer
+    tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
     scores: tuple[float, ...]  # for SentencePiece vocabularies, else empty
     merges: tuple[str, ...]  # for byte-level BPE vocabularies, else empty; "left right", best first
     bos_token_id: int | None
     eos_token_id: int | None
+    unknown_token_id: int | None
     eot_token_id: int | None  # ends a turn
     eom_token_id: int | None  # ends a message that expects the answer of a tool
     add_bos_token: bool | None  # None: the kind of the tokenizer decides
+    add_eos_token: bool | None  # None: as above
     add_space_prefix: bool | None  # None: as above
+    remove_extra_whitespaces: bool | None  # whether spaces in a row count as one; None: as above
+    precompiled_charsmap: bytes  # how SentencePiece normalises texts; empty: it does not
     chat_template: str | None
 
     @property
@@ -97,6 +101,13 @@ class _Fields:
             raise ModelError(f"{self.path}: the field {key} holds something that is not {kind.__name__}")
         return tuple(values)
 
+    def bytes_of(self, key: str) -> bytes:
+        """An array of signed or unsigned bytes; empty where the field is missing."""
+        values = self.optional_tuple(key, int)
+        if not all(-0x80 <= value <= 0xFF for value in values):
+            raise ModelError(f"{self.path}: the field {key} holds something that is not a byte")
+        return bytes([value & 0xFF for value in values])
+
     def required_tuple(self, key: str, kind: type[T], length: int | None = None) -> tuple[T, ...]:
         values = self.optional_tuple(key, kind)
         if not values:
@@ -137,16 +148,20 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         name=fields.optional("general.name", str),
         context_length=fields.required(f"{architecture}.context_length", int),
         tokenizer_model=tokenizer_model,
-        tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or "default",
+        tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or None,
         tokens=tokens,
         token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
         scores=() if is_bpe else fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)),
         merges=fields.required_tuple("tokenizer.ggml.merges", str) if is_bpe else (),
         bos_token_id=token_id("bos"),
         eos_token_id=token_id("eos"),
+        unknown_token_id=token_id("unknown"),
         eot_token_id=token_id("eot"),
         eom_token_id=token_id("eom"),
         add_bos_token=fields.optional("tokenizer.ggml.add_bos_token", bool),
+        add_eos_token=fields.optional("tokenizer.ggml.add_eos_token", bool),
         add_space_prefix=fields.optional("tokenizer.ggml.add_space_prefix", bool),
+        remove_extra_whitespaces=fields.optional("tokenizer.ggml.remove_extra_whitespaces", bool),
+        precompiled_charsmap=fields.bytes_of("tokenizer.ggml.precompiled_charsmap"),
         chat_template=fields.optional("tokenizer.chat_template", str),
     )

@@ -18,14 +18,14 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.control_tokens import MARKS, ControlTokens, choose_mark
-from server.text.gguf_metadata import TokenType
-from server.text.sentencepiece_bpe import SentencePieceBpe
 from server.text.tokenizer import Tokenizer
-from server.text.tokenizer_json import TokenizerJson
+from server.text.vocabularies.control_tokens import MARKS, ControlTokens, choose_mark
+from server.text.vocabularies.gguf_metadata import TokenType
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.vocabularies.tokenizer_json import TokenizerJson
 from tests.model_folders import byte_level_tokenizer
 from tests.server.gguf_files import byte_level_fields, metadata_of
-from tests.server.text.test_sentencepiece_bpe import fields_of, train
+from tests.server.text.vocabularies.test_sentencepiece_vocabulary import fields_of, train
 
 NAMES = ("<|im_start|>", "<|im_end|>", "</s>", "<s>", "[INST]", "[/INST]", "[INST]x")
 MARK = MARKS[0]
@@ -69,7 +69,7 @@ def test_a_text_is_split_at_the_longest_names(text: str) -> None:
 
 @pytest.mark.parametrize("offset", range(-14, 3))
 def test_a_name_across_the_end_of_a_window_is_found(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.text.control_tokens.WINDOW", 64)
+    monkeypatch.setattr("server.text.vocabularies.control_tokens.WINDOW", 64)
     before = "x" * (64 + offset)
     assert list(ControlTokens(IDS).split(f"{before}<|im_end|>y")) == [before, 1, "y"]
 
@@ -171,7 +171,7 @@ def sentencepiece_file() -> Tokenizer:
 
     import sentencepiece
 
-    from tests.server.text.test_sentencepiece_bpe import SENTENCES
+    from tests.server.text.vocabularies.test_sentencepiece_vocabulary import SENTENCES
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -187,7 +187,7 @@ def sentencepiece_file() -> Tokenizer:
     )
     path = Path(mkdtemp()) / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    return Tokenizer(SentencePieceBpe.from_file(path), bos_token_id=None, eos_token_ids=())
+    return Tokenizer(SentencePieceVocabulary.from_file(path), bos_token_id=None, eos_token_ids=())
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Tokenizer
 
-from server.text.control_tokens import ControlTokens, Part
-from server.text.failures import TooManyTokens, panics_as_errors
+from server.text.vocabularies.control_tokens import ControlTokens, Part
+from server.text.vocabularies.failures import TooManyTokens, panics_as_errors
 
 
 class LibraryEncoder:

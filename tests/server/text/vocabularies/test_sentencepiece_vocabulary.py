@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from engine.border.errors import ModelError
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.gguf_metadata import TokenType
-from server.text.sentencepiece_bpe import SentencePieceBpe
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.added_token import AddedToken
+from server.text.vocabularies.gguf_metadata import TokenType
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from tests.server.gguf_files import metadata_of
+from tests.server.text.mixed_lines import MIXED_LINES
 
 SENTENCES = [
     "The boat came in the morning and the captain found them waiting.",
@@ -140,7 +142,7 @@ def test_messages_write_no_control_token_that_is_stored_as_a_symbol(
     )  # fmt: skip
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    vocabulary = SentencePieceBpe.from_file(path)
+    vocabulary = SentencePieceVocabulary.from_file(path)
     tokenizer = Tokenizer(vocabulary, bos_token_id=1, eos_token_ids=(2,))
     template = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}")
     end = vocabulary.tokens.index("<|im_end|>")
@@ -154,3 +156,115 @@ def test_messages_write_no_control_token_that_is_stored_as_a_symbol(
         shielded = tokenizer.encode_shielded(template.render_shielded(plain, tokenizer.control))
         original = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         assert shielded == original.encode(template.render(plain, add_generation_prompt=False))
+
+
+RUNS = ["\n", "\n\n", "\n\n\n", "▁▁", "▁▁▁", "▁▁▁▁▁▁▁", "\t", "\t\t", "<table>", "</td>", "<h1>"]
+
+
+def train_like_gemma() -> sentencepiece.SentencePieceProcessor:
+    """Runs of spaces and line ends are symbols of the user, and no space stands before a text."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES * 5, *MIXED_LINES]),
+        model_writer=model,
+        vocab_size=2000,
+        model_type="bpe",
+        byte_fallback=True,
+        split_digits=True,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        user_defined_symbols=RUNS,
+        control_symbols=["<start_of_turn>"],
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def gemma_fields(original: sentencepiece.SentencePieceProcessor) -> dict[str, Any]:
+    """What Gemma's converter writes: symbols of the user with real spaces, and no token of the unknown type."""
+    fields = fields_of(original)
+    tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    for token_id, token in enumerate(tokens):
+        if token in RUNS:
+            tokens[token_id], types[token_id] = token.replace("▁", " "), int(TokenType.USER_DEFINED)
+    types[original.unk_id()] = int(TokenType.CONTROL)
+    return fields | {
+        "tokenizer.ggml.unknown_token_id": original.unk_id(),
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+
+
+def test_runs_of_spaces_are_symbols_of_the_user(tmp_path: Path) -> None:
+    original = train_like_gemma()
+    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, gemma_fields(original)))
+    for line in MIXED_LINES:
+        token_ids = tokenizer.encode(line, add_special_tokens=False)
+        assert token_ids == original.encode(line)
+        text = line.replace("▁", " ")  # SentencePiece itself does not tell them apart
+        detokenizer = IncrementalDetokenizer(tokenizer)
+        streamed = "".join(detokenizer.decode([token_id]) for token_id in token_ids) + detokenizer.flush()
+        assert streamed == tokenizer.decode(token_ids) == text
+
+
+@pytest.mark.parametrize("prefix", SpacePrefix)
+def test_which_stretches_get_a_space_in_front(
+    original: sentencepiece.SentencePieceProcessor, tmp_path: Path, prefix: SpacePrefix
+) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(original.serialized_model_proto())
+    size = original.vocab_size()
+    vocabulary = SentencePieceVocabulary.from_file(path, {"[X]": AddedToken(size)}, prefix)
+    tokenizer = Tokenizer(vocabulary, bos_token_id=1, eos_token_ids=(2,))
+    first, later = {"always": (" ", " "), "first": (" ", ""), "never": ("", "")}[prefix]
+
+    def text_of(text: str) -> str:
+        return tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))
+
+    assert text_of("the boat") == f"{first}the boat"
+    assert text_of("the[X]boat") == f"{first}the[X]{later}boat"
+    assert text_of("</s>the</s>boat") == f"{later}the{later}boat"
+    assert text_of("") == ""
+
+
+def test_added_tokens_swallow_white_space(original: sentencepiece.SentencePieceProcessor, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(original.serialized_model_proto())
+    size = original.vocab_size()
+    added = {
+        "<|user|>": AddedToken(size, is_special=True, strips_right=True),
+        "<mask>": AddedToken(size + 2, strips_left=True),
+    }
+    vocabulary = SentencePieceVocabulary.from_file(path, added, SpacePrefix.NEVER)
+    assert vocabulary.tokens[size : size + 3] == ["<|user|>", "", "<mask>"]
+    user, mask = size, size + 2
+    plain = SentencePieceVocabulary.from_file(path, {}, SpacePrefix.NEVER)
+    assert vocabulary.encode("<|user|>\n \u3000the") == [user, *plain.encode("the")]
+    assert vocabulary.encode("the \n<mask> the") == [*plain.encode("the"), mask, *plain.encode(" the")]
+    assert vocabulary.encode("<|user|> \n<mask>") == [user, mask]
+    assert vocabulary.encode("<|user|> \x1c") == [user, *plain.encode("\x1c")]  # a separator, and no white space
+    assert vocabulary.encode_parts([user, " \nthe<mask>"], "\ufdd1") == [user, *plain.encode("the"), mask]
+
+
+def test_an_added_token_in_the_place_of_another_is_refused(
+    original: sentencepiece.SentencePieceProcessor, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(original.serialized_model_proto())
+    with pytest.raises(ModelError, match=r"'<pad>' has the id 5, which tokenizer.model gives to '<0x02>'"):
+        SentencePieceVocabulary.from_file(path, {"<pad>": AddedToken(5)})
+
+
+def test_tokens_of_phi3_swallow_the_space_behind_them(
+    original: sentencepiece.SentencePieceProcessor, tmp_path: Path
+) -> None:
+    fields = fields_of(original) | {"general.architecture": "phi3", "phi3.context_length": 128}
+    for key, value in (("tokens", "<|user|>"), ("scores", -1.0), ("token_type", int(TokenType.CONTROL))):
+        fields[f"tokenizer.ggml.{key}"] = [*fields[f"tokenizer.ggml.{key}"], value]
+    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+    assert tokenizer.decode(tokenizer.encode("<|user|>\n\nthe</s> boat", add_special_tokens=False)) == " the boat"
+    assert tokenizer.decode(tokenizer.encode("<s>\nthe", add_special_tokens=False)) == " \nthe"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.text.failures import NativeFailure, TooManyTokens, panics_as_errors
-from server.text.library_encoder import LibraryEncoder
+from server.text.vocabularies.failures import NativeFailure, TooManyTokens, panics_as_errors
+from server.text.vocabularies.library_encoder import LibraryEncoder
 from tests.model_folders import byte_level_tokenizer
 
 

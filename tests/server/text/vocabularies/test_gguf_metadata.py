@@ -8,7 +8,7 @@ import pytest
 from gguf import GGUFWriter
 
 from engine.border.errors import ModelError
-from server.text.gguf_metadata import TokenType, read_gguf_metadata
+from server.text.vocabularies.gguf_metadata import TokenType, read_gguf_metadata
 from tests.server.gguf_files import byte_level_fields, metadata_of, write_gguf
 
 
@@ -41,7 +41,7 @@ def test_optional_fields_may_be_missing(tmp_path: Path) -> None:
     metadata = metadata_of(tmp_path, fields)
     assert (metadata.name, metadata.chat_template, metadata.bos_token_id) == (None, None, None)
     assert metadata.add_bos_token is None
-    assert metadata.tokenizer_pre == "default"
+    assert metadata.tokenizer_pre is None
 
 
 @pytest.mark.parametrize(

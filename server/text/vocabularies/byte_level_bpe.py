@@ -1,69 +1,25 @@
 """Byte-level BPE vocabularies, as GPT-2 introduced them, through the `tokenizers` library.
 
 The vocabulary writes every byte as one printable character, so its tokens cover all texts. Models differ
-in how a text is split before tokens are merged. A GGUF file names the split in `tokenizer.ggml.pre`; this
-module defines the splits as the public tokenizer configurations of the models state them.
+in how a text is split before tokens are merged (`pre_tokenizers.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer
+import structlog
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
-from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
 
 from engine.border.errors import ModelError
-from server.text.control_tokens import Part
-from server.text.gguf_metadata import GgufMetadata, TokenType
-from server.text.library_encoder import LibraryEncoder
+from server.text.vocabularies.control_tokens import Part
+from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.library_encoder import LibraryEncoder
+from server.text.vocabularies.pre_tokenizers import SCHEMES, Scheme
 
-
-def _gpt2_split() -> PreTokenizer:
-    return ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _smollm_split() -> PreTokenizer:
-    return Sequence([Digits(individual_digits=True), _gpt2_split()])
-
-
-def _llama3_split(max_digits: int) -> PreTokenizer:
-    """The split of Llama 3. Qwen 2 uses the same, with another limit for the digits of one piece."""
-    alternatives = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
-        r"[^\r\n\p{L}\p{N}]?\p{L}+",
-        r"\p{N}" if max_digits == 1 else rf"\p{{N}}{{1,{max_digits}}}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    )
-    split = Split(Regex("|".join(alternatives)), behavior="isolated")
-    return Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Scheme:
-    """How one family of models tokenises, apart from its vocabulary and merges."""
-
-    split: Callable[[], PreTokenizer]
-    ignore_merges: bool = False  # a whole piece that is in the vocabulary becomes one token, without merges
-    is_nfc: bool = False  # texts are first normalised to Unicode's composed form
-    add_bos_token: bool = False  # the default if the file does not say
-
-
-SCHEMES: Mapping[str, _Scheme] = MappingProxyType(
-    {
-        "default": _Scheme(_gpt2_split),
-        "gpt-2": _Scheme(_gpt2_split),
-        "smollm": _Scheme(_smollm_split),
-        "llama-bpe": _Scheme(lambda: _llama3_split(max_digits=3), ignore_merges=True, add_bos_token=True),
-        "qwen2": _Scheme(lambda: _llama3_split(max_digits=1), is_nfc=True),
-    }
-)
+log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
 def byte_of_character() -> dict[str, int]:
@@ -85,12 +41,7 @@ class ByteLevelBpe:
     """
 
     def __init__(self, metadata: GgufMetadata) -> None:
-        scheme = SCHEMES.get(metadata.tokenizer_pre)
-        if scheme is None:
-            raise ModelError(
-                f"the pre-tokenizer {metadata.tokenizer_pre!r} (tokenizer.ggml.pre) is not supported; "
-                f"supported are {', '.join(SCHEMES)}"
-            )
+        scheme = _scheme(metadata.tokenizer_pre)
         vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
         merges = [_pair(merge) for merge in metadata.merges]
         try:
@@ -98,7 +49,7 @@ class ByteLevelBpe:
         except Exception as error:  # the library raises no narrower type
             raise ModelError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
         tokenizer = Tokenizer(model)
-        tokenizer.pre_tokenizer = scheme.split()
+        tokenizer.pre_tokenizer = scheme.pre_tokenizer()
         if scheme.is_nfc:
             tokenizer.normalizer = NFC()
         whole = {
@@ -121,6 +72,27 @@ class ByteLevelBpe:
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
         return self._encoder.encode_parts(parts, mark, max_tokens)
+
+
+def _scheme(name: str | None) -> Scheme:
+    """
+    Raises:
+        ModelError: the file names a pre-tokenizer that is not known. Another one in its place would give answers that
+            look right and are not.
+    """
+    if name is None:
+        log.warning(
+            "no_pre_tokenizer",
+            reason="the file lacks tokenizer.ggml.pre, so texts are split by the default; in training it may have "
+            "been another way, and then answers are worse",
+        )
+        return SCHEMES["default"]
+    scheme = SCHEMES.get(name)
+    if scheme is None:
+        raise ModelError(
+            f"the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported; supported are {', '.join(SCHEMES)}"
+        )
+    return scheme
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -16,10 +16,10 @@ import orjson
 from tokenizers import Tokenizer
 
 from engine.border.errors import ModelError
-from server.text.byte_level_bpe import byte_of_character
-from server.text.control_tokens import Part, is_control_name
-from server.text.folder_metadata import MAX_VOCAB_SIZE
-from server.text.library_encoder import LibraryEncoder
+from server.text.vocabularies.byte_level_bpe import byte_of_character
+from server.text.vocabularies.control_tokens import Part, is_control_name
+from server.text.vocabularies.folder_metadata import MAX_VOCAB_SIZE
+from server.text.vocabularies.library_encoder import LibraryEncoder
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
