@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TraceEvent
+from engine.border.types import EngineError, EngineStats, FinishReason, Pooling, Progress, QueueFull, TraceEvent
 from engine.engine import Engine
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
@@ -84,6 +86,7 @@ class EngineClient:
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
         tenant: str = "",
+        pooling: Pooling | None = None,
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -97,6 +100,7 @@ class EngineClient:
             matcher: the matcher of the grammar that the output must follow, in its initial state. The
                 engine owns it from now on.
             tenant: whose request it is; tenants have fair shares of the engine.
+            pooling: an embedding is made of all tokens of the prompt but the last, by way of `TokenEvent.pooled`.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`; they are not
                 checked again, which matters where one prompt gets many answers.
 
@@ -119,8 +123,9 @@ class EngineClient:
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
         max_length = min(len(prompt_token_ids) + params.max_tokens, self.model_info.max_model_len)
         request = Request(
-            request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher
-        )
+            request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher,
+            pooling=pooling,
+        )  # fmt: skip
         request.cache_salt = cache_salt
         request.tenant = tenant
         self._set_deadlines(request, timeout)
@@ -132,6 +137,32 @@ class EngineClient:
         self._engine_loop.post(request)
         self._watch_deadlines(stream, request)
         return stream
+
+    async def embed(
+        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = ""
+    ) -> np.ndarray:
+        """The embedding of a prompt, float32[hidden], in the model's own length.
+
+        It is a request like any other: it waits, is preempted, and ends with its caller. Two tokens of the context
+        are left for the token that stands behind the prompt and for the one that every request samples.
+
+        Raises:
+            InvalidParameter: the prompt is empty, has a token id out of range, or is too long for the model.
+            QueueFull: the queue is at its limit.
+            EngineError: the engine has failed, was shut down or was not started, or the request has timed out.
+        """
+        behind = prompt_token_ids[-1:]  # any token: what stands behind does not change what is pooled
+        stream = self.submit(
+            [*prompt_token_ids, *behind], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True),
+            priority=priority, tenant=tenant, pooling=pooling,
+        )  # fmt: skip
+        try:
+            async for event in stream:
+                if event.pooled is not None:
+                    return event.pooled
+        finally:
+            stream.abort()
+        raise EngineError(event.error or f"the request ended without an embedding: {event.finish_reason}")
 
     def abort(self, request_id: str) -> bool:
         """Ends the request with this id; returns False if there is no unfinished one."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import numpy as np
+
 from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
@@ -25,6 +27,7 @@ class TokenStream:
         "_is_dead_end",
         "_is_done",
         "_logprobs",
+        "_pooled",
         "_prompt_logprobs",
         "_request",
         "_token_ids",
@@ -43,6 +46,7 @@ class TokenStream:
         self._is_dead_end = False
         self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._pooled: np.ndarray | None = None
         self._is_done = False  # the last event has been read
         self._waiter: asyncio.Future[None] | None = None
         self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
@@ -74,6 +78,7 @@ class TokenStream:
             logprobs,
             prompt_logprobs,
             self._is_dead_end,
+            self._pooled,
         )
 
     @property
@@ -98,6 +103,8 @@ class TokenStream:
             self._logprobs += read_logprobs(event.logprobs, self._request.params)
         if event.prompt_logprobs is not None:
             self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._request.params)
+        if event.pooled is not None:
+            self._pooled = event.pooled
         self._is_dead_end = event.is_dead_end
         self._finish(event.finish_reason, event.error)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class FinishReason(StrEnum):
     """Why a request ended; the values are the wire names."""
@@ -16,6 +18,13 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     TIMEOUT = "timeout"
     ERROR = "error"
+
+
+class Pooling(StrEnum):
+    """Which hidden states of a prompt become its embedding, after the model's last norm."""
+
+    LAST = "last"  # that of the last token
+    MEAN = "mean"  # the mean of all
 
 
 class TokenLogprobs(NamedTuple):
@@ -38,6 +47,7 @@ class TokenEvent(NamedTuple):
     # One for each prompt token, with None for the first. Only in the first event with tokens, if asked for.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     is_dead_end: bool = False  # the error follows from the request's own parameters
+    pooled: np.ndarray | None = None  # float32[hidden], of a request with a `Pooling`, in the first event with tokens
 
 
 # Called with a stage ("load weights", "compile"), the amount that is done and the total amount.

@@ -55,12 +55,16 @@ class Committer:
                 prefixes.commit(request)
             if request.prompt_logprobs is not None and request in result.prompt_logprobs:
                 request.prompt_logprobs.append(result.prompt_logprobs[request])
+            if request in result.pooled:
+                piece = result.pooled[request]
+                request.pooled = piece if request.pooled is None else request.pooled + piece
             if samples:
                 event = self._append(request, sampled)
                 if logprobs is not None and request.params.logprobs is not None:
                     event.logprobs = logprobs[num_seen - 1 : num_seen - 1 + len(event.token_ids)]
                 if request.prompt_logprobs is not None:
                     event.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
+                event.pooled, request.pooled = request.pooled, None
                 events.append(event)
         return events
 

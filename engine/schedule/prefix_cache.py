@@ -69,8 +69,8 @@ class PrefixCache:
 
     def _reusable(self, request: Request) -> list[PageHash]:
         """Names of the pages that may come from the cache. At least one token is always left to compute."""
-        if not self._is_enabled or request.prompt_logprobs is not None:
-            return []  # the logprobs of a prompt exist only if all of it is computed
+        if not self._is_enabled or request.needs_whole_prompt:
+            return []
         self._name_pages(request)
         return request.page_hashes[: (len(request.token_ids) - 1) // self._page_size]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cache.hashing import PageHash
 from cache.page import CachePage
-from engine.border.types import FinishReason
+from engine.border.types import FinishReason, Pooling
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from sampling.host.rows import Level
@@ -48,6 +48,7 @@ class Request:
     deadline: float | None = None  # seconds on the monotonic clock; when it has passed, the request ends with TIMEOUT
     queue_deadline: float | None = None  # the same, but only while the request was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
+    pooling: Pooling | None = None  # of all tokens of the prompt but the last, which stands behind what is pooled
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
@@ -72,6 +73,7 @@ class Request:
     # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not asked
     # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None
+    pooled: np.ndarray | None = None  # float32[hidden], the sum of what is computed so far
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
@@ -85,6 +87,11 @@ class Request:
     def num_tokens(self) -> int:
         """Tokens of the sequence, those in flight included."""
         return len(self.token_ids) + self.num_in_flight_tokens
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether something is asked for that exists only if every token of the prompt is computed."""
+        return self.prompt_logprobs is not None or self.pooling is not None
 
     @property
     def num_output_tokens(self) -> int:

@@ -26,3 +26,4 @@ class RequestEvent:
     is_dead_end: bool = False  # the error follows from the request's own parameters
     # One array for each computed piece of the prompt, laid out as `logprobs`. The first prompt token has no logprobs.
     prompt_logprobs: list[np.ndarray] | None = None
+    pooled: np.ndarray | None = None  # float32[hidden], of a request with a pooling whose prompt is computed

@@ -22,7 +22,7 @@ from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
-from engine.step.programs import decode_chunk, forward, forward_prompt, score_tile
+from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.host_memory import large_array
@@ -77,6 +77,7 @@ class DeviceRunner:
         for name in self._states:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
+        lowerings["pool"] = self._lower_pool
         self._programs.compile(lowerings, progress)
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
@@ -108,9 +109,20 @@ class DeviceRunner:
     def _forward_prompt(self) -> Callable[..., Any]:
         return partial(forward_prompt, model=self.model, bodies=self.bodies, max_num_tiles=self._table.max_num_tiles)
 
-    def _lower_score(self) -> jax.stages.Lowered:
+    def _lower_pool(self) -> jax.stages.Lowered:
+        tokens, shares = np.zeros(TILE_SIZE, np.int32), np.zeros(TILE_SIZE, np.float32)
+        program = jax.jit(partial(pool_tile, model=self.model))
+        return program.lower(*map(_abstract, (self._params, self._hidden_of_tiles(), tokens, shares)))
+
+    def _hidden_of_tiles(self) -> jax.ShapeDtypeStruct:
+        """What `forward_prompt` returns of the tokens in tiles."""
         batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])
         _, _, hidden = jax.eval_shape(self._forward_prompt, self._params, self._kv, self._slots, batch)
+        abstract: jax.ShapeDtypeStruct = hidden
+        return abstract
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        hidden = self._hidden_of_tiles()
         tokens = np.zeros(TILE_SIZE, np.int32)
         program = jax.jit(partial(score_tile, model=self.model, bodies=self.bodies))
         return program.lower(*map(_abstract, (self._params, hidden, tokens, tokens)))
@@ -179,6 +191,10 @@ class DeviceRunner:
             score = self._programs["score"](self._params, outputs[2], tile.hidden, tile.following)
             score.copy_to_host_async()
             pending.scores.append(score)
+        for pooled_tile in inputs.pooled:
+            piece = self._programs["pool"](self._params, outputs[2], pooled_tile.hidden, pooled_tile.shares)
+            piece.copy_to_host_async()
+            pending.pooled.append(piece)
         if not inputs.awaits_masks:
             self.sample(pending, self._no_masks[len(inputs.batch.sampled)])
         return pending
@@ -217,10 +233,13 @@ class DeviceRunner:
             piece = np.asarray(score)[: tile.num_tokens]
             before = prompt_logprobs.get(tile.request)
             prompt_logprobs[tile.request] = piece if before is None else np.concatenate([before, piece])
+        pooled: dict[Request, np.ndarray] = {}
+        for pooled_tile, added in zip(inputs.pooled, pending.pooled, strict=True):
+            pooled[pooled_tile.request] = pooled.get(pooled_tile.request, np.float32(0)) + np.asarray(added)
         if inputs.level is Level.FULL:
             out = out[: inputs.num_sampled]
-            return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs)
-        return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs)
+            return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs, pooled)
+        return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs, pooled)
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has computed the tokens of the step; does not wait."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.border.config import TILE_SIZE
+from engine.border.types import Pooling
 from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
@@ -31,6 +32,14 @@ class ScoredTile(NamedTuple):
     num_tokens: int  # how many tokens of the tile are followed by a prompt token
 
 
+class PooledTile(NamedTuple):
+    """A tile of which hidden states are added to an embedding."""
+
+    request: Request
+    hidden: np.ndarray  # int32[TILE_SIZE], indices of its tokens among those of all tiles; negative in padding
+    shares: np.ndarray  # float32[TILE_SIZE], of each in the embedding
+
+
 class StepInputs(NamedTuple):
     """All that a dispatch sends to the device for one step."""
 
@@ -43,6 +52,7 @@ class StepInputs(NamedTuple):
     awaits_masks: bool  # a row has a grammar, whose mask depends on a token that is still in flight
     admitted: list[Request]  # requests whose sampling features must be written to the device first
     scored: list[ScoredTile]
+    pooled: list[PooledTile]
 
 
 def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> StepInputs:
@@ -72,6 +82,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     # Index of each row's last token among the step's tokens.
     last_token = np.arange(plan.num_rows, dtype=np.int32)
     scored: list[ScoredTile] = []
+    pooled: list[PooledTile] = []
     if num_tiles:
         first = shape.num_decode_rows
         owner = np.repeat(np.arange(num_decode, plan.num_rows), tiles_per_row)
@@ -91,6 +102,8 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         for row in range(num_decode, plan.num_rows):
             if plan.requests[row].prompt_logprobs is not None:
                 scored += _scored_tiles(plan, row, int(first_tile[row - num_decode]))
+            if plan.requests[row].pooling is not None:
+                pooled += _pooled_tiles(plan, row, int(first_tile[row - num_decode]))
 
     sampled_slots, positions = slots[samples], ends[samples]
     num_sampled = len(sampled_slots)
@@ -103,8 +116,9 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     level = Level(buffer.levels[sampled_slots].max(initial=Level.GREEDY))
     awaits_masks = level is Level.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
     return StepInputs(
-        shape, batch, sampling, level, num_sampled, plan.num_repeats, awaits_masks, buffer.take_admitted(), scored
-    )
+        shape, batch, sampling, level, num_sampled, plan.num_repeats, awaits_masks, buffer.take_admitted(), scored,
+        pooled,
+    )  # fmt: skip
 
 
 def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]:
@@ -118,4 +132,20 @@ def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]
         hidden[:count] = np.arange(index * TILE_SIZE, index * TILE_SIZE + count)
         following[:count] = request.token_ids[tile_start + 1 : tile_start + 1 + count]
         tiles.append(ScoredTile(request, hidden, following, count))
+    return tiles
+
+
+def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:
+    """The tiles of one row that have a share in the embedding of its prompt."""
+    request, start = plan.requests[row], plan.starts[row]
+    num_pooled = request.num_prompt_tokens - 1
+    end = min(start + plan.num_tokens[row], num_pooled)
+    tiles = []
+    for index, tile_start in enumerate(range(start, end, TILE_SIZE), start=first_tile):
+        positions = np.arange(tile_start, tile_start + TILE_SIZE)
+        is_pooled = (positions < end) & ((request.pooling is Pooling.MEAN) | (positions == num_pooled - 1))
+        if is_pooled.any():
+            hidden = np.where(is_pooled, np.arange(index * TILE_SIZE, (index + 1) * TILE_SIZE), -1)
+            share = 1 / num_pooled if request.pooling is Pooling.MEAN else 1.0
+            tiles.append(PooledTile(request, hidden.astype(np.int32), (is_pooled * share).astype(np.float32)))
     return tiles

@@ -75,6 +75,19 @@ def score_tile(
     return bodies.sampler.logprobs(logits, following, nothing_listed)
 
 
+def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
+    """What a tile adds to the embedding of its prompt, float32[hidden].
+
+    Args:
+        hidden: of `forward_prompt`.
+        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
+        shares: float32[TILE_SIZE], of each of these tokens.
+    """
+    states = model.states(params, hidden, tokens).astype(jnp.float32)
+    # Padding may be anything: 0 times a NaN is a NaN.
+    return jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
+
+
 def _hidden(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch,
     model: Model, bodies: Bodies,

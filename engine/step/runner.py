@@ -26,6 +26,7 @@ class PendingStep:
     # step awaits its masks.
     out: jax.Array | None = None
     scores: list[jax.Array] = field(default_factory=list)  # int32[TILE_SIZE, NUM_COLUMNS] for each scored tile
+    pooled: list[jax.Array] = field(default_factory=list)  # float32[hidden] for each pooled tile
 
 
 class Runner(Protocol):

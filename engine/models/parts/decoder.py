@@ -203,6 +203,10 @@ class Decoder(Model):
             scale=self.config.logit_scale, softcap=self.config.logit_softcap,
         )  # fmt: skip
 
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+        """As `Model.states`."""
+        return normed(hidden[tokens], self.norm(params, "output_norm"), jnp.int32(0))
+
     def norm(self, params: Params, leaf: str) -> Norm | None:
         """The norm of a leaf, or None where the architecture has no such leaf."""
         return Norm(params[leaf], self.config.rms_norm_eps) if leaf in params else None

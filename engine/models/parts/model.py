@@ -86,3 +86,12 @@ class Model(ABC):
         Args:
             sampled: int32[num_sampled_rows], indices of tokens, negative in padding rows.
         """
+
+    @abstractmethod
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+        """[num_tokens, hidden] after the last norm, of which embeddings are made.
+
+        Args:
+            hidden: of tokens that `forward` returned.
+            tokens: int32[num_tokens], indices of them, negative in padding.
+        """

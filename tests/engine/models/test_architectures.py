@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.border.config import TILE_SIZE, EngineConfig
+from engine.border.types import Pooling
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.kernels.interface.body import Body
@@ -36,6 +37,9 @@ FOLDER = Path(__file__).parents[2] / "golden" / "architectures"
 GOLDENS: dict[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))
 }
+POOLED: dict[str, list[dict[str, list[float]]]] = json.loads(
+    (FOLDER.parent / "pooled.json").read_text(encoding="utf-8")
+)["models"]
 SHAPE = StepShape(4, 4)  # of every step, so that each model compiles one program for each body
 CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
@@ -135,11 +139,24 @@ async def test_the_engine_gives_the_same_tokens_cached_and_preempted(folders: Pa
         for prompt, (token_ids, cached) in zip(prompts, await outputs(client, prompts), strict=True):
             assert token_ids == prompt["output_token_ids"]
             num_cached.append(cached)
+    await check_embeddings(client, name)
     stats = client.stats()
     client.shutdown()
     engine.pool.check()
     assert stats.num_preemptions > 0
     assert max(num_cached[2:]) > 0
+
+
+async def check_embeddings(client: EngineClient, name: str) -> None:
+    """Of all prompts at once, while the prefix cache remembers some: it must not take a token from what is pooled."""
+    jobs = [
+        (prompt["prompt_token_ids"], pooling, expected[pooling])
+        for prompt, expected in zip(GOLDENS[name]["prompts"], POOLED[name], strict=True)
+        for pooling in Pooling
+    ]
+    got = await asyncio.gather(*(client.embed(token_ids, pooling) for token_ids, pooling, _ in jobs))
+    np.testing.assert_allclose(got, [expected for *_, expected in jobs], rtol=0, atol=1e-4)
+    assert np.abs(got).max() > 1
 
 
 async def outputs(client: EngineClient, prompts: list[dict[str, Any]]) -> list[tuple[list[int], int]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gguf import GGUFWriter
@@ -32,7 +33,7 @@ from engine.kernels.interface.token_layout import TokenLayout
 from engine.kernels.xla.matrices import ArrayLayout
 from engine.models import registry
 from engine.models.open_model import open_model
-from engine.models.parts.layers import Carry, run_layers
+from engine.models.parts.layers import Carry, normed, run_layers
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import rotary_frequencies, rotations
 from engine.models.registry import Architecture
@@ -147,6 +148,10 @@ class Contrast(Model):
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, bodies: Bodies) -> jax.Array:
         norm = Norm(params["output_norm"], EPSILON, NormKind.LAYER, params["output_norm_bias"])
         return bodies.products.head_product(hidden, sampled, norm, params["output"], bias=params["output_bias"])
+
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+        norm = Norm(params["output_norm"], EPSILON, NormKind.LAYER, params["output_norm_bias"])
+        return normed(hidden[tokens], norm, jnp.int32(0))
 
 
 # ------------------------------------------------------------------------------------ its plain reference
