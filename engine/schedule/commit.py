@@ -55,7 +55,7 @@ class Committer:
                 prefixes.commit(request)
             if request.prompt_logprobs is not None and request in result.prompt_logprobs:
                 request.prompt_logprobs.append(result.prompt_logprobs[request])
-            if request in result.pooled:
+            if request.pooling is not None and request in result.pooled:
                 piece = result.pooled[request]
                 request.pooled = piece if request.pooled is None else request.pooled + piece
             if samples:
@@ -64,7 +64,8 @@ class Committer:
                     event.logprobs = logprobs[num_seen - 1 : num_seen - 1 + len(event.token_ids)]
                 if request.prompt_logprobs is not None:
                     event.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
-                event.pooled, request.pooled = request.pooled, None
+                if request.pooled is not None:
+                    event.pooled, request.pooled = request.pooled, None
                 events.append(event)
         return events
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias, overload
 
+import numpy as np
+
 from engine.border.config import EngineConfig
-from engine.border.types import Progress
-from sampling.host.params import SamplingParams
+from engine.border.types import Pooling, Progress
+from sampling.host.params import InvalidParameter, SamplingParams
 from server.answering.prompt_sources import TextPrompt
 from server.offline.batch import BatchProgress
 from server.offline.open_model import OpenModel
@@ -186,6 +188,36 @@ class LLM(OpenModel):
         """Like `stream`, with the assistant's next message."""
         engine = self._engine
         return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
+
+    def embed(self, prompts: Any, *, pooling: Pooling | str = Pooling.LAST) -> np.ndarray:
+        """The embeddings of prompts: what the model's last layer makes of them, after the last norm.
+
+        Their lengths are the model's own; divide by `np.linalg.norm` to compare directions.
+
+        Args:
+            prompts: a text or a list of token ids, or a list of such.
+            pooling: "last", the state of the last token, or "mean", that of all.
+
+        Returns:
+            float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
+
+        Raises:
+            InvalidParameter: the pooling or a prompt is refused; nothing has run then.
+        """
+        if pooling not in list(Pooling):
+            raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(Pooling)}")
+        is_one = is_one_prompt(prompts)
+        texts = [prompts] if is_one else list(prompts)
+        engine = self._engine
+        with refusals("prompt"):
+            token_ids = [
+                TextPrompt(prompt).encode(engine.text_model) if isinstance(prompt, str) else list(prompt)
+                for prompt in texts
+            ]
+        embeddings = engine.embed(token_ids, Pooling(pooling))
+        if is_one:
+            return embeddings[0]
+        return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
         """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.

@@ -7,7 +7,9 @@ import atexit
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.border.types import EngineError, EngineStats, QueueFull
+import numpy as np
+
+from engine.border.types import EngineError, EngineStats, Pooling, QueueFull
 from sampling.host.params import SamplingParams
 from server.answering.choice import Choice
 from server.answering.generation import Generation
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 T = TypeVar("T")
 
 _CLOSED = "this model has been closed; load it again"
+_MAX_EMBEDDED_AT_ONCE = 256  # more than an engine has rows, and few enough to leave others room in the queue
 _ROOM_POLL_SECONDS = 0.005  # the engine tells nobody when its queue becomes shorter
 
 
@@ -107,6 +110,17 @@ class OfflineEngine:
         """
         return self.run(self._stream(job, owner))
 
+    def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
+        """The embeddings of prompts, float32[hidden] each, in their order.
+
+        Raises:
+            InvalidParameter: a prompt is refused; nothing has run then.
+            EngineError: the engine failed or was closed.
+        """
+        for token_ids in prompts:
+            self._client.check_prompt([*token_ids, *token_ids[-1:]], 1)  # as the client submits it
+        return self.run(self._embed(prompts, pooling))
+
     def stats(self) -> EngineStats:
         """The engine's counters since the start and gauges of this moment."""
         return self._client.stats()
@@ -157,6 +171,24 @@ class OfflineEngine:
     async def _stream(self, job: Job, owner: object) -> TextStream:
         # The stream is made in the loop, so that one whose caller was interrupted is dropped and thereby aborted.
         return TextStream(await self._submit(job), self, owner)
+
+    async def _embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
+        at_once = asyncio.Semaphore(_MAX_EMBEDDED_AT_ONCE)
+
+        async def one(token_ids: list[int]) -> np.ndarray:
+            async with at_once:
+                while True:
+                    try:
+                        return await self._client.embed(token_ids, pooling)
+                    except QueueFull:
+                        await asyncio.sleep(_ROOM_POLL_SECONDS)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                readers = [group.create_task(one(token_ids)) for token_ids in prompts]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the first failure has cancelled all the others
+        return [reader.result() for reader in readers]
 
     async def _submit(self, job: Job) -> Generation:
         """Queues the answers one by one, each as soon as there is room for it."""

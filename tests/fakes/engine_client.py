@@ -9,6 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+
 from engine.border.config import ModelInfo
 from engine.border.types import (
     EngineBusy,
@@ -16,6 +18,7 @@ from engine.border.types import (
     EngineState,
     EngineStats,
     FinishReason,
+    Pooling,
     QueueFull,
     TokenEvent,
     TokenLogprobs,
@@ -240,6 +243,11 @@ class FakeEngineClient:
         self._failure = loop.create_future()
         if not self.is_manual:
             self._task = loop.create_task(self._run())
+
+    async def embed(self, prompt_token_ids: Sequence[int], pooling: Pooling) -> np.ndarray:
+        """The first and the last token and how many there are; of the mean, negative."""
+        values = np.array([prompt_token_ids[0], prompt_token_ids[-1], len(prompt_token_ids)], np.float32)
+        return -values if pooling is Pooling.MEAN else values
 
     def check_prompt(
         self, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str = "max_tokens"

@@ -42,6 +42,23 @@ def test_many_prompts_come_back_in_order(llm: LLM) -> None:
     assert [output.text for output in outputs] == prompts
 
 
+def test_one_prompt_has_one_embedding_and_many_have_many(llm: LLM) -> None:
+    assert llm.embed("abc").tolist() == [97, 99, 3]
+    assert llm.embed([104, 105], pooling="mean").tolist() == [-104, -105, -2]
+    assert llm.embed(["abc", "de"]).tolist() == [[97, 99, 3], [100, 101, 2]]
+    assert llm.embed([]).shape == (0, 0)
+    assert llm.embed([[104], [105, 106]]).tolist() == [[104, 104, 1], [105, 106, 2]]
+
+
+def test_what_cannot_be_embedded_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidParameter, match="pooling is 'max'; it must be last or mean"):
+        llm.embed("abc", pooling="max")
+    with pytest.raises(InvalidParameter, match="the prompt is empty"):
+        llm.embed([[104], []])
+    with pytest.raises(InvalidParameter, match="the prompt has 512 tokens"):
+        llm.embed("x" * 511)
+
+
 def test_no_prompts_give_no_outputs(llm: LLM) -> None:
     assert llm.generate([]) == []
 
