@@ -29,6 +29,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 ROOMS = (
     "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.startup",
     "server.sources",
+    "server.tools",
     "server.answering", "server.grammar",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire", "server",

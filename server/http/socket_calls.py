@@ -142,9 +142,8 @@ class SocketCalls:
             if client_id in self._cancelled:
                 generation.abort()
             try:
-                writer = call.make_writer(
-                    generation, AnswerContext(MESSAGES, stream_id, served.model_name, served.tokenizer)
-                )
+                context = AnswerContext(MESSAGES, stream_id, served.model_name, served.tokenizer, served.tool_syntax)
+                writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
                 async for deltas in generation:
                     for message in await encode(writer, deltas, served.workers):

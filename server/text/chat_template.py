@@ -42,6 +42,10 @@ class ChatTemplate:
         self._source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
+    @property
+    def source(self) -> str:
+        return self._source
+
     def render(
         self,
         messages: Sequence[Message],
