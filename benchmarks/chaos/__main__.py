@@ -30,7 +30,9 @@ from benchmarks.chaos.target import KEY, MAX_BODY_BYTES
 from benchmarks.chaos.witnesses import Witness, undisturbed
 from benchmarks.serving.command import run
 from benchmarks.serving.server_process import RunningServer, eagre_command, free_port, running_server
+from engine.border.config import TILE_SIZE
 
+MAX_NUM_SEQS = 48
 WITNESS_KEY = "witness-key-of-the-twenty"
 MAX_GAP_GROWTH = 2.0  # of the 99th percentile beside an attack
 GOOD_CLIENTS = "whole answer"  # the attack that is none
@@ -42,11 +44,13 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
     keys = folder / "keys"
     keys.write_text(f"{KEY} everybody\n{WITNESS_KEY} witness\n", encoding="utf-8")
     return [
-        "--api-key-file", str(keys), "--max-num-seqs", "48", "--num-pages", str(num_pages), "--max-model-len", "2048",
+        "--api-key-file", str(keys), "--max-num-seqs", str(MAX_NUM_SEQS), "--num-pages", str(num_pages),
+        "--max-model-len", "2048",
         # aiohttp closes a WebSocket whose client has not answered a ping after half the interval; a witness on a busy
         # machine must be in time.
         "--ping-interval", "8", "--write-timeout", "3", "--max-body-bytes", str(MAX_BODY_BYTES),
-        "--max-num-queued-requests", "512",
+        # The least that so many requests allow, so that prompts lengthen the steps of the others as little as can be.
+        "--max-num-queued-requests", "512", "--max-num-batched-tokens", str(MAX_NUM_SEQS + TILE_SIZE),
     ]  # fmt: skip
 
 

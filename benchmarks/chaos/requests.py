@@ -96,22 +96,20 @@ async def malformed(target: Target) -> None:
         await _check_error(target, "malformed", response)
 
 
-# Encoded once: making them takes longer than refusing them.
-_EXPENSIVE_BODIES: tuple[tuple[str, bytes], ...] = (
-    ("/v1/chat/completions", orjson.dumps({"messages": [1] * 200_000})),
-    *(
-        ("/v1/completions", orjson.dumps({"prompt": "a"} | body))
-        for body in (
-            {"prompt": [[]] * 300_000},
-            {"stop": ["x"] * 100_000},
-            {"stop_token_ids": list(range(40_000))},
-            {"allowed_token_ids": [1] * 200_000},
-            {"structured_outputs": {"choice": ["x"] * 100_000}},
-            {"logit_bias": {str(token): 1 for token in range(40_000)}},
-            {"prompt": [[1], *[["x"]] * 60]},
-        )
-    ),
+_LISTS: tuple[dict[str, Any], ...] = (
+    {"messages": [1] * 200_000},
+    {"prompt": [[]] * 300_000},
+    {"prompt": "a", "stop": ["x"] * 100_000},
+    {"prompt": "a", "stop_token_ids": list(range(40_000))},
+    {"prompt": "a", "allowed_token_ids": [1] * 200_000},
+    {"prompt": "a", "structured_outputs": {"choice": ["x"] * 100_000}},
+    {"prompt": "a", "logit_bias": {str(token): 1 for token in range(40_000)}},
+    {"prompt": [[1], *[["x"]] * 60]},
 )
+# Encoded once: making them takes longer than refusing them.
+_EXPENSIVE_BODIES = [
+    ("/v1/chat/completions" if "messages" in body else "/v1/completions", orjson.dumps(body)) for body in _LISTS
+]
 
 
 async def endless_lists(target: Target) -> None:
