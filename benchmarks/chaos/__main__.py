@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", metavar="NAMES", help="with --each: these attacks, comma-separated")
     parser.add_argument("--attackers", type=int, default=24, help="attacks at once")
     parser.add_argument("--witnesses", type=int, default=20, help="well-behaved streams")
-    parser.add_argument("--num-pages", type=int, default=420, help="of the server's cache, 16 tokens each")
+    parser.add_argument("--num-pages", type=int, default=256, help="of the server's cache, 16 tokens each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("server_arguments", nargs="*", help="more flags of `eagre serve`, after --")
     options = parser.parse_args(arguments)
