@@ -30,6 +30,7 @@ class TokenStream:
         "_prompt_logprobs",
         "_token_ids",
         "_waiter",
+        "admitted_at",
         "request_id",
         "timers",
     )
@@ -45,6 +46,8 @@ class TokenStream:
         self._error: str | None = None
         self._is_dead_end = False
         self._num_cached_tokens = 0
+        # Seconds of `time.perf_counter` when the request left the queue for the first time, as far as events tell.
+        self.admitted_at: float | None = None
         self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._is_done = False  # the last event has been read
@@ -79,11 +82,6 @@ class TokenStream:
             self._is_dead_end,
         )
 
-    @property
-    def admitted_at(self) -> float | None:
-        """Seconds of `time.perf_counter` when the request left the queue for the first time; None before."""
-        return self._request.admitted_at
-
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. Later calls have no effect."""
         if self._finish_reason is None:
@@ -98,6 +96,7 @@ class TokenStream:
             return
         self._token_ids += event.token_ids
         self._num_cached_tokens = event.request.num_cached_tokens
+        self.admitted_at = event.request.admitted_at
         if self._logprobs is not None and event.logprobs is not None:
             self._logprobs += read_logprobs(event.logprobs, self._params)
         if event.prompt_logprobs is not None:
