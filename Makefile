@@ -33,7 +33,7 @@ ifeq ($(origin CXX),default)
   CXX := c++
 endif
 
-.PHONY: help serve test check pull bench native sanitize wheel lock clean venv
+.PHONY: help serve test check pull bench chaos native sanitize wheel lock clean venv
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +58,9 @@ pull: venv ## fetch MODEL into the user's cache
 
 bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks/serve.py
 	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
+
+chaos: $(NATIVE_STAMP) ## attack a server for about a minute, beside streams that must not notice; ARGS go to benchmarks.chaos
+	@exec $(BIN)/python -m benchmarks.chaos --seconds 20 --seed 1 $(ARGS)
 
 native: venv ## compile the native kernels that are out of date; CXX names the compiler, ARGS=--force compiles all
 	@$(BUILD_NATIVE) --inplace $(ARGS)

@@ -163,7 +163,7 @@ def read_message(text: str, max_bytes: int) -> Generate | Cancel | Refusal:
                     f"type is {shorten(kind)}; it must be generate or cancel", param="type", code="invalid_value"
                 )
     except ApiError as error:
-        return Refusal(client_id, error)
+        return Refusal(client_id, error.without_traces())
 
 
 def encode_error(client_id: str | None, error: ApiError) -> bytes:
