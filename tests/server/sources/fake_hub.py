@@ -13,6 +13,17 @@ from email.message import Message
 from http import HTTPStatus
 from urllib.parse import unquote, urlsplit
 
+FOLDER = {
+    "README.md": b"# A model",
+    "config.json": b"{}",
+    "tokenizer.json": b"{ }",
+    "model.safetensors": b"weights" * 50_000,
+    "pytorch_model.bin": b"no weights that are read",
+    "onnx/model.onnx": b"nor these",
+}
+QUANTS = {f"tiny-{quant}.gguf": b"GGUF " + quant.encode() * 10 for quant in ("Q4_K_M", "Q8_0", "UD-Q4_K_M")}
+SHARDS = {f"F16/tiny-F16-0000{number}-of-00002.gguf": b"GGUF of shard %d" % number for number in (1, 2)}
+
 
 @dataclass
 class Repository:
