@@ -42,7 +42,8 @@ def test_of_a_folder_only_what_is_read_is_fetched(hub: FakeHub) -> None:
     assert hub.downloads == ["model.safetensors", "tokenizer.json", "config.json"]
     total = sum(len(FOLDER[name]) for name in hub.downloads)
     assert stages.names == ["download owner/folder"]
-    assert [done for _, done, _ in stages.calls] == sorted(done for _, done, _ in stages.calls)
+    counts = [done for _, done, _ in stages.calls]
+    assert counts == sorted(set(counts))  # a bar that has ended must not begin anew
     assert stages.calls[0] == ("download owner/folder", 0, total)
     assert stages.calls[-1] == ("download owner/folder", total, total)
     assert name_of("owner/folder", path) == "owner/folder"
