@@ -82,9 +82,10 @@ def _fetch(api: HfApi, hub_id: HubId, commit: str, sizes: dict[str, int], progre
     def tell(num_bytes: int) -> None:
         """Of the file that is being fetched; a transfer that is taken up again may count from the start."""
         nonlocal told
-        if before + num_bytes > told:
-            told = min(before + num_bytes, total)
-            progress(stage, told, total)
+        done = min(before + num_bytes, total)
+        if done > told:
+            told = done
+            progress(stage, done, total)
 
     snapshot = None
     for name in wanted.files:
