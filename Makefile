@@ -82,9 +82,12 @@ sanitize: venv ## run the native kernels' and the sampler's tests with the addre
 wheel: venv ## build the source distribution and from it the wheel, and try it in an empty environment (some minutes)
 	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
 
-lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
-	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
-	  --extra dev --no-header $(ARGS) -o requirements.lock pyproject.toml
+LOCK := pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-header
+
+lock: ## pin the dependencies of pyproject.toml anew, and those of the images (needs uv); ARGS=--upgrade takes the newest
+	@$(UV) $(LOCK) --extra dev $(ARGS) -o requirements.lock pyproject.toml
+	@$(UV) $(LOCK) --constraints requirements.lock -o docker/requirements.lock pyproject.toml
+	@$(UV) $(LOCK) --constraints requirements.lock --extra cuda -o docker/requirements-cuda.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
 	@rm -rf $(VENV) build dist eagre.egg-info engine/kernels/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis

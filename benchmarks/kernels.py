@@ -36,7 +36,7 @@ from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START
 from engine.kernels.native.attention import attention
 from engine.kernels.native.products import add_product, head_product, norm_product
 from engine.kernels.native.sampler import argmax
-from engine.models.llama import Llama
+from engine.models.architectures.llama import Llama
 from engine.models.open_model import open_model
 from engine.step.batch import StepBatch
 from engine.step.programs import forward

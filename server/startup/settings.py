@@ -112,6 +112,9 @@ class ServerSettings:
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
     )
+    strict_parameters: bool = setting(
+        False, "refuse every parameter that this server does not know, in the place of ignoring it"
+    )
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
     )
