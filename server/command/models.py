@@ -61,6 +61,7 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
             "source": model.listed.source,
             "path": None if model.listed.path is None else str(model.listed.path),
             "download_bytes": model.listed.download_bytes,
+            "license": model.listed.license,
             "architecture": known.get("architecture"),
             "num_parameters": known.get("num_parameters"),
             "context_length": known.get("context_length"),
@@ -110,7 +111,8 @@ def _note(model: MeasuredModel) -> str:
     if model.error is not None:
         return model.error
     if model.listed.download_bytes is not None:
-        return f"not here yet; `eagre pull {model.listed.name}` fetches {_size(model.listed.download_bytes)}"
+        command = f"`eagre pull {model.listed.name}` fetches {_size(model.listed.download_bytes)}"
+        return f"not here yet; {command}, under the {model.listed.license}"
     return ""
 
 

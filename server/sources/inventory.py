@@ -22,6 +22,7 @@ class ListedModel:
     source: str  # "built-in", "hub" or "file"
     path: Path | None  # of the GGUF file or the folder; None where it is not here
     download_bytes: int | None = None  # of a built-in model that is not here
+    license: str | None = None  # of the weights of a built-in model
     error: str | None = None  # why there is nothing to open
 
 
@@ -39,9 +40,9 @@ def all_models(paths: Iterable[str]) -> Iterator[ListedModel]:
 
 def _builtin(name: str) -> ListedModel:
     """A file of the right size is taken for the model, because hashing would read all of it."""
-    path, size = builtin_file(name), builtin_models.BUILTIN_MODELS[name].size
-    is_here = path.is_file() and path.stat().st_size == size
-    return ListedModel(name, "built-in", path if is_here else None, None if is_here else size)
+    path, model = builtin_file(name), builtin_models.BUILTIN_MODELS[name]
+    is_here = path.is_file() and path.stat().st_size == model.size
+    return ListedModel(name, "built-in", path if is_here else None, None if is_here else model.size, model.license)
 
 
 def _from_hub() -> Iterator[ListedModel]:

@@ -36,7 +36,7 @@ def test_builtins(one_builtin: Path, size: int | None) -> None:
         one_builtin.parent.mkdir(parents=True)
         one_builtin.write_bytes(b"?" * size)
     is_here = size == 10
-    expected = ListedModel("tiny", "built-in", one_builtin if is_here else None, None if is_here else 10)
+    expected = ListedModel("tiny", "built-in", one_builtin if is_here else None, None if is_here else 10, "no license")
     assert list(all_models([])) == [expected]
 
 
