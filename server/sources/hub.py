@@ -6,6 +6,7 @@ HF_HOME.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 from collections.abc import Callable
@@ -57,7 +58,8 @@ def pull_from_hub(hub_id: HubId, progress: Progress) -> Path:
             record = find_record(hub_id) or _cached(api, hub_id, error)
         else:
             record = _fetch(api, hub_id, commit, sizes, progress)
-        record.write()
+        with contextlib.suppress(OSError):  # in a cache that is not writable, the Hub is asked at each start
+            record.write()
     except ModelStoreError:
         raise
     except Exception as error:

@@ -49,6 +49,7 @@ class FakeHub:
     downloads: list[str] = field(default_factory=list)  # file names, in the order in which they were sent
     asked: int = 0  # requests of any kind
     cut_after: int | None = None  # bytes of the next file after which the connection breaks
+    refusal: int | None = None  # a status that every request gets
     gone: set[str] = field(default_factory=set)  # files that are listed but cannot be had
 
     def add(self, name: str, files: dict[str, bytes], **options: str | bool | None) -> Repository:
@@ -58,6 +59,8 @@ class FakeHub:
     def answer(self, method: str, url: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body."""
         self.asked += 1
+        if self.refusal is not None:
+            return _refusal(self.refusal, "")
         parts = [unquote(part) for part in urlsplit(url).path.strip("/").split("/")]
         wants_list = parts[:2] == ["api", "models"]
         owner, name, *rest = parts[2:] if wants_list else parts

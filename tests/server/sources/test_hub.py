@@ -166,6 +166,29 @@ def test_what_the_hub_does_not_give(hub: FakeHub, name: str, message: str) -> No
     assert resolve_model(name) is None
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, r"refused to give owner/gguf with status 403; the token \(HF_TOKEN\) may not read it"),
+        (500, "with status 500$"),
+    ],
+)
+def test_a_hub_that_refuses(hub: FakeHub, status: int, message: str) -> None:
+    path = pull_model("owner/folder", ignore)
+    hub.refusal = status
+    assert pull_model("owner/folder", unused) == path
+    with pytest.raises(ModelStoreError, match=message):
+        pull_model("owner/gguf", unused)
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "file" / "cache"))
+    assert names_in(ensure_model("owner/folder", ignore)) == {"config.json", "tokenizer.json", "model.safetensors"}
+
+
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_a_token_opens_what_is_closed(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, is_gated: bool) -> None:
     hub.add("owner/closed", FOLDER, token="hf_right", is_gated=is_gated)
