@@ -30,7 +30,7 @@ class PackedLayout:
 
     can_quantise = True
 
-    def num_bytes(self, layers: LayerTensors, precision: Precision) -> int:
+    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
         kind = packed_format([tensor for tensors in layers for tensor in tensors], precision)
         num_outputs, num_inputs = sum(tensor.shape[0] for tensor in layers[0]), layers[0][0].shape[1]
         return len(layers) * -(-num_outputs // TILE) * (num_inputs // GROUP) * kind.block_bytes

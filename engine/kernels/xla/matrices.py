@@ -16,7 +16,7 @@ class ArrayLayout:
 
     can_quantise = False
 
-    def num_bytes(self, layers: LayerTensors, precision: Precision) -> int:
+    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
         num_numbers = sum(math.prod(tensor.shape) for tensors in layers for tensor in tensors)
         return num_numbers * jnp.dtype(self.vector_dtype(precision)).itemsize
 
