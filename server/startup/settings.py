@@ -67,7 +67,9 @@ class ServerSettings:
         metavar="NAMES",
     )  # fmt: skip
     model: str = setting(
-        DEFAULT_MODEL, "a built-in model, or path of a GGUF file or a Hugging Face folder", limit=NOT_EMPTY
+        DEFAULT_MODEL,
+        "a built-in model, path of a GGUF file or a Hugging Face folder, or owner/name of a model of the Hub",
+        limit=NOT_EMPTY,
     )
     served_model_name: str | None = setting(
         None, "name for clients; the model's own if not given", limit=NOT_EMPTY, metavar="NAME"
