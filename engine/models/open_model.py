@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ class OpenModel:
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    def for_context(self, num_tokens: int) -> OpenModel:
+        """As it serves requests of up to so many tokens."""
+        return dataclasses.replace(self, model=self.model.for_context(num_tokens))
 
     def load(self, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
         """Reads all weights; `progress` counts bytes of the file.
