@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from server.text.vocabularies.added_token import AddedToken
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"  # only in older folders
@@ -32,7 +33,9 @@ class FolderMetadata:
     eos_token: str | None
     add_bos_token: bool | None  # None: the pipeline of the tokenizer decides
     add_eos_token: bool | None
-    added_tokens: Mapping[str, int]  # ids by text, from other files than the tokenizer's own
+    add_prefix_space: bool | None  # None: the kind of the tokenizer decides; this is about SentencePiece alone
+    legacy: bool | None  # as `SpacePrefix` says; None: as above
+    added_tokens: Mapping[str, AddedToken]  # by text, from other files than the tokenizer's own
     chat_template: str | None
 
 
@@ -55,7 +58,9 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
         eos_token=_token(tokenizer, "eos_token") or _token(tokens, "eos_token"),
         add_bos_token=tokenizer.flag("add_bos_token"),
         add_eos_token=tokenizer.flag("add_eos_token"),
-        added_tokens=_added_tokens(tokenizer, _optional(folder, ADDED_TOKENS)),
+        add_prefix_space=tokenizer.flag("add_prefix_space"),
+        legacy=tokenizer.flag("legacy"),
+        added_tokens=_added_tokens(tokenizer, tokens, _optional(folder, ADDED_TOKENS)),
         chat_template=folder.text(CHAT_TEMPLATE) or _chat_template(tokenizer),
     )
 
@@ -84,10 +89,14 @@ def _token(file: JsonFile, key: str) -> str | None:
     raise file.error(key, "it must be a token's text")
 
 
-def _added_tokens(tokenizer: JsonFile, added: JsonFile) -> dict[str, int]:
-    """The ids of added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
+def _added_tokens(tokenizer: JsonFile, roles: JsonFile, added: JsonFile) -> dict[str, AddedToken]:
+    """The added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
     highest = MAX_VOCAB_SIZE - 1
-    tokens = {token: added.required_integer(token, least=0, most=highest) for token in added.names}
+    special = _special_tokens(tokenizer) | _special_tokens(roles)
+    tokens = {
+        token: AddedToken(added.required_integer(token, least=0, most=highest), is_special=token in special)
+        for token in added.names
+    }
     decoder = tokenizer.table("added_tokens_decoder")
     if decoder is None:
         return tokens
@@ -95,8 +104,24 @@ def _added_tokens(tokenizer: JsonFile, added: JsonFile) -> dict[str, int]:
         token = _token(decoder, key)
         if token is None or not key.isdecimal() or len(key) > len(str(highest)):
             raise tokenizer.error("added_tokens_decoder", "it must map token ids to tokens")
-        tokens[token] = int(key)
+        value = decoder.value(key)
+        flags = value if isinstance(value, dict) else {}
+        tokens[token] = AddedToken(
+            int(key),
+            is_special=flags.get("special") is True or token in special,
+            strips_left=flags.get("lstrip") is True,
+            strips_right=flags.get("rstrip") is True,
+        )
     return tokens
+
+
+def _special_tokens(file: JsonFile) -> set[str]:
+    """The tokens to which a file gives a role, such as `pad_token`."""
+    values = [file.value(key) for key in file.names if key.endswith("_token")]
+    others = file.value("additional_special_tokens")
+    values += others if isinstance(others, list) else []
+    contents = (value.get("content") if isinstance(value, dict) else value for value in values)
+    return {content for content in contents if isinstance(content, str)}
 
 
 def _chat_template(file: JsonFile) -> str | None:

@@ -12,6 +12,7 @@ from engine.weights.formats.gguf_file import GGUFFile
 from server.text.vocabularies.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
+SCORED = ("llama", "t5")  # the kinds of SentencePiece
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class GgufMetadata:
     architecture: str
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
-    tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece
     tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
@@ -132,7 +133,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
     tokenizer_model = fields.required("tokenizer.ggml.model", str)
     tokens = fields.required_tuple("tokenizer.ggml.tokens", str)
     fields.check_embedding(len(tokens))
-    is_bpe = tokenizer_model == "gpt2"
 
     def token_id(role: str) -> int | None:
         key = f"tokenizer.ggml.{role}_token_id"
@@ -151,8 +151,8 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or None,
         tokens=tokens,
         token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
-        scores=() if is_bpe else fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)),
-        merges=fields.required_tuple("tokenizer.ggml.merges", str) if is_bpe else (),
+        scores=fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)) if tokenizer_model in SCORED else (),
+        merges=fields.required_tuple("tokenizer.ggml.merges", str) if tokenizer_model == "gpt2" else (),
         bos_token_id=token_id("bos"),
         eos_token_id=token_id("eos"),
         unknown_token_id=token_id("unknown"),
