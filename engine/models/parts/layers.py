@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from cache.storage import KVPages
@@ -51,25 +50,3 @@ def sum_of_experts(
 
     total: jax.Array = lax.fori_loop(0, num_experts, add, jnp.zeros_like(x))
     return total
-
-
-def rotary_frequencies(rotary_dim: int, theta: float) -> np.ndarray:
-    """Radians a position of each pair of features, float32[rotary_dim / 2] (Su et al., "RoFormer", 2021)."""
-    exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / rotary_dim
-    return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-
-
-def rotations(positions: jax.Array, *frequencies: np.ndarray) -> jax.Array:
-    """Cosines and then sines of each token's angles, float32[num_tables, num_tokens, rotary_dim].
-
-    Args:
-        positions: int32[num_tokens].
-        frequencies: of each table, float32[rotary_dim / 2].
-    """
-    angles = positions.astype(jnp.float32)[None, :, None] * np.stack(frequencies)[:, None]
-    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
-
-
-def in_every_layer(value: int, num_layers: int) -> np.ndarray:
-    """The same constant for all layers, int32[num_layers]."""
-    return np.full(num_layers, value, np.int32)

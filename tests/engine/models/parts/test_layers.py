@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.kernels.interface.operands import Activation
-from engine.models.layers import sum_of_experts
+from engine.models.parts.layers import sum_of_experts
 from engine.weights.layout import Precision
 
 NUM_LAYERS, NUM_EXPERTS, NUM_TOKENS, HIDDEN, INNER, LAYER = 2, 4, 5, 32, 64, 1

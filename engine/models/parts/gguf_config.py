@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from engine.border.errors import ModelError
-from engine.models.folder_config import Sizes
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.folder_config import Sizes
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 
 EMBEDDING = "token_embd.weight"  # [vocab, hidden]
+OUTPUT = "output.weight"
 
 
 def read_sizes(file: GGUFTensors) -> Sizes:
@@ -51,15 +57,42 @@ def read_epsilon(file: GGUFTensors, key: str) -> float:
     return float(f"{file.fields.required_positive_number(key):.6g}")
 
 
-def refuse_other_rotations(file: GGUFTensors, head_dim: int) -> None:
-    """
+def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
+    """A constant that may be left out; the shortest decimal number that is stored as this float32."""
+    stored = file.fields.positive_number(key)
+    return default if stored is None else float(str(np.float32(stored)))
+
+
+def read_decoder(file: GGUFTensors, *, rotary: Rotary | None = None) -> DecoderConfig:
+    """What most models of the family say: every layer rotates alike, and has the window that the file names, if any.
+
+    Args:
+        rotary: the rotary embedding where the architecture reads it in its own way.
+
     Raises:
-        ModelError: the rotary embedding is scaled, or covers a part of the head.
+        ModelError: a field is missing or wrong, or asks for what is not served.
     """
-    kind = file.fields.value("rope.scaling.type")
-    if kind not in (None, "none"):
-        raise ModelError(f"rotary scaling of type {kind!r} is not served")
-    if "rope_freqs.weight" in file.names:
-        raise ModelError("rotary frequency factors (rope_freqs.weight) are not served")
-    if file.fields.integer("rope.dimension_count") not in (None, head_dim):
-        raise ModelError("a rotary embedding over a part of the head is not served")
+    sizes = read_sizes(file)
+    num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
+    if rotary is None:
+        if read_rotary_dim_of_gguf(file, head_dim) != head_dim:
+            raise ModelError("a rotary embedding over a part of the head is not served")
+        rotary = read_rotary_of_gguf(file, head_dim, sizes["context_length"])
+    return DecoderConfig(
+        **sizes,
+        rms_norm_eps=read_epsilon(file, "attention.layer_norm_rms_epsilon"),
+        rotary=(rotary,),
+        tables=(0,) * num_layers,
+        windows=(read_window(file),) * num_layers,
+        attention_scale=head_dim**-0.5,
+        has_output=OUTPUT in file.names,
+        has_qkv_bias="blk.0.attn_q.bias" in file.names,
+        has_attention_output_bias="blk.0.attn_output.bias" in file.names,
+        has_mlp_bias="blk.0.ffn_down.bias" in file.names,
+    )
+
+
+def read_window(file: GGUFTensors) -> int:
+    """Tokens that a query sees, up to and with its own; 0 where it sees all."""
+    key = "attention.sliding_window"
+    return 0 if file.fields.value(key) == 0 else file.fields.integer(key) or 0

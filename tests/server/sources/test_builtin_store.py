@@ -2,72 +2,33 @@
 
 from __future__ import annotations
 
-import base64
+import dataclasses
 import errno
 import functools
 import hashlib
 import http.server
 import importlib.util
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from server.startup import model_store
-from server.startup.model_store import (
-    BuiltinModel,
-    ModelStoreError,
-    cache_folder,
-    ensure_model,
-    model_file,
-    pull,
-    resolve_model,
-)
+from server.sources import builtin_models
+from server.sources.builtin_models import BUILTIN_MODELS, BuiltinPart
+from server.sources.builtin_store import builtin_file
+from server.sources.cache_folder import cache_folder
+from server.sources.errors import ModelStoreError
+from server.sources.model_store import ensure_model, pull_model, resolve_model
+from tests.server.sources.wheels import CONTENT, PIECES, Stages, builtin, interrupt_at, make_parts, make_wheel, part
 
-CONTENT = b"GGUF" + hashlib.shake_256(b"model").digest(1 << 20)
 REPOSITORY = Path(__file__).parents[3]
-
-
-def builtin(content: bytes = CONTENT) -> BuiltinModel:
-    return BuiltinModel("tiny-gguf==1.0", ".gguf", hashlib.sha256(content).hexdigest(), len(content))
-
-
-def make_wheel(folder: Path, members: dict[str, bytes]) -> Path:
-    members = members | {
-        "tiny_gguf-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: tiny-gguf\nVersion: 1.0\n",
-        "tiny_gguf-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
-        for name, data in members.items()
-    )
-    folder.mkdir(exist_ok=True)
-    path = folder / "tiny_gguf-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in (members | {"tiny_gguf-1.0.dist-info/RECORD": record.encode()}).items():
-            archive.writestr(name, data)
-    return path
-
-
-class Stages:
-    """Records the progress of a pull."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, int, int]] = []
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        self.calls.append((stage, done, total))
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(stage for stage, _, _ in self.calls))
 
 
 @pytest.fixture
@@ -81,9 +42,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(model_store, "BUILTIN_MODELS", {"tiny": builtin()})
-    make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT, "tiny_gguf/__init__.py": b""})
+    wheel = make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT, "tiny_gguf/__init__.py": b""})
+    monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(part(wheel, CONTENT))})
     return tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def parts(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[BuiltinPart]:
+    """The built-in model "tiny" comes in three parts."""
+    made = make_parts(tmp_path / "wheels")
+    monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(*made)})
+    return made
 
 
 @pytest.fixture
@@ -118,7 +87,7 @@ def unused(stage: str, done: int, total: int) -> None:
 def test_pull_fetches_and_resolve_finds(cache: Path) -> None:
     assert resolve_model("tiny") is None
     stages = Stages()
-    path = pull("tiny", stages)
+    path = pull_model("tiny", stages)
     assert path == cache / "tiny.gguf" == resolve_model("tiny")
     assert path.read_bytes() == CONTENT
     assert stages.names == ["download tiny", "unpack tiny"]
@@ -127,8 +96,8 @@ def test_pull_fetches_and_resolve_finds(cache: Path) -> None:
 
 
 def test_a_second_pull_fetches_nothing(cache: Path) -> None:
-    pull("tiny", ignore)
-    assert pull("tiny", unused) == ensure_model("tiny", unused) == cache / "tiny.gguf"
+    pull_model("tiny", ignore)
+    assert pull_model("tiny", unused) == ensure_model("tiny", unused) == cache / "tiny.gguf"
 
 
 def test_ensure_model_pulls_what_is_missing(cache: Path) -> None:
@@ -140,7 +109,7 @@ def test_download_progress_comes_from_pip(
 ) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", web_server)
     stages = Stages()
-    pull("tiny", stages)
+    pull_model("tiny", stages)
     size = (tmp_path / "wheels" / "tiny_gguf-1.0-py3-none-any.whl").stat().st_size
     download = [(done, total) for stage, done, total in stages.calls if stage == "download tiny"]
     assert download[0] == (0, 0)
@@ -150,13 +119,13 @@ def test_download_progress_comes_from_pip(
 
 
 def test_a_stamped_file_is_not_read_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pull("tiny", ignore)
+    pull_model("tiny", ignore)
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("the file was hashed"))
     assert resolve_model("tiny") is not None
 
 
 def test_a_touched_file_is_hashed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = pull("tiny", ignore)
+    path = pull_model("tiny", ignore)
     os.utime(path, ns=(1, 1))
     assert resolve_model("tiny") == path
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("the file was hashed again"))
@@ -165,7 +134,7 @@ def test_a_touched_file_is_hashed_once(cache: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("stamp", [b"", b"[]", b"{no json"])
 def test_a_broken_stamp_is_written_again(cache: Path, stamp: bytes) -> None:
-    path = pull("tiny", ignore)
+    path = pull_model("tiny", ignore)
     (cache / "tiny.verified.json").write_bytes(stamp)
     assert resolve_model("tiny") == path
     assert (cache / "tiny.verified.json").read_bytes() != stamp
@@ -173,29 +142,33 @@ def test_a_broken_stamp_is_written_again(cache: Path, stamp: bytes) -> None:
 
 @pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT[:-1] + b"!"])
 def test_a_file_with_the_wrong_content_is_fetched_again(cache: Path, content: bytes) -> None:
-    path = pull("tiny", ignore)
+    path = pull_model("tiny", ignore)
     path.write_bytes(content)
     os.utime(path, ns=(1, 1))  # the write may fall within one tick of the clock
     assert resolve_model("tiny") is None
-    assert pull("tiny", ignore).read_bytes() == CONTENT
+    assert pull_model("tiny", ignore).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ({"tiny_gguf/tiny.gguf": CONTENT[:-1] + b"!"}, "SHA-256"),
-        ({"tiny_gguf/tiny.gguf": CONTENT + b"!"}, r"has \d+ bytes where \d+ were expected"),
-        ({"tiny_gguf/__init__.py": b""}, r"holds 0 files named \*\.gguf"),
-        ({"a.gguf": CONTENT, "b.gguf": CONTENT}, r"holds 2 files named \*\.gguf"),
-    ],
-)
-def test_a_wrong_wheel_is_refused(cache: Path, tmp_path: Path, members: dict[str, bytes], message: str) -> None:
-    make_wheel(tmp_path / "wheels", members)
-    with pytest.raises(ModelStoreError, match=message):
-        pull("tiny", ignore)
+def test_a_wrong_wheel_is_refused(cache: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT})  # the same model, other contents
+    with pytest.raises(ModelStoreError, match=f"{wheel.name} has the SHA-256 [0-9a-f]{{64}} where"):
+        pull_model("tiny", ignore)
     assert resolve_model("tiny") is None
     assert leftovers(cache) == []
     assert not (cache / "tiny.gguf").exists()
+
+
+def test_parts_that_have_arrived_are_not_fetched_again(cache: Path, parts: list[BuiltinPart], tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pull_model("tiny", interrupt_at("unpack tiny (2 of 3)"))
+    assert resolve_model("tiny") is None
+    assert (cache / "tiny.partial").read_bytes() == PIECES[0]
+    (tmp_path / "wheels" / "tiny_part1-1.0-py3-none-any.whl").unlink()
+    stages = Stages()
+    assert pull_model("tiny", stages).read_bytes() == CONTENT
+    fetched = [f"{verb} tiny ({number} of 3)" for number in (2, 3) for verb in ("download", "unpack")]
+    assert stages.names == ["verify tiny (1 of 3)", *fetched]
+    assert leftovers(cache) == []
 
 
 @pytest.mark.parametrize("stage", ["download", "unpack"])
@@ -209,27 +182,28 @@ def test_an_interrupted_pull_leaves_no_files(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pull("tiny", interrupt)
+        pull_model("tiny", interrupt)
     assert not (cache / "tiny.gguf").exists()
     assert leftovers(cache) == []
-    assert pull("tiny", ignore).read_bytes() == CONTENT
+    assert pull_model("tiny", ignore).read_bytes() == CONTENT
 
 
 PULLER = """
-import sys
-from server.startup import model_store
+import json, sys
+from server.sources import builtin_models, model_store
 
 def progress(stage, done, total):
     if stage not in seen:
         seen.append(stage)
         print(stage, flush=True)
-        if stage == sys.argv[4]:
+        if stage == sys.argv[2]:
             sys.stdin.readline()
 
 seen = []
-model = model_store.BuiltinModel("tiny-gguf==1.0", ".gguf", sys.argv[1], int(sys.argv[2]))
-model_store.BUILTIN_MODELS = {"tiny": model}
-print(model_store.pull(sys.argv[3], progress), flush=True)
+model = json.loads(sys.argv[1])
+parts = tuple(builtin_models.BuiltinPart(**part) for part in model["parts"])
+builtin_models.BUILTIN_MODELS = {"tiny": builtin_models.BuiltinModel(parts, model["sha256"], model["license"])}
+print(model_store.pull_model("tiny", progress), flush=True)
 """
 
 
@@ -239,8 +213,8 @@ def start_pull(cache: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(pause: str = "") -> subprocess.Popen[str]:
-        model = builtin()
-        command = [sys.executable, "-c", PULLER, model.sha256, str(model.size), "tiny", pause]
+        model = dataclasses.asdict(builtin_models.BUILTIN_MODELS["tiny"])
+        command = [sys.executable, "-c", PULLER, json.dumps(model), pause]
         pipe = subprocess.PIPE
         processes.append(
             subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
@@ -281,9 +255,9 @@ def test_leftovers_of_a_killed_pull_are_removed_by_the_next(
     read_until(process, "unpack tiny")
     process.kill()
     process.wait()
-    assert len(leftovers(cache)) == 1
+    assert len(leftovers(cache)) == 2  # the folder of the wheel, and the file that was being written
     assert resolve_model("tiny") is None
-    assert pull("tiny", ignore).read_bytes() == CONTENT
+    assert pull_model("tiny", ignore).read_bytes() == CONTENT
     assert leftovers(cache) == []
 
 
@@ -302,8 +276,8 @@ def test_without_network_the_error_says_so(cache: Path, monkeypatch: pytest.Monk
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")  # pip names the reason only when it retries
-    with pytest.raises(ModelStoreError, match=r"cannot be reached.*`eagre pull tiny` again.*path of a GGUF") as caught:
-        pull("tiny", ignore)
+    with pytest.raises(ModelStoreError, match=r"cannot be reached.*run the command again.*path of a GGUF") as caught:
+        pull_model("tiny", ignore)
     assert "tiny-gguf==1.0" in str(caught.value)
     assert leftovers(cache) == []
 
@@ -311,19 +285,19 @@ def test_without_network_the_error_says_so(cache: Path, monkeypatch: pytest.Monk
 def test_a_missing_package_is_reported_with_the_reason_of_pip(cache: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "wheels")
     with pytest.raises(ModelStoreError, match=r"No matching distribution found for tiny-gguf==1\.0"):
-        pull("tiny", ignore)
+        pull_model("tiny", ignore)
 
 
 def test_without_pip_the_error_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelStoreError, match=r"pip is missing.*ensurepip"):
-        pull("tiny", ignore)
+        pull_model("tiny", ignore)
 
 
 def test_a_full_disk_is_noticed_before(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(ModelStoreError, match=r"no space left in .*EAGRE_CACHE"):
-        pull("tiny", ignore)
+        pull_model("tiny", ignore)
 
 
 def test_a_disk_that_fills_is_noticed(cache: Path) -> None:
@@ -332,7 +306,7 @@ def test_a_disk_that_fills_is_noticed(cache: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(ModelStoreError, match="no space left in"):
-        pull("tiny", fill)
+        pull_model("tiny", fill)
     assert leftovers(cache) == []
 
 
@@ -342,34 +316,7 @@ def test_a_cache_folder_that_cannot_be_made_is_reported(
     (tmp_path / "file").touch()
     monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(ModelStoreError, match=r"cannot be used.*EAGRE_CACHE"):
-        pull("tiny", ignore)
-
-
-def test_paths_are_taken_as_they_are(cache: Path, tmp_path: Path) -> None:
-    path = tmp_path / "own.gguf"
-    path.write_bytes(b"GGUF and so on")
-    assert resolve_model(str(path)) == ensure_model(str(path), unused) == path
-
-
-def test_paths_that_are_not_models_are_refused(cache: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.gguf"
-    other.write_bytes(b"GGML and so on")
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for value, message in [
-        (str(tmp_path / "missing.gguf"), "no such file"),
-        ("missing.gguf", "no such file"),
-        ("some/where", "no such file"),
-        ("x" * 5000, "cannot be read"),
-        (str(tmp_path), "is a folder without config.json"),
-        (str(pipe), "is no regular file"),
-        (str(other), "is no GGUF file: it begins with b'GGML'"),
-        ("gpt-17", "unknown model 'gpt-17'; built-in models are tiny"),
-    ]:
-        with pytest.raises(ModelStoreError, match=message):
-            resolve_model(value)
-    with pytest.raises(ModelStoreError, match="unknown model 'gpt-17'"):
-        pull("gpt-17", unused)
+        pull_model("tiny", ignore)
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -381,11 +328,22 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert cache_folder() == Path("/var/shared/eagre")
     monkeypatch.setenv("EAGRE_CACHE", "~/own")
     assert cache_folder() == Path("/home/someone/own")
-    assert model_file("tiny") == Path("/home/someone/own/models/tiny.gguf")
+    assert builtin_file("tiny") == Path("/home/someone/own/models/tiny.gguf")
 
 
-def test_the_default_model_is_the_stated_one(model_path: Path) -> None:
-    model = model_store.BUILTIN_MODELS["smollm2-135m-instruct"]
-    assert model_path.stat().st_size == model.size
-    with model_path.open("rb") as file:
+@pytest.mark.parametrize("name", BUILTIN_MODELS)
+def test_the_table_of_builtins_holds_together(name: str) -> None:
+    model = BUILTIN_MODELS[name]
+    hashes = [model.sha256, *(part.sha256 for part in model.parts), *(part.wheel_sha256 for part in model.parts)]
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in hashes)
+    assert len({part.requirement for part in model.parts}) == len(model.parts)
+    assert len(model.parts) > 1 or model.parts[0].sha256 == model.sha256
+
+
+@pytest.mark.parametrize(("name", "fixture"), [("smollm2-135m-instruct", "model_path"), ("gemma-3-270m", "gemma_path")])
+def test_a_builtin_is_the_stated_one(name: str, fixture: str, request: pytest.FixtureRequest) -> None:
+    path, model = request.getfixturevalue(fixture), BUILTIN_MODELS[name]
+    assert path == builtin_file(name)
+    assert path.stat().st_size == model.size
+    with path.open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
