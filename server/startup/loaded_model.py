@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import Progress
 from server.grammar.vocabulary import GrammarVocabulary
+from server.sources.builtin_models import BUILTIN_MODELS
 from server.sources.model_store import ensure_model, name_of
-from server.startup.settings import ServerSettings
+from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
 from server.text.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
     """
     loaded = load_with(settings.model, settings.engine_config, progress)
+    if settings.sampling_defaults == OPENAI_DEFAULTS:
+        loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     tokenizer = loaded.text_model.tokenizer
     if not tokenizer.eos_token_ids:
         return loaded  # a grammar needs an end token, so requests with one are refused later
@@ -50,7 +54,8 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
     """
     path = ensure_model(model, progress)
     try:
-        text_model = TextModel.load(path, name_of(model, path))
+        builtin = BUILTIN_MODELS.get(model)
+        text_model = TextModel.load(path, name_of(model, path), None if builtin is None else builtin.sampling)
     except ModelError:
         from engine.client import EngineClient
 

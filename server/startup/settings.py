@@ -17,6 +17,8 @@ from server.startup.logs import LOG_FORMATS, LOG_LEVELS
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
+OPENAI_DEFAULTS = "openai"
+
 _SECONDS = Limit(lambda seconds: 0 < seconds <= MAX_SECONDS, f"it must be above 0, at most {MAX_SECONDS}")
 
 
@@ -118,6 +120,11 @@ class ServerSettings:
     )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
+    )
+    sampling_defaults: str = setting(
+        "model",
+        "where a request names no sampling: model (what its makers recommend) or openai (temperature 1, nothing cut)",
+        limit=_listed(("model", OPENAI_DEFAULTS)),
     )
     log_level: str = setting("info", "debug, info, warning or error", limit=_listed(LOG_LEVELS))
     log_format: str = setting("console", "console or json", limit=_listed(LOG_FORMATS))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.sampling_defaults import sampling_defaults
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.folder_metadata import read_folder_metadata
+from server.text.vocabularies.folder_metadata import GENERATION_CONFIG, read_folder_metadata
 from server.text.vocabularies.gguf_metadata import read_gguf_metadata
 
 
@@ -24,22 +27,25 @@ class TextModel:
     context_length: int  # tokens the model was trained for, prompt and output together
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None  # None if the model has none
+    sampling_defaults: Mapping[str, Any]  # numbers; fields of SamplingParams, for requests that do not give them
 
     @classmethod
-    def load(cls, path: Path, name: str | None = None) -> TextModel:
+    def load(cls, path: Path, name: str | None = None, card: Mapping[str, int | float] | None = None) -> TextModel:
         """Reads the text side of the model at `path`, a GGUF file or a folder in Hugging Face's layout.
 
         Args:
             name: by default the name of the folder, or of the file without its suffix.
+            card: the sampling that the model's card recommends, for what its files do not state.
 
         Raises:
             ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
                 broken.
         """
-        return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
+        stated = ("the model's card", {} if card is None else card)
+        return cls._load_folder(path, name, stated) if path.is_dir() else cls._load_gguf(path, name, stated)
 
     @classmethod
-    def _load_gguf(cls, path: Path, name: str | None) -> TextModel:
+    def _load_gguf(cls, path: Path, name: str | None, card: tuple[str, Mapping[str, Any]]) -> TextModel:
         metadata = read_gguf_metadata(path)
 
         def text_of(token_id: int | None) -> str | None:
@@ -51,10 +57,11 @@ class TextModel:
             metadata.context_length,
             Tokenizer.from_gguf(metadata),
             _chat_template(metadata.chat_template, text_of(metadata.bos_token_id), text_of(metadata.eos_token_id)),
+            sampling_defaults([card, (str(path), metadata.sampling)]),
         )
 
     @classmethod
-    def _load_folder(cls, path: Path, name: str | None) -> TextModel:
+    def _load_folder(cls, path: Path, name: str | None, card: tuple[str, Mapping[str, Any]]) -> TextModel:
         folder = ModelFolder(path)
         metadata = read_folder_metadata(folder)
         return cls(
@@ -63,6 +70,7 @@ class TextModel:
             metadata.context_length,
             load_folder_tokenizer(folder, metadata),
             _chat_template(metadata.chat_template, metadata.bos_token, metadata.eos_token),
+            sampling_defaults([card, (str(path / GENERATION_CONFIG), metadata.sampling)]),
         )
 
 

@@ -37,6 +37,7 @@ class FolderMetadata:
     legacy: bool | None  # as `SpacePrefix` says; None: as above
     added_tokens: Mapping[str, AddedToken]  # by text, from other files than the tokenizer's own
     chat_template: str | None
+    sampling: Mapping[str, object]  # what the generation configuration says, unchecked
 
 
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
@@ -62,6 +63,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
         legacy=tokenizer.flag("legacy"),
         added_tokens=_added_tokens(tokenizer, tokens, _optional(folder, ADDED_TOKENS)),
         chat_template=folder.text(CHAT_TEMPLATE) or _chat_template(tokenizer),
+        sampling={name: files[0].value(name) for name in files[0].names},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -12,6 +13,14 @@ from engine.weights.formats.gguf_file import GGUFFile
 from server.text.vocabularies.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
+# Fields of SamplingParams, and what stands behind `general.sampling.` for each.
+SAMPLING_FIELDS = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
 SCORED = ("llama", "t5")  # the kinds of SentencePiece
 
 T = TypeVar("T")
@@ -52,6 +61,7 @@ class GgufMetadata:
     remove_extra_whitespaces: bool | None  # whether spaces in a row count as one; None: as above
     precompiled_charsmap: bytes  # how SentencePiece normalises texts; empty: it does not
     chat_template: str | None
+    sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
     def control_ids(self) -> list[int]:
@@ -87,6 +97,13 @@ class _Fields:
         if not isinstance(value, kind):
             raise ModelError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
         return value
+
+    def number(self, key: str) -> int | float | None:
+        """A number; a float of 32 bits as the short decimal number that it was written from."""
+        value = self._file.value(key)
+        if isinstance(value, float):
+            return float(f"{value:.7g}")
+        return self.optional(key, int)
 
     def required(self, key: str, kind: type[T]) -> T:
         value = self.optional(key, kind)
@@ -164,4 +181,5 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         remove_extra_whitespaces=fields.optional("tokenizer.ggml.remove_extra_whitespaces", bool),
         precompiled_charsmap=fields.bytes_of("tokenizer.ggml.precompiled_charsmap"),
         chat_template=fields.optional("tokenizer.chat_template", str),
+        sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
     )
