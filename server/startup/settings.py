@@ -72,6 +72,9 @@ class ServerSettings:
     served_model_name: str | None = setting(
         None, "name for clients; the model's own if not given", limit=NOT_EMPTY, metavar="NAME"
     )
+    chat_template: str | None = setting(
+        None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
+    )
     engine: EngineConfig = EngineConfig()  # its settings stand here in the help
     max_body_bytes: int = setting(
         4 << 20, "largest request body and WebSocket frame", limit=at_least(1024), metavar="BYTES"

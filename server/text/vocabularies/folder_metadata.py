@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.text.vocabularies.added_token import AddedToken
+from server.text.vocabularies.gguf_metadata import TEMPLATE_VARIANTS
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"  # only in older folders
@@ -18,6 +19,7 @@ SPECIAL_TOKENS_MAP = "special_tokens_map.json"  # only in older folders
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"  # has precedence over the template in TOKENIZER_CONFIG
 MAX_VOCAB_SIZE = 1 << 24  # so that a damaged file cannot ask for a huge table
+MORE_TEMPLATES = "additional_chat_templates"  # a folder
 DEFAULT_TEMPLATE = "default"  # the name of the template for plain chat, if there are several
 
 
@@ -37,6 +39,7 @@ class FolderMetadata:
     legacy: bool | None  # as `SpacePrefix` says; None: as above
     added_tokens: Mapping[str, AddedToken]  # by text, from other files than the tokenizer's own
     chat_template: str | None
+    template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
     sampling: Mapping[str, object]  # what the generation configuration says, unchecked
 
 
@@ -50,6 +53,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)
     files = (_optional(folder, GENERATION_CONFIG), config)
+    templates = _chat_templates(tokenizer) | _templates_beside(folder)
     return FolderMetadata(
         context_length=config.required_integer("max_position_embeddings", least=2),
         vocab_size=vocab_size,
@@ -62,7 +66,8 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
         add_prefix_space=tokenizer.flag("add_prefix_space"),
         legacy=tokenizer.flag("legacy"),
         added_tokens=_added_tokens(tokenizer, tokens, _optional(folder, ADDED_TOKENS)),
-        chat_template=folder.text(CHAT_TEMPLATE) or _chat_template(tokenizer),
+        chat_template=folder.text(CHAT_TEMPLATE) or templates.pop(DEFAULT_TEMPLATE, None),
+        template_variants=templates,
         sampling={name: files[0].value(name) for name in files[0].names},
     )
 
@@ -126,18 +131,26 @@ def _special_tokens(file: JsonFile) -> set[str]:
     return {content for content in contents if isinstance(content, str)}
 
 
-def _chat_template(file: JsonFile) -> str | None:
-    """The template for plain chat: the only one, or the one named DEFAULT_TEMPLATE in a list."""
+def _chat_templates(file: JsonFile) -> dict[str, str]:
+    """The templates by name: the only one is DEFAULT_TEMPLATE, as plain chat's is in a list of them."""
     value = file.value("chat_template")
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {DEFAULT_TEMPLATE: value}
     if not isinstance(value, list):
         raise file.error("chat_template", "it must be a string or a list of named templates")
+    templates = {}
     for entry in value:
         match entry:
             case {"name": str(name), "template": str(template)}:
-                if name == DEFAULT_TEMPLATE:
-                    return template
+                templates[name] = template
             case _:
                 raise ModelError(f"{file.path}: an entry of chat_template lacks its name or its template")
-    return None
+    return templates
+
+
+def _templates_beside(folder: ModelFolder) -> dict[str, str]:
+    """The templates that newer folders have as files of their own."""
+    texts = {name: folder.text(f"{MORE_TEMPLATES}/{name}.jinja") for name in TEMPLATE_VARIANTS}
+    return {name: text for name, text in texts.items() if text is not None}

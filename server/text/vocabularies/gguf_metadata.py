@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -21,6 +21,8 @@ SAMPLING_FIELDS = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
+# The names that templates for other purposes than plain chat have in files.
+TEMPLATE_VARIANTS = ("tool_use", "rag")
 SCORED = ("llama", "t5")  # the kinds of SentencePiece
 
 T = TypeVar("T")
@@ -61,6 +63,7 @@ class GgufMetadata:
     remove_extra_whitespaces: bool | None  # whether spaces in a row count as one; None: as above
     precompiled_charsmap: bytes  # how SentencePiece normalises texts; empty: it does not
     chat_template: str | None
+    template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
@@ -104,6 +107,11 @@ class _Fields:
         if isinstance(value, float):
             return float(f"{value:.7g}")
         return self.optional(key, int)
+
+    def named_texts(self, key: str, names: Iterable[str]) -> dict[str, str]:
+        """The fields `key.NAME` that there are, by name."""
+        texts = {name: self.optional(f"{key}.{name}", str) for name in names}
+        return {name: text for name, text in texts.items() if text is not None}
 
     def required(self, key: str, kind: type[T]) -> T:
         value = self.optional(key, kind)
@@ -181,5 +189,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         remove_extra_whitespaces=fields.optional("tokenizer.ggml.remove_extra_whitespaces", bool),
         precompiled_charsmap=fields.bytes_of("tokenizer.ggml.precompiled_charsmap"),
         chat_template=fields.optional("tokenizer.chat_template", str),
+        template_variants=fields.named_texts("tokenizer.chat_template", TEMPLATE_VARIANTS),
         sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
     )

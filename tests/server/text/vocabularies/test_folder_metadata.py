@@ -101,7 +101,8 @@ def test_a_template_in_its_own_file_has_precedence(tmp_path: Path) -> None:
 
 def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    assert read(tmp_path, tokenizer_config={"chat_template": named}).chat_template == "plain"
+    metadata = read(tmp_path, tokenizer_config={"chat_template": named})
+    assert (metadata.chat_template, metadata.template_variants) == ("plain", {"tool_use": "tools"})
     assert read(tmp_path, tokenizer_config={"chat_template": named[:1]}).chat_template is None
 
 
@@ -133,6 +134,14 @@ def test_a_wrong_field_is_named_in_the_error(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         read(tmp_path, config=config, **files)
+
+
+def test_templates_may_be_files_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("plain", encoding="utf-8")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("documents", encoding="utf-8")
+    metadata = read(tmp_path)
+    assert (metadata.chat_template, metadata.template_variants) == ("plain", {"rag": "documents"})
 
 
 def test_a_template_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
