@@ -10,7 +10,14 @@ from typing import Protocol
 
 from engine.border.errors import ModelError
 from server.text.vocabularies.byte_level_bpe import ByteLevelBpe
-from server.text.vocabularies.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
+from server.text.vocabularies.control_tokens import (
+    END_TOKENS,
+    HARMONY_ENDS,
+    ControlTokens,
+    Part,
+    ShieldedText,
+    without_mark,
+)
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
 from server.text.vocabularies.sentencepiece_proto import ModelType
 from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -222,7 +229,9 @@ def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:
     """The tokens that end an output: first those that the model states, then control tokens in END_TOKENS."""
-    named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in END_TOKENS)
+    names = {tokens[token_id] for token_id in control_ids}
+    ends = END_TOKENS - {"<|end|>"} if names >= HARMONY_ENDS else END_TOKENS
+    named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in ends)
     return tuple(dict.fromkeys([*(token_id for token_id in stated if token_id is not None), *named]))
 
 

@@ -146,6 +146,20 @@ def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
     assert tiny(tmp_path, eot_token_id=1, eom_token_id=2).eos_token_ids == (2, 1, 0)
 
 
+def test_a_message_of_several_ends_no_answer(tmp_path: Path) -> None:
+    names = ["<|end|>", "<|return|>", "<|call|>"]
+    fields = byte_level_fields()
+    size = len(fields["tokenizer.ggml.tokens"])
+
+    def ends(count: int) -> tuple[int, ...]:
+        tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+        return tiny(tmp_path, tokens=tokens + names[:count], token_type=types + [3] * count).eos_token_ids
+
+    assert ends(1) == (2, 0, size)
+    assert ends(2) == (2, 0, size, size + 1)
+    assert ends(3) == (2, 0, size + 1, size + 2)
+
+
 def test_the_byte_alphabet_is_one_to_one() -> None:
     alphabet = byte_of_character()
     assert sorted(alphabet.values()) == list(range(256))
