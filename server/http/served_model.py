@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -150,6 +150,16 @@ class ServedModel:
         if self._text_model is None:
             raise self._refusal(Phase.LOADING)
         return self._text_model.tokenizer
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """
+        Raises:
+            ApiError: the model is still loading.
+        """
+        if self._text_model is None:
+            raise self._refusal(Phase.LOADING)
+        return self._text_model.sampling_defaults
 
     @property
     def num_generations(self) -> int:

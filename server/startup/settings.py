@@ -19,6 +19,8 @@ TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
+OPENAI_DEFAULTS = "openai"
+
 _SECONDS = Limit(lambda seconds: 0 < seconds <= MAX_SECONDS, f"it must be above 0, at most {MAX_SECONDS}")
 
 
@@ -74,6 +76,9 @@ class ServerSettings:
     served_model_name: str | None = setting(
         None, "name for clients; the model's own if not given", limit=NOT_EMPTY, metavar="NAME"
     )
+    chat_template: str | None = setting(
+        None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
+    )
     engine: EngineConfig = EngineConfig()  # its settings stand here in the help
     max_body_bytes: int = setting(
         4 << 20, "largest request body and WebSocket frame", limit=at_least(1024), metavar="BYTES"
@@ -126,6 +131,11 @@ class ServerSettings:
     )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
+    )
+    sampling_defaults: str = setting(
+        "model",
+        "where a request names no sampling: model (what its makers recommend) or openai (temperature 1, nothing cut)",
+        limit=_listed(("model", OPENAI_DEFAULTS)),
     )
     log_level: str = setting("info", "debug, info, warning or error", limit=_listed(LOG_LEVELS))
     log_format: str = setting("console", "console or json", limit=_listed(LOG_FORMATS))

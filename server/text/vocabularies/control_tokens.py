@@ -26,10 +26,14 @@ END_TOKENS = frozenset(
         "<|eom_id|>",
         "<|end|>",
         "<|return|>",
+        "<|call|>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
         "<end_of_turn>",
         "<end_of_utterance>",
     }
 )
+# In the vocabularies that have these two, <|end|> ends only one of several messages of an answer.
+HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
 _START_TOKENS = frozenset({"<start_of_turn>"})  # of those families that have no bars in their names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -12,6 +13,17 @@ from engine.weights.formats.gguf_file import GGUFFile
 from server.text.vocabularies.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
+# Fields of SamplingParams, and what stands behind `general.sampling.` for each.
+SAMPLING_FIELDS = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+# The names that templates for other purposes than plain chat have in files.
+TEMPLATE_VARIANTS = ("tool_use", "rag")
+SCORED = ("llama", "t5")  # the kinds of SentencePiece
 
 T = TypeVar("T")
 
@@ -34,7 +46,7 @@ class GgufMetadata:
     architecture: str
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
-    tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece
     tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
@@ -51,6 +63,8 @@ class GgufMetadata:
     remove_extra_whitespaces: bool | None  # whether spaces in a row count as one; None: as above
     precompiled_charsmap: bytes  # how SentencePiece normalises texts; empty: it does not
     chat_template: str | None
+    template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
+    sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
     def control_ids(self) -> list[int]:
@@ -86,6 +100,18 @@ class _Fields:
         if not isinstance(value, kind):
             raise ModelError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
         return value
+
+    def number(self, key: str) -> int | float | None:
+        """A number; a float of 32 bits as the short decimal number that it was written from."""
+        value = self._file.value(key)
+        if isinstance(value, float):
+            return float(f"{value:.7g}")
+        return self.optional(key, int)
+
+    def named_texts(self, key: str, names: Iterable[str]) -> dict[str, str]:
+        """The fields `key.NAME` that there are, by name."""
+        texts = {name: self.optional(f"{key}.{name}", str) for name in names}
+        return {name: text for name, text in texts.items() if text is not None}
 
     def required(self, key: str, kind: type[T]) -> T:
         value = self.optional(key, kind)
@@ -132,7 +158,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
     tokenizer_model = fields.required("tokenizer.ggml.model", str)
     tokens = fields.required_tuple("tokenizer.ggml.tokens", str)
     fields.check_embedding(len(tokens))
-    is_bpe = tokenizer_model == "gpt2"
 
     def token_id(role: str) -> int | None:
         key = f"tokenizer.ggml.{role}_token_id"
@@ -151,8 +176,8 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or None,
         tokens=tokens,
         token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
-        scores=() if is_bpe else fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)),
-        merges=fields.required_tuple("tokenizer.ggml.merges", str) if is_bpe else (),
+        scores=fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)) if tokenizer_model in SCORED else (),
+        merges=fields.required_tuple("tokenizer.ggml.merges", str) if tokenizer_model == "gpt2" else (),
         bos_token_id=token_id("bos"),
         eos_token_id=token_id("eos"),
         unknown_token_id=token_id("unknown"),
@@ -164,4 +189,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         remove_extra_whitespaces=fields.optional("tokenizer.ggml.remove_extra_whitespaces", bool),
         precompiled_charsmap=fields.bytes_of("tokenizer.ggml.precompiled_charsmap"),
         chat_template=fields.optional("tokenizer.chat_template", str),
+        template_variants=fields.named_texts("tokenizer.chat_template", TEMPLATE_VARIANTS),
+        sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
     )

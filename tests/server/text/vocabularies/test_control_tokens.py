@@ -19,9 +19,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.added_token import AddedToken as VocabularyToken
 from server.text.vocabularies.control_tokens import MARKS, ControlTokens, choose_mark
 from server.text.vocabularies.gguf_metadata import TokenType
-from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.vocabularies.tokenizer_json import TokenizerJson
 from tests.model_folders import byte_level_tokenizer
 from tests.server.gguf_files import byte_level_fields, metadata_of
@@ -167,6 +168,7 @@ def sentencepiece_gguf() -> Tokenizer:
 
 
 def sentencepiece_file() -> Tokenizer:
+    """Of some control tokens only other files than the model tell; one takes away the spaces that follow."""
     import io
 
     import sentencepiece
@@ -180,14 +182,21 @@ def sentencepiece_file() -> Tokenizer:
         vocab_size=400,
         model_type="bpe",
         byte_fallback=True,
-        control_symbols=[*NAMES[:2], *NAMES[4:]],
+        control_symbols=[NAMES[0], *NAMES[5:]],
         hard_vocab_limit=False,
         num_threads=1,
         minloglevel=2,
     )
     path = Path(mkdtemp()) / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    return Tokenizer(SentencePieceVocabulary.from_file(path), bos_token_id=None, eos_token_ids=())
+    size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).vocab_size()
+    added = {
+        "<|im_end|>": VocabularyToken(size, strips_right=True),  # a control token by its name alone
+        "[INST]": VocabularyToken(size + 1, is_special=True),
+        "<think>": VocabularyToken(size + 3),
+    }
+    vocabulary = SentencePieceVocabulary.from_file(path, added, SpacePrefix.FIRST)
+    return Tokenizer(vocabulary, bos_token_id=None, eos_token_ids=())
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {
