@@ -39,6 +39,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
+        # What jinja2 itself accepts is compiled as Python, which has limits of its own: of depth, digits and blocks.
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+            raise ChatTemplateError(f"the chat template cannot be compiled: {error}") from error
         self._source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 

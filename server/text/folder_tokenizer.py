@@ -55,10 +55,10 @@ def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer
     if text is not None:
         special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
         return TokenizerJson(folder.path / TOKENIZER_JSON, text, special_tokens)
-    path = folder.file(SENTENCEPIECE_MODEL)
-    if path is None:
+    data = folder.data(SENTENCEPIECE_MODEL)
+    if data is None:
         raise ModelError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
-    return SentencePieceBpe.from_file(path)
+    return SentencePieceBpe.from_proto(folder.path / SENTENCEPIECE_MODEL, data)
 
 
 def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str]) -> int:

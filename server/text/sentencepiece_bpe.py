@@ -85,18 +85,20 @@ class SentencePieceBpe:
             processor = sentencepiece.SentencePieceProcessor(model_proto=_model_proto(metadata))
             prefix = "" if metadata.add_space_prefix is False else " "
             return cls(processor, metadata.tokens, metadata.token_types, metadata.control_ids, prefix=prefix)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OverflowError) as error:  # OverflowError: of a score that no float32 holds
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
     @classmethod
-    def from_file(cls, path: Path) -> SentencePieceBpe:
-        """Reads a model from SentencePiece's own file format; such a model adds the space before a text itself.
+    def from_proto(cls, path: Path, data: bytes) -> SentencePieceBpe:
+        """Reads a model in SentencePiece's own format; such a model adds the space before a text itself.
+
+        Args:
+            data: the content of the file at `path`.
 
         Raises:
-            ModelError: the file is damaged or cannot be read.
+            ModelError: the file is damaged.
         """
         try:
-            data = path.read_bytes()
             if not data:  # the library would take empty bytes for a missing argument
                 raise ValueError("it is empty")
             processor = sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -109,10 +111,8 @@ class SentencePieceBpe:
             if hidden_ids:
                 blind = sentencepiece.SentencePieceProcessor(model_proto=_with_control(data, hidden_ids))
             return cls(processor, tokens, token_types, control_ids, prefix="", blind=blind)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
-        except OSError as error:
-            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.border.errors import ModelError
+from engine.border.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
+from server.text.failures import NativeFailure, panics_as_errors
 from server.text.folder_metadata import read_folder_metadata
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.gguf_metadata import read_gguf_metadata
@@ -36,7 +39,8 @@ class TextModel:
             ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
                 broken.
         """
-        return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
+        with naming(path), _failures_of_libraries():
+            return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
 
     @classmethod
     def _load_gguf(cls, path: Path, name: str | None) -> TextModel:
@@ -64,6 +68,19 @@ class TextModel:
             load_folder_tokenizer(folder, metadata),
             _chat_template(metadata.chat_template, metadata.bos_token, metadata.eos_token),
         )
+
+
+@contextmanager
+def _failures_of_libraries() -> Iterator[None]:
+    """
+    Raises:
+        ModelError: a native library fails on the model's vocabulary.
+    """
+    try:
+        with panics_as_errors("the tokenizer's library"):
+            yield
+    except NativeFailure as error:
+        raise ModelError(f"the tokenizer is damaged, or of a kind that is not known: {error}") from error
 
 
 def _chat_template(source: str | None, bos_token: str | None, eos_token: str | None) -> ChatTemplate | None:

@@ -187,7 +187,7 @@ def sentencepiece_file() -> Tokenizer:
     )
     path = Path(mkdtemp()) / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    return Tokenizer(SentencePieceBpe.from_file(path), bos_token_id=None, eos_token_ids=())
+    return Tokenizer(SentencePieceBpe.from_proto(path, path.read_bytes()), bos_token_id=None, eos_token_ids=())
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {

@@ -140,7 +140,7 @@ def test_messages_write_no_control_token_that_is_stored_as_a_symbol(
     )  # fmt: skip
     path = tmp_path / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    vocabulary = SentencePieceBpe.from_file(path)
+    vocabulary = SentencePieceBpe.from_proto(path, path.read_bytes())
     tokenizer = Tokenizer(vocabulary, bos_token_id=1, eos_token_ids=(2,))
     template = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}")
     end = vocabulary.tokens.index("<|im_end|>")
