@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from engine.border.errors import ModelError
 from engine.models.open_model import open_model
 from server.text.chat_template import ChatTemplateError
-from server.text.failures import NativeFailure
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.failures import NativeFailure
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import byte_level_tokenizer, write_folder, write_gguf_twin
 from tests.server.gguf_files import whole_vocabulary

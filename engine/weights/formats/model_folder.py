@@ -22,6 +22,22 @@ MAX_JSON_BYTES = 64 << 20  # of JSON that becomes Python's objects, which take m
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half of a surrogate pair
 
 
+def read_limited(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ModelError: it cannot be read, or it is larger than `max_bytes`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > max_bytes:
+        raise ModelError(f"{path} is larger than {max_bytes} bytes, the limit for such a file")
+    return content
+
+
 class JsonFile(Fields):
     """A JSON object read from a file, whose values are asked for by their kind. Null counts as absent.
 
@@ -83,35 +99,19 @@ class ModelFolder:
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
-    def data(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> bytes | None:
-        """The content of a file, or None where there is none of that name.
-
-        Raises:
-            ModelError: it cannot be read, or it is larger than `max_bytes`.
-        """
-        path = self.file(name)
-        if path is None:
-            return None
-        try:
-            with path.open("rb") as file:
-                content = file.read(max_bytes + 1)
-        except OSError as error:
-            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
-        if len(content) > max_bytes:
-            raise ModelError(f"{path} is larger than {max_bytes} bytes, the limit for such a file")
-        return content
-
     def text(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> str | None:
         """The content of a text file, or None where there is none of that name.
 
         Raises:
             ModelError: it cannot be read, is larger than `max_bytes`, or is not UTF-8.
         """
-        content = self.data(name, max_bytes)
+        path = self.file(name)
+        if path is None:
+            return None
         try:
-            return None if content is None else content.decode("utf-8")
+            return read_limited(path, max_bytes).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ModelError(f"{self.path / name} is damaged: it is not UTF-8: {error}") from error
+            raise ModelError(f"{path} is damaged: it is not UTF-8: {error}") from error
 
     def json(self, name: str) -> JsonFile | None:
         """The object in a JSON file, or None where there is none of that name.

@@ -74,7 +74,6 @@ def test_files_of_a_folder(tmp_path):
     ("limit", "read"),
     [
         (MAX_TEXT_BYTES, lambda folder: folder.text("large")),
-        (MAX_TEXT_BYTES, lambda folder: folder.data("large")),
         (MAX_JSON_BYTES, lambda folder: folder.json("large")),
     ],
 )
