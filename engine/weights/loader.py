@@ -103,7 +103,8 @@ def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Prec
         if leaf.kind is LeafKind.VECTOR:
             total += vector_bytes * sum(math.prod(tensor.shape) for joined in layers for tensor in joined)
         else:
-            total += layout.num_bytes(layers, precision, is_gated=leaf.kind is LeafKind.GATED)
+            of_leaf = EXACT if leaf.is_exact else precision
+            total += layout.num_bytes(layers, of_leaf, is_gated=leaf.kind is LeafKind.GATED)
     return total
 
 
