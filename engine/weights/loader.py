@@ -22,13 +22,15 @@ from engine.weights.leaf import Leaf, LeafKind, Part
 from engine.weights.packing import Quantised
 from engine.weights.tensors import ModelTensor, TensorFile, TensorWrapper
 
+EXACT = Precision("float32", None)
+
 
 class Weights(NamedTuple):
     """All weights of a model."""
 
     params: Params
     num_parameters: int  # without what pads them
-    dtype: str  # the types of the matrices, such as "float32" or "int4+int8"
+    dtype: str  # the types of the matrices, such as "float32" or "int4+int8"; without those that are exact always
 
 
 class LeafTensors:
@@ -128,8 +130,9 @@ def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precisi
     dtypes = set[str]()
     for leaf, layers in found:
         counted = [[_CountedTensor(tensor, count) for tensor in joined] for joined in layers]
-        params[leaf.name] = made = _leaf(leaf.kind, counted, layout, precision)
-        if leaf.kind is not LeafKind.VECTOR:
+        of_leaf = EXACT if leaf.is_exact else precision
+        params[leaf.name] = made = _leaf(leaf.kind, counted, layout, of_leaf)
+        if leaf.kind is not LeafKind.VECTOR and not leaf.is_exact:
             dtypes.add(layout.dtype_name(made))
     num_parameters = sum(math.prod(tensor.shape) for tensor in every)
     return Weights(params, num_parameters, "+".join(sorted(dtypes)))
