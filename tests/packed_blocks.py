@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.kernels.native.packer import pack_rows
 from engine.weights.encodings import Encoding
-from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement
+from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement, Quantised, from_nibbles, zero_point
 
 _ZERO_POINTS = {Format.INT8: 128, Format.INT4: 8, Format.Q3_K: 4, Format.Q6_K: 32, Format.IQ4_XS: 128}
 _NUM_GROUPS = 8  # of a block of a K format
@@ -53,6 +53,18 @@ def pack(encoding: Encoding, rows: np.ndarray, kind: Format, num_inputs: int) ->
     tiles = np.zeros((-(-len(rows) // TILE), kind.tile_bytes(num_inputs)), np.uint8)
     pack_rows(encoding, rows, kind, tiles, num_outputs=len(rows), num_inputs=num_inputs)
     return tiles
+
+
+def dequantise(matrix: Quantised) -> np.ndarray:
+    """float32[outputs, inputs]."""
+    numbers = from_nibbles(matrix.numbers) if matrix.format.is_nibbles else matrix.numbers
+    wide = numbers.astype(np.float32)
+    if matrix.minima is None:
+        wide -= zero_point(matrix.format)
+    wide *= matrix.scales[..., None]
+    if matrix.minima is not None:
+        wide += matrix.minima[..., None]
+    return wide.reshape(len(wide), -1)
 
 
 def unpack_layers(matrix: PackedMatrix, *, is_gated: bool = False) -> np.ndarray:

@@ -171,11 +171,6 @@ class Quantised(NamedTuple):
     minima: np.ndarray | None  # float32[outputs, groups], of formats that have them
     numbers: np.ndarray  # uint8[outputs, groups, 32], or [outputs, groups, 16] of two nibbles a byte
 
-    def reordered(self, order: np.ndarray) -> Quantised:
-        """Its outputs in another order, int[outputs]."""
-        minima = None if self.minima is None else self.minima[order]
-        return Quantised(self.format, self.scales[order], minima, self.numbers[order])
-
 
 def pack_quantised(matrix: Quantised) -> np.ndarray:
     """uint8[tiles, groups, block bytes]; outputs are padded with zeros to whole tiles.
@@ -228,18 +223,6 @@ def quantise(matrix: np.ndarray, bits: int) -> Quantised:
 def zero_point(kind: Format) -> np.float32:
     """The number that stands for 0 in formats without minima."""
     return np.float32(8.0 if kind.is_nibbles else 128.0)
-
-
-def dequantise(matrix: Quantised) -> np.ndarray:
-    """float32[outputs, inputs]."""
-    numbers = from_nibbles(matrix.numbers) if matrix.format.is_nibbles else matrix.numbers
-    wide = numbers.astype(np.float32)
-    if matrix.minima is None:
-        wide -= zero_point(matrix.format)
-    wide *= matrix.scales[..., None]
-    if matrix.minima is not None:
-        wide += matrix.minima[..., None]
-    return wide.reshape(len(wide), -1)
 
 
 def from_nibbles(packed: np.ndarray) -> np.ndarray:

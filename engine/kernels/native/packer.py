@@ -45,3 +45,4 @@ def pack_encoded(matrix: EncodedRows, kind: Format, tiles: np.ndarray, start: in
     """
     rows, order = matrix.rows(start, stop)
     pack_rows(matrix.encoding, rows, kind, tiles, num_outputs=stop - start, num_inputs=matrix.num_inputs, order=order)
+    matrix.forget(rows)

@@ -8,6 +8,7 @@ module belongs to the border between them.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +54,17 @@ class GGUFFile(GGUFReader):
             return self._decode(field)
         except UnicodeDecodeError as error:
             raise ModelError(f"{self._path} is damaged: the field {key} is not UTF-8: {error}") from error
+
+    def forget(self, data: np.ndarray) -> None:
+        """Gives back the memory of a view of the file; what is asked for again is read anew."""
+        base = self.data.base
+        if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        # Pages at the edges, which may belong to others as well, stay.
+        first = data.ctypes.data - self.data.ctypes.data
+        start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            base.madvise(mmap.MADV_DONTNEED, start, end - start)
 
     def _decode(self, field: ReaderField) -> FieldValue:
         if field.types[0] is not GGUFValueType.ARRAY:

@@ -25,6 +25,7 @@ class GGUFTensor:
     """A tensor of a file; nothing is read until it is asked for."""
 
     stored: ReaderTensor
+    file: GGUFFile
     index: int | None = None  # of the expert, where this is one of a tensor of all experts
 
     @property
@@ -56,17 +57,22 @@ class GGUFTensor:
             array = dequantize(self._data, kind)
         except NotImplementedError as error:
             raise ModelError(f"{self.stored.name}: the format {kind.name} cannot be read") from error
-        return array.astype(np.float32, copy=False).reshape(self.shape)
+        array = array.astype(np.float32, copy=False).reshape(self.shape)
+        self.file.forget(self._data)
+        return array
 
     def encoded(self) -> EncodedRows | None:
         encoding = self._encoding
         if encoding is None or len(self.shape) != 2:
             return None
         rows = self._data.view(np.uint8).reshape(self.shape[0], -1)
-        return EncodedRows(encoding, *self.shape, read=lambda start, stop: rows[start:stop])
+        return EncodedRows(
+            encoding, *self.shape,
+            read=lambda start, stop: rows[start:stop], forget=self.file.forget,
+        )  # fmt: skip
 
     def expert(self, index: int) -> GGUFTensor:
-        return GGUFTensor(self.stored, index)
+        return GGUFTensor(self.stored, self.file, index)
 
     @property
     def _encoding(self) -> Encoding | None:
@@ -120,6 +126,7 @@ class GGUFTensors:
             file = GGUFFile(path)
         except OSError as error:
             raise ModelError(str(error)) from error
+        self._file = file
         self._tensors = {tensor.name: tensor for tensor in file.tensors}
         architecture = file.value("general.architecture")
         if not isinstance(architecture, str):
@@ -134,4 +141,4 @@ class GGUFTensors:
     def tensor(self, name: str) -> GGUFTensor | None:
         """A tensor by its name, or None where the file has no such tensor."""
         stored = self._tensors.get(name)
-        return None if stored is None else GGUFTensor(stored)
+        return None if stored is None else GGUFTensor(stored, self._file)

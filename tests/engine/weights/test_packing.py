@@ -12,13 +12,12 @@ from engine.weights.packing import (
     PackingError,
     Placement,
     Quantised,
-    dequantise,
     from_nibbles,
     pack_quantised,
     quantise,
     to_nibbles,
 )
-from tests.packed_blocks import unpack
+from tests.packed_blocks import dequantise, unpack
 
 INTEGERS = [kind for kind in Format if kind.is_integer and not kind.is_k]
 SMALLEST = 2.0**-24  # of float16
@@ -59,11 +58,6 @@ def test_a_scale_that_is_no_float16_is_rounded_by_one_part_in_two_thousand():
 def test_nibbles_come_back():
     numbers = np.random.default_rng(0).integers(0, 16, (3, 2, GROUP), np.uint8)
     assert np.array_equal(from_nibbles(to_nibbles(numbers)), numbers)
-
-
-def test_the_order_of_outputs_can_be_changed():
-    matrix, order = random_matrix(Format.INT4_MIN, 8, 32), np.random.default_rng(1).permutation(8)
-    assert np.array_equal(dequantise(matrix.reordered(order)), dequantise(matrix)[order])
 
 
 def places(placement):

@@ -66,7 +66,7 @@ def assert_close(kind: Format, got: np.ndarray, want: np.ndarray, bound: np.ndar
 
 
 @formats
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     num_tokens=st.one_of(st.integers(1, 20), st.integers(21, 300)),
     outputs=st.integers(1, 100),
