@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.http import sse
-from server.http.access_log import REQUEST_ID, note_generation
+from server.http.access_log import IGNORED, REQUEST_ID, note_generation
 from server.http.guard import TENANT
 from server.http.served_model import SERVED_MODEL
 from server.routes.route import AnswerContext, BodyCall, BodyRoute, checked
@@ -35,6 +35,8 @@ def make_handler(route: BodyRoute) -> Handler:
             share.complete()
             call = await served.workers.run(parse, body) if len(body) > MAX_INLINE_BYTES else parse(body)
             del body
+            served.ignored_parameters.tell(call.ignored)
+            request[IGNORED] = call.ignored
             request_id = call.request_id or request[REQUEST_ID]
             ids = (request_id, request[REQUEST_ID])  # the header has the one, the answer the other
             async with served.generate(call.request, tenant=request[TENANT], request_ids=ids) as generation:

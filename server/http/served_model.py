@@ -25,6 +25,7 @@ from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
+from server.http.access_log import IgnoredParameters
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
@@ -60,6 +61,7 @@ class ServedModel:
         self._text_model: TextModel | None = None
         self._grammars: GrammarCompiler | None = None
         self.requests = RunningRequests()
+        self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
         self._idle = asyncio.Event()

@@ -17,7 +17,7 @@ from server.routes.chat import ChatCall
 from server.routes.completions import CompletionCall
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
-from server.routes.openai_shapes import shape_error, shape_usage
+from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
@@ -31,7 +31,7 @@ class StreamCall(Call[StreamWriter]):
     """One `generate` message, whose body is that of a completion or of a chat completion."""
 
     def __init__(self, client_id: str, body: OpenAICall) -> None:
-        super().__init__(body.request, body.request_id)
+        super().__init__(body.request, body.request_id, body.ignored)
         self._client_id = client_id
         self._body = body
 
@@ -54,16 +54,21 @@ class StreamCall(Call[StreamWriter]):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
         logprobs = self._body.make_logprobs(generation, context.tokenizer)
-        return StreamMessages(self._client_id, generation, logprobs, context)
+        return StreamMessages(
+            self._client_id, generation, logprobs, context, self.ignored, with_timings=self._body.wants_timings
+        )
 
 
 class StreamMessages(StreamWriter):
     """Writes the messages of one generation."""
 
     def __init__(
-        self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext
-    ) -> None:
+        self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
+        ignored: Sequence[str], *, with_timings: bool,
+    ) -> None:  # fmt: skip
+        self._with_timings = with_timings
         self._client_id = client_id
+        self._ignored = ignored
         self._generation = generation
         self._logprobs = logprobs
         self._context = context
@@ -77,6 +82,7 @@ class StreamMessages(StreamWriter):
                 "stream_id": self._context.request_id,
                 "model": self._context.model,
                 "usage": {"prompt_tokens": self._generation.usage.num_prompt_tokens},
+                **({"ignored": self._ignored} if self._ignored else {}),
             }
         )
 
@@ -93,6 +99,9 @@ class StreamMessages(StreamWriter):
         }
         if self._generation.num_choices > 1:
             done["finish_reasons"] = self._generation.finish_reasons
+        timings = self._generation.timings if self._with_timings else None
+        if timings is not None:
+            done["metrics"] = shape_timings(timings)
         return orjson.dumps(done)
 
     def _encode(self, delta: Delta) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from server.wire.errors import ApiError, shorten
 from server.wire.sampling_fields import SamplingFields, as_strings
+from server.wire.strangers import Neutral, Strangers
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import GrammarWish, ResponseFormat, StructuredOutputs
 
@@ -30,6 +31,7 @@ def _as_stops(value: Any) -> list[str]:
 
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationFields(SamplingFields):
@@ -46,11 +48,31 @@ class GenerationFields(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    include_metrics: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LENGTH)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
+
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
+
+    @classmethod
+    def without_strangers(cls, body: Any, neutral: Neutral) -> Self:
+        """Checks a decoded JSON body in which there may be names that are no fields, as `Strangers` sorts them out.
+
+        Raises:
+            ApiError, FieldError, ValidationError: it is not a valid request.
+        """
+        strangers = Strangers()
+        request = cls.model_validate(strangers.sort_out(body, cls.model_fields, neutral), context=strangers)
+        request._ignored = tuple(strangers.ignored)
+        return request
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names in the body that mean nothing to this server, by their paths."""
+        return self._ignored
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> GenerationFields:
@@ -115,3 +137,8 @@ class GenerationFields(SamplingFields):
     def wants_usage(self) -> bool:
         """Whether a stream is to end with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage is True
+
+    @property
+    def wants_continuous_usage(self) -> bool:
+        """Whether every chunk of a stream is to tell the usage so far; only beside `wants_usage`, as in vLLM."""
+        return self.wants_usage and self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)

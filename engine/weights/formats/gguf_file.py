@@ -55,17 +55,6 @@ class GGUFFile(GGUFReader):
         except UnicodeDecodeError as error:
             raise ModelError(f"{self._path} is damaged: the field {key} is not UTF-8: {error}") from error
 
-    def forget(self, data: np.ndarray) -> None:
-        """Gives back the memory of a view of the file; what is asked for again is read anew."""
-        base = self.data.base
-        if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        # Pages at the edges, which may belong to others as well, stay.
-        first = data.ctypes.data - self.data.ctypes.data
-        start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > start:
-            base.madvise(mmap.MADV_DONTNEED, start, end - start)
-
     def _decode(self, field: ReaderField) -> FieldValue:
         if field.types[0] is not GGUFValueType.ARRAY:
             contents: FieldValue = field.contents()
@@ -125,3 +114,17 @@ class GGUFFile(GGUFReader):
     def _check_end(self, end: int) -> None:
         if end > len(self.data):
             raise ValueError(f"a value ends at byte {end} of {len(self.data)}")
+
+
+def forget(data: np.ndarray) -> None:
+    """Gives back the memory of a view of a mapped file; what is asked for again is read anew."""
+    base: object = data
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    # Pages at the edges, which may belong to others as well, stay.
+    first = data.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > start:
+        base.madvise(mmap.MADV_DONTNEED, start, end - start)

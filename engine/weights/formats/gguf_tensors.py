@@ -14,7 +14,8 @@ from gguf.quants import dequantize
 from engine.border.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.fields import MAX_INTEGER, Fields
-from engine.weights.formats.gguf_file import GGUFFile
+from engine.weights.formats.gguf_file import GGUFFile, forget
+from engine.weights.formats.gguf_shards import tensors_of_shards
 from engine.weights.packing import Format
 
 _ENCODINGS = frozenset(map(int, Encoding))
@@ -25,7 +26,6 @@ class GGUFTensor:
     """A tensor of a file; nothing is read until it is asked for."""
 
     stored: ReaderTensor
-    file: GGUFFile
     index: int | None = None  # of the expert, where this is one of a tensor of all experts
 
     @property
@@ -58,7 +58,7 @@ class GGUFTensor:
         except NotImplementedError as error:
             raise ModelError(f"{self.stored.name}: the format {kind.name} cannot be read") from error
         array = array.astype(np.float32, copy=False).reshape(self.shape)
-        self.file.forget(self._data)
+        forget(self._data)
         return array
 
     def encoded(self) -> EncodedRows | None:
@@ -68,11 +68,11 @@ class GGUFTensor:
         rows = self._data.view(np.uint8).reshape(self.shape[0], -1)
         return EncodedRows(
             encoding, *self.shape,
-            read=lambda start, stop: rows[start:stop], forget=self.file.forget,
+            read=lambda start, stop: rows[start:stop], forget=forget,
         )  # fmt: skip
 
     def expert(self, index: int) -> GGUFTensor:
-        return GGUFTensor(self.stored, self.file, index)
+        return GGUFTensor(self.stored, index)
 
     @property
     def _encoding(self) -> Encoding | None:
@@ -114,20 +114,24 @@ class GGUFFields(Fields):
 
 
 class GGUFTensors:
-    """An open GGUF file: the fields of its architecture, and its tensors as they are asked for."""
+    """An open GGUF file, or all its shards: the fields of its architecture, and the tensors as they are asked for."""
 
     format = "gguf"
 
     def __init__(self, path: Path) -> None:
-        """Raises:
-        ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture.
+        """
+        Args:
+            path: the file, or the first of its shards.
+
+        Raises:
+            ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture; a shard is
+                missing or is another model's.
         """
         try:
             file = GGUFFile(path)
         except OSError as error:
             raise ModelError(str(error)) from error
-        self._file = file
-        self._tensors = {tensor.name: tensor for tensor in file.tensors}
+        self._tensors = tensors_of_shards(path, file)
         architecture = file.value("general.architecture")
         if not isinstance(architecture, str):
             raise ModelError("the file has no field 'general.architecture' of one value")
@@ -141,4 +145,4 @@ class GGUFTensors:
     def tensor(self, name: str) -> GGUFTensor | None:
         """A tensor by its name, or None where the file has no such tensor."""
         stored = self._tensors.get(name)
-        return None if stored is None else GGUFTensor(stored, self._file)
+        return None if stored is None else GGUFTensor(stored)

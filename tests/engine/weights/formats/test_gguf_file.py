@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 from engine.border.errors import ModelError
-from engine.weights.formats.gguf_file import GGUFFile
+from engine.weights.formats.gguf_file import GGUFFile, forget
 
 SCALARS: list[tuple[str, Any, GGUFValueType]] = [
     ("uint8", 200, GGUFValueType.UINT8),
@@ -210,6 +210,6 @@ def test_the_memory_of_what_was_read_is_given_back(tmp_path):
     data = np.asarray(file.tensors[0].data)
     assert np.array_equal(data, np.arange(1 << 20))
     assert resident_bytes(path) >= 4 << 20
-    file.forget(data)
+    forget(data)
     assert resident_bytes(path) < 1 << 20
     assert np.array_equal(data, np.arange(1 << 20))
