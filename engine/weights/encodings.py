@@ -61,11 +61,12 @@ class EncodedRows:
     num_inputs: int
     read: Callable[[int, int], np.ndarray]  # uint8[stop - start, bytes of a row] of the file's rows start to stop
     forget: Callable[[np.ndarray], None] = lambda rows: None  # told of what `read` gave when nobody needs it any more
-    order: np.ndarray | None = None  # int32[outputs]: output i is the file's row order[i]; None: row i
+    order: np.ndarray | None = None  # int32[num_outputs]: output i is the file's row order[i]; None: row i
 
-    def reordered(self, order: np.ndarray) -> EncodedRows:
-        """Its outputs in another order, int[outputs]."""
-        return replace(self, order=(order if self.order is None else self.order[order]).astype(np.int32))
+    def taken(self, outputs: np.ndarray) -> EncodedRows:
+        """The matrix of some of its outputs, in any order, int[outputs of the result]."""
+        order = (outputs if self.order is None else self.order[outputs]).astype(np.int32)
+        return replace(self, num_outputs=len(outputs), order=order)
 
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """What holds the outputs from start to stop: rows of the file, and which of them each output is."""

@@ -27,7 +27,7 @@ async def show_model(request: web.Request) -> web.Response:
 
 def _shape(served: ServedModel) -> dict[str, Any]:
     info = served.engine.model_info
-    return {
+    shape = {
         "id": served.model_name,
         "object": "model",
         "created": served.started_at,
@@ -39,3 +39,6 @@ def _shape(served: ServedModel) -> dict[str, Any]:
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    if served.sampling_defaults:
+        shape["sampling_defaults"] = dict(served.sampling_defaults)
+    return shape

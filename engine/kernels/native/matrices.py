@@ -35,20 +35,21 @@ class PackedLayout:
 
     can_quantise = True
 
+    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
+        return _placement(layers, precision, is_gated=is_gated).num_bytes
+
     def vector_dtype(self, precision: Precision) -> str:
         return "float32"
 
     def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> PackedMatrix:
-        formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
-        tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
-        placement = Placement.of(formats, tiles, layers[0][0].shape[1], is_gated=is_gated)
+        placement = _placement(layers, precision, is_gated=is_gated)
         # Written in place, so that no second copy of it is ever held.
         blocks = large_array((placement.num_bytes,), np.uint8)
         jobs = [
             job
             for index, tensors in enumerate(layers)
-            for part, (tensor, kind) in enumerate(zip(tensors, formats[index], strict=True))
-            for job in _jobs(tensor, kind, placement.part(blocks, index, part), count)
+            for part, (tensor, place) in enumerate(zip(tensors, placement.places[index], strict=True))
+            for job in _jobs(tensor, place.format, placement.part(blocks, index, part), count)
         ]
         run_all(jobs)
         return PackedMatrix(jax.device_put(blocks), placement, sum(tensor.shape[0] for tensor in layers[0]))
@@ -69,6 +70,12 @@ def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
     if tensor.format.is_integer or precision.quantize is None:
         return tensor.format
     return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
+
+
+def _placement(layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Placement:
+    formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
+    tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
+    return Placement.of(formats, tiles, layers[0][0].shape[1], is_gated=is_gated)
 
 
 def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:

@@ -68,7 +68,7 @@ def test_outputs_in_another_order_and_in_pieces(variant, encoding):
     rows = bytes_of(random_rows(random, Kind(encoding), outputs, INPUTS))
     order = random.permutation(outputs).astype(np.int32)
     whole = pack(encoding, rows[order], encoding.format, INPUTS)
-    matrix = EncodedRows(encoding, outputs, INPUTS, read=lambda start, stop: rows[start:stop]).reordered(order)
+    matrix = EncodedRows(encoding, outputs, INPUTS, read=lambda start, stop: rows[start:stop]).taken(order)
     tiles = np.zeros_like(whole)
     pack_encoded(matrix, encoding.format, tiles[1:], TILE, outputs)
     pack_encoded(matrix, encoding.format, tiles, 0, TILE)
@@ -79,7 +79,8 @@ def test_an_order_of_an_order():
     rows = np.arange(8, dtype=np.uint8)[:, None]
     matrix = EncodedRows(Encoding.Q8_0, 8, 32, read=lambda start, stop: rows[start:stop])
     first, second = np.array([1, 0, 3, 2, 5, 4, 7, 6]), np.array([7, 6, 5, 4, 3, 2, 1, 0])
-    read, order = matrix.reordered(first).reordered(second).rows(2, 5)
+    taken = matrix.taken(first).taken(second)
+    read, order = taken.rows(2, 5)
     assert read[order, 0].tolist() == first[second][2:5].tolist()
 
 
