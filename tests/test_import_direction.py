@@ -27,8 +27,8 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.startup",
-    "server.answering", "server.grammar", "server.text", "server.doors", "server.wire", "server",
+    "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.serving",
+    "server.startup", "server.answering", "server.grammar", "server.text", "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.models", "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
     "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",

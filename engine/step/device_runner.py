@@ -138,8 +138,20 @@ class DeviceRunner:
                 leaf.delete()
             self._params = host
 
+    def forget_weights(self) -> None:
+        """Frees the memory of the weights, of which only shapes and formats are kept; they must be given anew."""
+        arrays = [leaf for leaf in jax.tree.leaves(self._params) if isinstance(leaf, jax.Array)]
+        self._params = _abstract(self._params)
+        for array in arrays:
+            array.delete()
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether they are in memory, of the device or of the host."""
+        return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(self._params))
+
     def wake(self) -> None:
-        """Undoes `sleep`; the content of the pages is lost."""
+        """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten."""
         self._kv = self._layout.allocate(empty=self.bodies.empty)
         self._params = jax.tree.map(
             jax.device_put, self._params

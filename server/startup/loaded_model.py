@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
@@ -17,8 +15,6 @@ from server.text.text_model import TextModel
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
-
-T = TypeVar("T")
 
 
 class LoadedModel(NamedTuple):
@@ -62,30 +58,3 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
     return LoadedModel(EngineClient.load(path, config, progress), text_model)
-
-
-def run_in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Like `asyncio.to_thread`, but the process may end before the thread does."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
-
-    def run() -> None:
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name="load", daemon=True).start()
-    return future
