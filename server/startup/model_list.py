@@ -59,7 +59,7 @@ def _read(text: str) -> Iterator[tuple[str | None, str]]:
     name, has_name, model = text.partition("=")
     if not has_name or Path(text).expanduser().exists():
         name, model = "", text
-    if has_name and not (name and model):
+    elif not (name and model):
         raise SettingsError(f"--model {text} has an empty name or an empty model; write NAME=MODEL")
     folder = Path(model).expanduser()
     if model in BUILTIN_MODELS or not folder.is_dir() or (folder / CONFIG).is_file():

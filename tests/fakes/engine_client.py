@@ -305,6 +305,10 @@ class FakeEngineClient:
         assert self._failure is not None
         return self._failure
 
+    def end_streams(self, error: str | None = None) -> None:
+        for stream in list(self.running.values()):
+            stream.finish(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
+
     def shutdown(self) -> None:
         self.is_shut_down = True
         self.is_alive = False
