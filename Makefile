@@ -10,6 +10,7 @@ HOST  = $(or $(EAGRE_HOST),127.0.0.1)
 PORT  = $(or $(EAGRE_PORT),8000)
 MODEL = $(or $(EAGRE_MODEL),smollm2-135m-instruct)
 ARGS  =
+JOBS  = 2
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -43,8 +44,8 @@ help: ## this list
 serve: $(NATIVE_STAMP) ## serve MODEL (a name, or a path to a GGUF file or a folder) on HOST:PORT; ARGS go to `eagre serve`
 	@exec $(BIN)/eagre serve --host '$(HOST)' --port '$(PORT)' --model '$(MODEL)' $(ARGS)
 
-test: $(NATIVE_STAMP) ## run the tests; ARGS go to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(NATIVE_STAMP) ## run the tests in JOBS=2 processes; ARGS go to pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: venv ## lint, formatting, types, direction of the imports
 	@$(BIN)/ruff check --quiet
@@ -81,9 +82,12 @@ sanitize: venv ## run the native kernels' and the sampler's tests with the addre
 wheel: venv ## build the source distribution and from it the wheel, and try it in an empty environment (some minutes)
 	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
 
-lock: ## pin the dependencies of pyproject.toml anew (needs uv); ARGS=--upgrade takes the newest
-	@$(UV) pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
-	  --extra dev --no-header $(ARGS) -o requirements.lock pyproject.toml
+LOCK := pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-header
+
+lock: ## pin the dependencies of pyproject.toml anew, and those of the images (needs uv); ARGS=--upgrade takes the newest
+	@$(UV) $(LOCK) --extra dev $(ARGS) -o requirements.lock pyproject.toml
+	@$(UV) $(LOCK) --constraints requirements.lock -o docker/requirements.lock pyproject.toml
+	@$(UV) $(LOCK) --constraints requirements.lock --extra cuda -o docker/requirements-cuda.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
 	@rm -rf $(VENV) build dist eagre.egg-info engine/kernels/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis

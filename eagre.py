@@ -18,7 +18,7 @@ from engine.border.config import EngineConfig, ModelInfo
 from engine.border.errors import ModelError
 from engine.border.types import DeadEnd, EngineBusy, EngineError, EngineStats, FinishReason, TokenLogprobs
 from sampling.host.params import InvalidParameter, SamplingParams
-from server.startup.model_store import ModelStoreError
+from server.sources.errors import ModelStoreError
 
 if TYPE_CHECKING:
     from server.answering.choice import Delta

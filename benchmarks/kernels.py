@@ -36,7 +36,7 @@ from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START
 from engine.kernels.native.attention import attention
 from engine.kernels.native.products import add_product, head_product, norm_product
 from engine.kernels.native.sampler import argmax
-from engine.models.llama import Llama
+from engine.models.architectures.llama import Llama
 from engine.models.open_model import open_model
 from engine.step.batch import StepBatch
 from engine.step.programs import forward
@@ -44,7 +44,7 @@ from engine.step.shapes import StepShape
 from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
-from server.startup.model_store import ensure_model
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

@@ -33,7 +33,7 @@ from benchmarks.serving.load import Transport, Workload, measure_apart
 from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, served_model, started_server
 from engine.engine import Engine
-from server.startup.model_store import ensure_model
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
 

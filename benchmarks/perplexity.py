@@ -29,7 +29,8 @@ from engine.border.config import EngineConfig
 from engine.border.setting import settings_of
 from engine.border.types import Progress
 from engine.models.open_model import OpenModel, open_model
-from server.startup.model_store import ModelStoreError, ensure_model
+from server.sources.errors import ModelStoreError
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 from server.text.text_model import TextModel

@@ -22,7 +22,8 @@ from engine.border.config import EngineConfig
 from engine.border.types import FinishReason
 from engine.client import EngineClient
 from sampling.host.params import SamplingParams
-from server.startup.model_store import cache_folder, ensure_model
+from server.sources.cache_folder import cache_folder
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

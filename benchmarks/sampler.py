@@ -40,7 +40,7 @@ from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
 from sampling.host.params import SamplingParams
 from server.grammar.compiler import GrammarCompiler
-from server.startup.model_store import ensure_model
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel

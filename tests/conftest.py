@@ -1,4 +1,4 @@
-"""Fixtures that need the real default model, and settings for all tests."""
+"""Fixtures that need the real built-in models, and settings for all tests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hypothesis import settings
 
 from engine.border.config import EngineConfig
 from engine.engine import Engine
-from server.startup.model_store import cache_folder, ensure_model
+from server.sources.cache_folder import cache_folder
+from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter, silent
 from server.text.text_model import TextModel
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+GEMMA = "gemma-3-270m"
 
 # There is no deadline for examples, because a busy machine may pause one for any time.
 settings.register_profile("eagre", deadline=None)
@@ -26,6 +28,13 @@ def model_path() -> Path:
     """The GGUF file of the default model; pulled into the user's cache if missing."""
     with ProgressReporter() as progress:
         return ensure_model(DEFAULT_MODEL, progress)
+
+
+@pytest.fixture(scope="session")
+def gemma_path() -> Path:
+    """The GGUF file of Gemma 3 270M; pulled into the user's cache if missing."""
+    with ProgressReporter() as progress:
+        return ensure_model(GEMMA, progress)
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,11 @@ from engine.border.config import TILE_SIZE, EngineConfig
 from engine.kernels.bodies import choose_bodies, kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.token_layout import NUM_TOKENS, START, TOKEN, pages_per_block
-from engine.models.model import Model
 from engine.models.open_model import open_model
+from engine.models.parts.model import Model
 from engine.step.batch import StepBatch
 from engine.step.programs import forward
-from engine.step.shapes import ShapeTable
+from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params, Precision
 from sampling.state import Slots
 
@@ -42,11 +42,18 @@ class ForwardSteps:
         params = opened.load(bodies.weights, Precision.of_engine(config), lambda *step: None).params
         return cls(params, opened.model, bodies, kv_dtype(config, bodies))
 
-    def logits(self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20) -> np.ndarray:
+    def logits(
+        self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20,
+        shape: StepShape | None = None, waits: bool = True,
+    ) -> np.ndarray:  # fmt: skip
         """Of the last tokens, float32[num_sequences, num_decoded + 1, vocab].
 
         Each step takes the next tokens of all sequences: of each prompt a chunk, and once all are
         at their last `num_decoded` tokens, one.
+
+        Args:
+            shape: of every step, so that one program is compiled; None: the least shape of each step.
+            waits: whether a sequence at its last tokens waits for all others to be there, or decodes beside them.
         """
         layout = self._layout(sequences)
         kv, slots = layout.allocate(), Slots.zeros(1)
@@ -55,10 +62,13 @@ class ForwardSteps:
         prompt_ends = [len(sequence) - num_decoded for sequence in sequences]
         while any(done[i] < len(sequence) for i, sequence in enumerate(sequences)):
             ends = [min(at + chunk, end) for at, end in zip(done, prompt_ends, strict=True)]
-            if all(at >= end for at, end in zip(done, prompt_ends, strict=True)):
-                ends = [at + 1 for at in done]
+            if not waits or all(at >= end for at, end in zip(done, prompt_ends, strict=True)):
+                ends = [
+                    end if at < end else min(at + 1, len(sequence))
+                    for at, end, sequence in zip(done, ends, sequences, strict=True)
+                ]
             parts = [(i, done[i], end) for i, end in enumerate(ends) if end > done[i]]
-            logits, kv = self._forward(self.params, kv, slots, _batch(sequences, parts, tables))
+            logits, kv = self._forward(self.params, kv, slots, _batch(sequences, parts, tables, shape))
             for (i, _, end), row in zip(parts, np.asarray(logits), strict=False):
                 done[i] = end
                 if end >= prompt_ends[i]:
@@ -81,11 +91,14 @@ class ForwardSteps:
         return tables
 
 
-def _batch(sequences: Sequence[list[int]], parts: list[tuple[int, int, int]], tables: np.ndarray) -> StepBatch:
-    """A step of the tokens from start to end of some sequences, padded as the engine pads; its logits are in order.
+def _batch(
+    sequences: Sequence[list[int]], parts: list[tuple[int, int, int]], tables: np.ndarray, shape: StepShape | None
+) -> StepBatch:
+    """A step of the tokens from start to end of some sequences; its logits are in order.
 
     Args:
         parts: (sequence, start, end).
+        shape: to pad the step to; None: as the engine pads.
     """
     tiles = [
         (i, first, min(first + TILE_SIZE, end))
@@ -94,7 +107,7 @@ def _batch(sequences: Sequence[list[int]], parts: list[tuple[int, int, int]], ta
         for first in range(start, end, TILE_SIZE)
     ]
     singles = [(i, start, end) for i, start, end in parts if end - start == 1]
-    shape = ShapeTable(max(len(singles), 1), max(len(tiles), 1)).fit(len(singles), len(tiles))
+    shape = shape or ShapeTable(max(len(singles), 1), max(len(tiles), 1)).fit(len(singles), len(tiles))
     batch = StepBatch.padding(shape, shape.num_rows, tables.shape[1])
     last_token: dict[int, int] = {}
     for row, (i, start, _) in enumerate(singles):

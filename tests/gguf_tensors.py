@@ -45,14 +45,18 @@ def random_rows(random: np.random.Generator, kind: Kind, outputs: int, inputs: i
     return blocks.reshape(outputs, -1)
 
 
-def write_random_model(path: Path, kind_of: Callable[[str], Kind], *, seed: int = 0) -> Path:
+def write_random_model(
+    path: Path, kind_of: Callable[[str], Kind], *, seed: int = 0, max_shard_tensors: int = 0
+) -> Path:
     """A Llama of two layers.
 
     Args:
         kind_of: the format of a matrix by its name, as in MATRICES.
+        max_shard_tensors: how many tensors go into one file; 0 for all. `model.gguf` of two shards is written as
+            `model-00001-of-00002.gguf` and `model-00002-of-00002.gguf`.
     """
     random = np.random.default_rng(seed)
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, "llama", split_max_tensors=max_shard_tensors)
     writer.add_block_count(NUM_LAYERS)
     writer.add_context_length(512)
     writer.add_embedding_length(HIDDEN)

@@ -14,8 +14,8 @@ from engine.border.types import Progress
 from engine.kernels.bodies import choose_bodies, kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.token_layout import NUM_TOKENS, START, pages_per_block
-from engine.models.model import Model
 from engine.models.open_model import OpenModel
+from engine.models.parts.model import Model
 from engine.step.batch import StepBatch
 from engine.step.programs import forward
 from engine.step.shapes import StepShape

@@ -21,7 +21,8 @@ from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.engine import Engine
 from engine.kernels.interface.body import Bodies
 from engine.kernels.xla.body import BODY as XLA
-from engine.models.llama import Llama, LlamaConfig
+from engine.models.architectures.llama import Llama
+from engine.models.parts.decoder_config import DecoderConfig
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
@@ -75,9 +76,10 @@ class SimulatedRunner(DeviceRunner):
     """
 
     def __init__(self, buffer: SequenceBuffer, table: ShapeTable, step_seconds: float) -> None:
-        config = LlamaConfig(
+        config = DecoderConfig(
             vocab_size=VOCAB_SIZE, hidden_size=1, intermediate_size=1, num_layers=1, num_heads=1, num_kv_heads=1,
-            head_dim=1, context_length=MAX_MODEL_LEN, rope_theta=1.0, rms_norm_eps=1.0, has_output=False,
+            head_dim=1, context_length=MAX_MODEL_LEN, rms_norm_eps=1.0,
+            rotary=(), tables=(-1,), windows=(0,), attention_scale=1.0, has_output=False,
         )  # fmt: skip
         model = Llama(config)
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")

@@ -1,1 +1,1 @@
-"""Model architectures, one file each, and the registry that finds the one a model file names."""
+"""From a path to an open model: the registry of architectures, and the opening of files."""

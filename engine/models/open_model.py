@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.border.errors import ModelError
 from engine.border.types import Progress
 from engine.kernels.interface.model_config import ModelConfig
-from engine.models.model import Model
+from engine.models.parts.model import Model
 from engine.models.registry import Architecture, architecture_of_folder, architecture_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.border.errors import ModelError
-from engine.models.llama import Llama
-from engine.models.model import Model
+from engine.models.architectures.granite import Granite
+from engine.models.architectures.llama import Llama
+from engine.models.architectures.mistral import Ministral, Mistral
+from engine.models.architectures.olmo2 import Olmo2
+from engine.models.architectures.qwen2 import Qwen2
+from engine.models.architectures.qwen3 import Qwen3
+from engine.models.architectures.smollm3 import SmolLM3
+from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 
@@ -19,7 +25,16 @@ class Architecture(NamedTuple):
     model: type[Model]
 
 
-ARCHITECTURES: tuple[Architecture, ...] = (Architecture("llama", "LlamaForCausalLM", Llama),)
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("llama", "LlamaForCausalLM", Llama),
+    Architecture("mistral", "MistralForCausalLM", Mistral),
+    Architecture("ministral", "MinistralForCausalLM", Ministral),
+    Architecture("qwen2", "Qwen2ForCausalLM", Qwen2),
+    Architecture("qwen3", "Qwen3ForCausalLM", Qwen3),
+    Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
+    Architecture("granite", "GraniteForCausalLM", Granite),
+    Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
+)
 
 
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
@@ -31,7 +46,7 @@ def architecture_of_folder(folder: ModelFolder) -> Architecture:
     for architecture in ARCHITECTURES:
         if names == [architecture.transformers_name]:
             return architecture
-    served = " or ".join(f'["{architecture.transformers_name}"]' for architecture in ARCHITECTURES)
+    served = ", ".join(f'["{architecture.transformers_name}"]' for architecture in ARCHITECTURES)
     raise folder.config.error("architectures", f"this version serves {served}")
 
 
@@ -43,5 +58,5 @@ def architecture_of_gguf(file: GGUFTensors) -> Architecture:
     for architecture in ARCHITECTURES:
         if file.architecture == architecture.name:
             return architecture
-    served = " or ".join(repr(architecture.name) for architecture in ARCHITECTURES)
+    served = ", ".join(repr(architecture.name) for architecture in ARCHITECTURES)
     raise ModelError(f"the architecture {file.architecture!r} is not served; this version serves {served}")

@@ -14,7 +14,7 @@ from cache.storage import KVLayout
 from engine.border.config import TILE_SIZE
 from engine.border.types import Progress
 from engine.kernels.interface.body import Bodies
-from engine.models.model import Model
+from engine.models.parts.model import Model
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult

@@ -11,24 +11,26 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import platform
 import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import jax
-from jax.experimental.compilation_cache import compilation_cache
+from engine.step.jax_cache import ENTRY_SUFFIX, JaxCache
 
 MAX_BYTES = 512 << 20  # of one store; a configuration of the default model takes about 1 MiB
 
-_ENTRY_SUFFIX = "-cache"  # JAX's name of an entry is its key and this
 _DIGEST_LENGTH = 16  # hexadecimal digits
 _PRIVATE_PREFIX = ".private-"
 _CONFIGURATION = re.compile(r"[0-9a-f]{32}")  # the name of a configuration's folder
+_MOST_ATTEMPTS = 100  # at a private folder that no other process takes for an abandoned one
+
+_log = logging.getLogger(__name__)
 
 # JAX's settings are those of the whole process, so that one thread at a time may change them and change them back.
 _settings_lock = threading.RLock()
@@ -37,7 +39,8 @@ _settings_lock = threading.RLock()
 class ProgramStore:
     """The programs of many configurations, each in a folder of its own, within one limit of bytes.
 
-    Every failure of the disk (full, read-only, not permitted) only costs the time to compile again.
+    Every failure of the disk (full, read-only, not permitted) only costs the time to compile again, and one
+    warning in the log.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
@@ -56,20 +59,35 @@ class ProgramStore:
         entries = self._folder / hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
         with contextlib.ExitStack() as stack:
             stack.enter_context(_settings_lock)
+            private, error = self._enter_private(entries, stack)
+            if private is None:
+                yield
+                _tell(self._folder, 0, error)
+                return
+            num_damaged = _lend(entries, private)
+            cache = JaxCache(private)
             try:
-                entries.mkdir(parents=True, exist_ok=True)
-                self._remove_abandoned()
-                private = stack.enter_context(_private_folder(self._folder))
-            except OSError:
-                # JAX still finds nothing half-written in a folder that is empty and goes away with this process.
-                private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eagre-programs-")))
-            known = _lend(entries, private)
-            try:
-                with _jax_cache(private):
+                with cache.used():
                     yield
             finally:
-                _publish(private, known, entries)
+                reason = _publish(cache.added(), entries, error) or cache.write_error
                 self._evict(spared=entries)
+                _tell(self._folder, num_damaged + cache.num_unusable, reason)
+
+    def _enter_private(self, entries: Path, stack: contextlib.ExitStack) -> tuple[Path | None, OSError | None]:
+        """A folder for JAX until the end of `stack`, and, where it is not in the store, why it is not.
+
+        The other place is that of the system's temporary files. None if that cannot be written either: without a
+        folder JAX keeps nothing, and finds nothing that is half-written.
+        """
+        try:
+            entries.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned()
+            return stack.enter_context(_private_folder(self._folder)), None
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eagre-programs-"))), error
+            return None, error
 
     def _remove_abandoned(self) -> None:
         """Private folders of processes that were killed; a living process holds a lock on its own."""
@@ -107,18 +125,38 @@ def processor() -> str:
 
 @contextlib.contextmanager
 def _private_folder(parent: Path) -> Iterator[Path]:
-    """A folder that only this process uses, in the file system of the store, so that links into it are possible."""
-    folder = Path(tempfile.mkdtemp(prefix=_PRIVATE_PREFIX, dir=parent))
-    try:
-        with _locked(folder):
+    """A folder that only this process uses, in the file system of the store, so that links into it are possible.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = _new_locked_folder(parent, stack)
+        try:
             yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
+    """Makes a folder and holds its lock until the end of `stack`.
+
+    Between the two, another process may take the folder for an abandoned one and remove it. Then there is another
+    attempt.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        folder = Path(tempfile.mkdtemp(prefix=_PRIVATE_PREFIX, dir=parent))
+        with contextlib.suppress(BlockingIOError, FileNotFoundError), contextlib.ExitStack() as attempt:
+            descriptor = attempt.enter_context(_locked(folder))
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                stack.enter_context(attempt.pop_all())
+                return folder
+    raise BlockingIOError(f"{parent}: other processes remove every new folder")
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder, which ends with the process however that ends.
+def _locked(folder: Path) -> Iterator[int]:
+    """Holds the lock of a folder, which ends with the process however that ends; gives its descriptor.
 
     Raises:
         OSError: another process holds it, or the folder is gone.
@@ -126,74 +164,72 @@ def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _lend(entries: Path, private: Path) -> set[str]:
+def _lend(entries: Path, private: Path) -> int:
     """Puts the sound entries of a configuration into a private folder, under JAX's names for them.
 
     Damaged entries are removed, so that the compile that follows replaces them.
 
     Returns:
-        The names that are there now.
+        The number of damaged entries.
     """
-    lent = set()
+    num_damaged = 0
     with contextlib.suppress(OSError):  # the folder may not exist on a disk that cannot be written
         for path in sorted(entries.iterdir()):
             name, _, digest = path.name.rpartition(".")
-            try:
+            with contextlib.suppress(OSError):
                 content = path.read_bytes()
-                if not name.endswith(_ENTRY_SUFFIX) or _digest(content) != digest:
+                if not name.endswith(ENTRY_SUFFIX) or _digest(content) != digest:
+                    num_damaged += name.endswith(ENTRY_SUFFIX)
                     path.unlink()
-                    continue
-                _link_or_copy(path, private / name, content)
-            except OSError:
-                continue
-            lent.add(name)
-    return lent
+                else:
+                    _link_or_copy(path, private / name, content)
+    return num_damaged
 
 
 def _link_or_copy(path: Path, to: Path, content: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # another file system, or one without links
         os.link(path, to)
-    except OSError:  # another file system, or one without links
+        return
+    try:
         to.write_bytes(content)
+    except OSError:
+        to.unlink(missing_ok=True)  # it may be cut short
+        raise
 
 
-def _publish(private: Path, known: set[str], entries: Path) -> None:
-    """Moves the entries that JAX has added into the store."""
-    with contextlib.suppress(OSError):
-        for path in private.glob(f"*{_ENTRY_SUFFIX}"):
-            if path.name in known:
-                continue
+def _publish(added: Sequence[Path], entries: Path, error: OSError | None) -> OSError | None:
+    """Moves the entries that JAX has added into the store.
+
+    Args:
+        error: why the store cannot be written, if that is known.
+
+    Returns:
+        Why one of them is not kept; None if all are.
+    """
+    if error is not None or not added:
+        return error if added else None
+    try:
+        for path in added:
+            entries.mkdir(parents=True, exist_ok=True)  # another process may have evicted the configuration
             digest = _digest(path.read_bytes())
-            for old in entries.glob(f"{path.name}.*"):  # of a process that compiled the same at the same time
+            for old in entries.glob(f"{path.name}.*"):  # unusable, or of a process that compiled the same meanwhile
                 old.unlink(missing_ok=True)
             path.replace(entries / f"{path.name}.{digest}")
+    except OSError as error:
+        return error
+    return None
 
 
-@contextlib.contextmanager
-def _jax_cache(folder: Path) -> Iterator[None]:
-    """JAX's persistent cache in a folder; every program is kept, however fast it was compiled."""
-    settings: dict[str, object] = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-        # JAX would have XLA write caches of its own into the folder, on GPUs.
-        "jax_persistent_cache_enable_xla_caches": "none",
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    try:
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()  # JAX looks at the folder's name only once
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+def _tell(folder: Path, num_damaged: int, reason: OSError | str | None) -> None:
+    if num_damaged:
+        _log.warning("damaged programs in %s, which have been compiled anew: %d", folder, num_damaged)
+    if reason is not None:
+        _log.warning("compiled programs are not kept in %s, so the next start compiles them again: %s", folder, reason)
 
 
 def _digest(content: bytes) -> str:

@@ -12,7 +12,7 @@ from jax import lax
 from cache.storage import KVPages
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.token_layout import SLOT, START, TOKEN, token_layout
-from engine.models.model import Model
+from engine.models.parts.model import Model
 from engine.step.batch import FROM_DEVICE, StepBatch
 from engine.weights.layout import Params
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS

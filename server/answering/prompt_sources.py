@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplateError
-from server.text.failures import TooManyTokens
 from server.text.text_model import TextModel
+from server.text.vocabularies.failures import TooManyTokens
 from server.wire.errors import ApiError
 
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms

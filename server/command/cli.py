@@ -123,12 +123,13 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _pull(name: str) -> int:
-    from server.startup.model_store import ModelStoreError, pull
+    from server.sources.errors import ModelStoreError
+    from server.sources.model_store import pull_model
     from server.startup.progress import ProgressReporter
 
     try:
         with ProgressReporter() as progress:
-            path = pull(name, progress)
+            path = pull_model(name, progress)
     except ModelStoreError as error:
         return _fail(str(error), EXIT_FAILURE)
     print(path)

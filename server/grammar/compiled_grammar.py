@@ -12,7 +12,7 @@ import orjson
 from server.grammar.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
 from server.grammar.matcher import GrammarMatcher, first_reason
 from server.grammar.vocabulary import GrammarVocabulary
-from server.text.failures import is_panic
+from server.text.vocabularies.failures import is_panic
 from server.wire.structured_outputs import Grammar, GrammarKind
 
 if TYPE_CHECKING:

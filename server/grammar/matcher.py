@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.host.grammar import GrammarError
-from server.text.failures import is_panic
+from server.text.vocabularies.failures import is_panic
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

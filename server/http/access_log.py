@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -13,6 +15,8 @@ from server.wire.errors import shorten
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
 REQUEST_ID = web.RequestKey("request_id", str)
+IGNORED: web.RequestKey[Sequence[str]] = web.RequestKey("ignored", Sequence)
+IGNORED_HEADER = "X-Eagre-Ignored"
 
 # Asked every few seconds by machines; their events would bury the others.
 _QUIET_ROUTES = frozenset({"/liveness", "/readiness", "/health", "/metrics"})
@@ -54,7 +58,9 @@ def note_generation(generation: Generation) -> None:
     )
 
 
-async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    """A response's headers, streamed or not, name the request (an `on_response_prepare` signal)."""
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """A response's headers name the request and what was ignored of it (an `on_response_prepare` signal)."""
     if REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
+    if request.get(IGNORED):
+        response.headers[IGNORED_HEADER] = ", ".join(quote(name, safe="[]") for name in request[IGNORED])

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from server.doors.keyring import KeyRing
 from server.http import admin, generating, models, playground, probes, websocket
-from server.http.access_log import add_request_id, log_access
+from server.http.access_log import add_headers, log_access
 from server.http.error_answers import ERROR_SHAPES, answer_errors
 from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.served import SERVED
@@ -80,7 +80,7 @@ def _make_app(served: ServedModels, guard: Guard) -> web.Application:
     )
     app[SERVED] = served
     app[GUARD] = guard
-    app.on_response_prepare.append(add_request_id)
+    app.on_response_prepare.append(add_headers)
     return app
 
 

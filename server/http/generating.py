@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
-from server.http.access_log import REQUEST_ID, note_generation
+from server.http.access_log import IGNORED, REQUEST_ID, note_generation
 from server.http.guard import TENANT
 from server.http.served import SERVED
 from server.http.sse import EventStream
@@ -37,6 +37,8 @@ def make_handler(route: BodyRoute) -> Handler:
             share.complete()
             call = await served.workers.run(parse, body) if len(body) > MAX_INLINE_BYTES else parse(body)
             del body
+            served.ignored_parameters.tell(call.ignored)
+            request[IGNORED] = call.ignored
             if call.is_streamed:
                 return await _stream(request, route, call, preparing)
             return await _answer_whole(request, route, call, preparing)

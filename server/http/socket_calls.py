@@ -110,6 +110,7 @@ class SocketCalls:
         try:
             call = await self._served.workers.run(self._parse, message) if is_large else self._parse(message)
             stream_id = call.request_id or stream_id
+            self._served.ignored_parameters.tell(call.ignored)
             note(stream_id=stream_id)
             terminal = await self._generate(message.id, stream_id, call, preparing)
         except ConnectionError:

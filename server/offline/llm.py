@@ -35,8 +35,8 @@ from server.offline.task import (
 )
 from server.offline.text_stream import TextStream
 from server.routes.chat import ChatCall
+from server.sources.cache_folder import cache_folder
 from server.startup.loaded_model import LoadedModel, load_with
-from server.startup.model_store import cache_folder
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
 from server.wire.completion_request import Prompt

@@ -10,8 +10,8 @@ from typing import Self
 from engine.border.config import EngineConfig, ModelInfo
 from engine.border.types import EngineStats
 from server.offline.offline_engine import OfflineEngine
+from server.sources.model_store import ensure_model
 from server.startup.loaded_model import LoadedModel
-from server.startup.model_store import ensure_model
 from server.startup.progress import silent
 
 

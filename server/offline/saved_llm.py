@@ -9,8 +9,9 @@ One file, `eagre.json`; no weights:
       "engine": {"dtype": "float32", "max_num_seqs": 64, …}
     }
 
-`name` is a built-in model's name, or the absolute path of a GGUF file or of a model folder. The
-SHA-256 of a folder is that of the list of its files, each line as `sha256sum` writes it.
+`name` is the name of a built-in model or of one of the Hub, or the absolute path of a GGUF file or of a model folder.
+The SHA-256 of a folder, or of a GGUF model in shards, is that of the list of its files, each line as `sha256sum` writes
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ import orjson
 
 from engine.border.config import EngineConfig
 from engine.border.types import Progress
-from server.startup.model_store import BUILTIN_MODELS, ensure_model
+from engine.weights.formats.gguf_shards import shard_paths
+from server.sources.builtin_models import BUILTIN_MODELS
+from server.sources.model_store import ensure_model, is_from_hub
+from server.startup.progress import silent
 
 FILE_NAME = "eagre.json"
 FORMAT = "eagre-llm"
@@ -45,7 +49,7 @@ class SavedLLMError(ValueError):
 class SavedLLM:
     """What is written to the folder."""
 
-    model: str  # name of a built-in model, or absolute path of a GGUF file or a model folder
+    model: str  # name of a built-in model or of one of the Hub, or absolute path of a GGUF file or a model folder
     sha256: str  # of the model's file, or of the list of its files
     size: int  # of the model's files, bytes
     engine: dict[str, Any]  # fields of EngineConfig
@@ -55,14 +59,15 @@ class SavedLLM:
         """Reads the model's files for their hash.
 
         Raises:
+            ModelStoreError: it is not there any more.
             OSError: it cannot be read.
         """
         engine = {name: value for name, value in asdict(config).items() if name not in _NOT_SAVED}
         builtin = BUILTIN_MODELS.get(model)
         if builtin is not None:
             return cls(model, builtin.sha256, builtin.size, engine)
-        path = Path(model).expanduser().resolve()
-        return cls(str(path), *_digest(path), engine)
+        path = ensure_model(model, silent).absolute()
+        return cls(model if is_from_hub(model) else str(path), *_digest(path), engine)
 
     def write(self, folder: Path) -> Path:
         """Makes the folder where it is missing; returns the file written."""
@@ -122,24 +127,25 @@ class SavedLLM:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or those of a model folder in the order of their names."""
+    """The file itself or all its shards, or the files of a model folder in the order of their names."""
     if not path.is_dir():
-        return [path]
+        return shard_paths(path)
     files = (file for file in path.iterdir() if file.suffix in _FOLDER_SUFFIXES and file.name != FILE_NAME)
     return sorted(file for file in files if file.is_file())
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of all files of a model folder."""
+    """Bytes of a model's file or files."""
     return sum(file.stat().st_size for file in _files(path))
 
 
 def _digest(path: Path) -> tuple[str, int]:
-    """SHA-256 and size of a file, or of the list of a model folder's files."""
-    if not path.is_dir():
+    """SHA-256 and size of a file, or of the list of a model's files where it has several."""
+    files = _files(path)
+    if files == [path]:
         return _file_digest(path)
     listing, size = hashlib.sha256(), 0
-    for file in _files(path):
+    for file in files:
         sha256, num_bytes = _file_digest(file)
         listing.update(f"{sha256}  ".encode() + os.fsencode(file.name) + b"\n")
         size += num_bytes

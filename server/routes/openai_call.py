@@ -27,7 +27,7 @@ class OpenAICall(BodyCall):
         of_route: fields of GenerationRequest that routes have different names or defaults for.
         """
         self._fields = body
-        super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.stream is True)
+        super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
         head = AnswerHead.make(self.id_prefix, context.request_id, context.model)

@@ -76,6 +76,7 @@ class Call(ABC, Generic[Writer]):
 
     request: GenerationRequest
     request_id: str | None  # the client's own name for it
+    ignored: Sequence[str]  # the parameters of the body that mean nothing to this server
 
     @abstractmethod
     def make_writer(self, generation: Generation, context: AnswerContext) -> Writer:

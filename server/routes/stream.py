@@ -31,7 +31,7 @@ class StreamCall(Call[StreamWriter]):
     """One `generate` message, whose body is that of a completion or of a chat completion."""
 
     def __init__(self, client_id: str, body: OpenAICall) -> None:
-        super().__init__(body.request, body.request_id)
+        super().__init__(body.request, body.request_id, body.ignored)
         self._client_id = client_id
         self._body = body
 
@@ -54,16 +54,18 @@ class StreamCall(Call[StreamWriter]):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
         logprobs = self._body.make_logprobs(generation, context.tokenizer)
-        return StreamMessages(self._client_id, generation, logprobs, context)
+        return StreamMessages(self._client_id, generation, logprobs, context, self.ignored)
 
 
 class StreamMessages(StreamWriter):
     """Writes the messages of one generation."""
 
     def __init__(
-        self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext
-    ) -> None:
+        self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
+        ignored: Sequence[str],
+    ) -> None:  # fmt: skip
         self._client_id = client_id
+        self._ignored = ignored
         self._generation = generation
         self._logprobs = logprobs
         self._context = context
@@ -77,6 +79,7 @@ class StreamMessages(StreamWriter):
                 "stream_id": self._context.request_id,
                 "model": self._context.model,
                 "usage": {"prompt_tokens": self._generation.usage.num_prompt_tokens},
+                **({"ignored": self._ignored} if self._ignored else {}),
             }
         )
 

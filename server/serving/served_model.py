@@ -19,7 +19,7 @@ from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
-from server.startup.model_name import name_of
+from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer

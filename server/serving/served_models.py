@@ -17,6 +17,7 @@ from server.answering.running_requests import RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
 from server.doors.preparation import Preparation
 from server.doors.workers import Workers
+from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
@@ -48,6 +49,7 @@ class ServedModels:
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
         self.requests = RunningRequests()
+        self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
         self.started_at = int(time.time())
         self._idle = asyncio.Event()
         self._idle.set()

@@ -1,1 +1,1 @@
-"""All that happens before the first request: settings, model store, loading, progress and logs."""
+"""All that happens before the first request: settings, loading, progress and logs."""

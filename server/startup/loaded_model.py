@@ -9,7 +9,7 @@ from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import Progress
 from server.grammar.vocabulary import GrammarVocabulary
-from server.startup.model_store import ensure_model
+from server.sources.model_store import ensure_model, name_of
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 
@@ -41,12 +41,12 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
     """As `load_model`, with another source of configuration.
 
     Args:
-        model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
+        model: name of a built-in model or of one of the Hub, or path of a GGUF file or a Hugging Face folder.
         configure: makes the configuration of the engine from the end tokens of the model.
     """
     path = ensure_model(model, progress)
     try:
-        text_model = TextModel.load(path)
+        text_model = TextModel.load(path, name_of(model, path))
     except ModelError:
         from engine.client import EngineClient
 

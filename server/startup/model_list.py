@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
-from server.startup.model_name import is_later_shard, name_of
-from server.startup.model_store import BUILTIN_MODELS
+from server.sources.builtin_models import BUILTIN_MODELS
+from server.sources.local_models import GGUF_SUFFIX, gguf_models
 from server.startup.settings import ServerSettings, SettingsError
 
 
@@ -57,28 +59,42 @@ def _read(text: str) -> Iterator[tuple[str | None, str]]:
         SettingsError: a part is empty, or a folder holds no model.
     """
     name, has_name, model = text.partition("=")
-    if not has_name or Path(text).expanduser().exists():
+    if not has_name or Path(os.path.expanduser(text)).exists():
         name, model = "", text
     elif not (name and model):
         raise SettingsError(f"--model {text} has an empty name or an empty model; write NAME=MODEL")
-    folder = Path(model).expanduser()
-    if model in BUILTIN_MODELS or not folder.is_dir() or (folder / CONFIG).is_file():
+    path = Path(os.path.expanduser(model))
+    if model in BUILTIN_MODELS or not path.is_dir():
         yield name or None, model
         return
-    models = sorted(str(path) for path in folder.iterdir() if _is_model(path))
+    models = _models_in(path)
     if not models:
         raise SettingsError(
             f"--model {model} is a folder without {CONFIG}, and holds neither GGUF files nor folders with one"
         )
     if name and len(models) > 1:
         raise SettingsError(f"--model {text} gives one name to the {len(models)} models of the folder")
-    for path in models:
-        yield name or None, path
+    for found in models:
+        yield name or None, found
 
 
-def _is_model(path: Path) -> bool:
-    if path.name.startswith("."):
-        return False
-    if path.is_dir():
-        return (path / CONFIG).is_file()
-    return path.suffix == ".gguf" and not is_later_shard(path)
+def _models_in(folder: Path) -> list[str]:
+    """The paths of the models in a folder, in the order of their names; the folder's own where it is itself a model."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    ggufs = gguf_models(names)
+    if CONFIG in names and (not ggufs or any(name.endswith(".safetensors") for name in names)):
+        return [str(folder)]
+    folders = [name for name in names if (folder / name / CONFIG).is_file()]
+    return [str(folder / name) for name in sorted([*ggufs, *folders])]
+
+
+def name_of(model: str) -> str:
+    """What a model without a name is called: the last part of its path, without the suffix of a file.
+
+    A model that is no path is called as it is fetched.
+    """
+    path = Path(os.path.abspath(os.path.expanduser(model)))
+    if model in BUILTIN_MODELS or not path.exists():
+        return model
+    shard = ShardName.parse(path.name)
+    return path.name.removesuffix(GGUF_SUFFIX) if shard is None else shard.stem

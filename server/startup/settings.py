@@ -10,9 +10,9 @@ from typing import Any
 from engine.border.config import EngineConfig
 from engine.border.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
+from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
 from server.startup.logs import LOG_FORMATS, LOG_LEVELS
-from server.startup.model_store import cache_folder
 
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -120,6 +120,9 @@ class ServerSettings:
     ping_interval: float = setting(15.0, "longest silence on an open stream", limit=_SECONDS, metavar="SECONDS")
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
+    )
+    strict_parameters: bool = setting(
+        False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"

@@ -1,1 +1,1 @@
-"""Text and tokens: tokenizers, incremental detokenising, chat templates and stop strings."""
+"""Text and tokens as the routes see them: tokenizers, incremental detokenising, chat templates and stop strings."""

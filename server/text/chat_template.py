@@ -11,7 +11,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from server.text.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
+from server.text.vocabularies.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
 
 Message = Mapping[str, Any]
 

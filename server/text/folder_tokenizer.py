@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
-from server.text.folder_metadata import FolderMetadata
-from server.text.sentencepiece_bpe import SentencePieceBpe
 from server.text.tokenizer import Tokenizer, end_token_ids
-from server.text.tokenizer_json import TokenizerJson
+from server.text.vocabularies.folder_metadata import FolderMetadata
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.vocabularies.tokenizer_json import TokenizerJson
 
 TOKENIZER_JSON = "tokenizer.json"
 SENTENCEPIECE_MODEL = "tokenizer.model"
@@ -50,7 +50,7 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
     )
 
 
-def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> TokenizerJson | SentencePieceBpe:
+def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> TokenizerJson | SentencePieceVocabulary:
     text = folder.text(TOKENIZER_JSON)
     if text is not None:
         special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
@@ -58,7 +58,7 @@ def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer
     path = folder.file(SENTENCEPIECE_MODEL)
     if path is None:
         raise ModelError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
-    return SentencePieceBpe.from_file(path)
+    return SentencePieceVocabulary.from_file(path)
 
 
 def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str]) -> int:

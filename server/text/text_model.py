@@ -9,10 +9,10 @@ from pathlib import Path
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.folder_metadata import read_folder_metadata
 from server.text.folder_tokenizer import load_folder_tokenizer
-from server.text.gguf_metadata import read_gguf_metadata
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.folder_metadata import read_folder_metadata
+from server.text.vocabularies.gguf_metadata import read_gguf_metadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from itertools import zip_longest
 from typing import Protocol
 
 from engine.border.errors import ModelError
-from server.text.byte_level_bpe import ByteLevelBpe
-from server.text.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
-from server.text.gguf_metadata import GgufMetadata, TokenType
-from server.text.sentencepiece_bpe import SentencePieceBpe
+from server.text.vocabularies.byte_level_bpe import ByteLevelBpe
+from server.text.vocabularies.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
+from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
 _USUAL_CHARS = 4  # of a token
@@ -231,7 +231,7 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool]:
             vocabulary = ByteLevelBpe(metadata)
             return vocabulary, vocabulary.add_bos_token
         case "llama":
-            return SentencePieceBpe.from_gguf(metadata), metadata.add_bos_token is not False
+            return SentencePieceVocabulary.from_gguf(metadata), metadata.add_bos_token is not False
     raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is not supported; "
         "supported are gpt2 (byte-level BPE) and llama (SentencePiece)"

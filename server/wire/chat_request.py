@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import ApiError, shorten
 from server.wire.generation_fields import GenerationFields
+from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
-from server.wire.unsupported import CHAT, MESSAGE, strip_neutral
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024  # of one message's content
@@ -41,7 +41,7 @@ def _as_text(value: Any) -> str:
             raise ValueError(
                 f"content has a part of type {shorten(part['type'])}; only text is supported by this server"
             )
-        if not isinstance(part.get("text"), str) or part.keys() > {"type", "text"}:
+        if not isinstance(part.get("text"), str):
             raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
         texts.append(part["text"])
     return "\n".join(texts)
@@ -59,9 +59,10 @@ class Message(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_libraries_send_it(cls, value: Any) -> Any:
-        """Leaves out what asks for nothing, and takes an answer without text for an empty one."""
-        value = strip_neutral(value, MESSAGE)
+    def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
+        """Leaves out what the template cannot be told, and takes an answer without text for an empty one."""
+        strangers = info.context if isinstance(info.context, Strangers) else Strangers()
+        value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
         if isinstance(value, dict) and value.get("role") == "assistant" and value.get("content", "") is None:
             return {**value, "content": ""}
         return value
@@ -90,9 +91,9 @@ class ChatCompletionRequest(GenerationFields):
         """Checks a decoded JSON body.
 
         Raises:
-            ApiError, ValidationError: it is not a valid request.
+            ApiError, FieldError, ValidationError: it is not a valid request.
         """
-        return cls.model_validate(strip_neutral(body, CHAT))
+        return cls.without_strangers(body, CHAT)
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, PlainValidator
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import shorten
 from server.wire.generation_fields import GenerationFields
-from server.wire.unsupported import COMPLETIONS, strip_neutral
+from server.wire.strangers import COMPLETIONS
 
 MAX_PROMPTS = 64
 MAX_PROMPT_TOKENS = 1 << 19  # of one list of token ids; a model may have room for fewer
@@ -65,9 +65,9 @@ class CompletionRequest(GenerationFields):
         """Checks a decoded JSON body.
 
         Raises:
-            ApiError, ValidationError: it is not a valid request.
+            ApiError, FieldError, ValidationError: it is not a valid request.
         """
-        return cls.model_validate(strip_neutral(body, COMPLETIONS))
+        return cls.without_strangers(body, COMPLETIONS)
 
     @property
     def num_logprobs(self) -> int | None:

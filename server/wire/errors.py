@@ -73,8 +73,17 @@ class FieldError(ValueError):
 class UnknownField(FieldError):
     """A name that the body does not have."""
 
+    def __init__(self, name: str, meant: str | None = None) -> None:
+        """
+        Args:
+            meant: the name that the client most likely meant.
+        """
+        super().__init__(name)
+        self.meant = meant
+
     def at(self, path: str) -> ApiError:
-        return ApiError(f"unknown parameter {shorten(path)}", param=path, code="unknown_parameter")
+        hint = "" if self.meant is None else f"; did you mean {shorten(self.meant)}?"
+        return ApiError(f"unknown parameter {shorten(path)}{hint}", param=path, code="unknown_parameter")
 
 
 class UnsupportedField(FieldError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from server.wire.errors import ApiError, shorten
 from server.wire.sampling_fields import SamplingFields, as_strings
+from server.wire.strangers import Neutral, Strangers
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import GrammarWish, ResponseFormat, StructuredOutputs
 
@@ -51,6 +52,25 @@ class GenerationFields(SamplingFields):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
+
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
+
+    @classmethod
+    def without_strangers(cls, body: Any, neutral: Neutral) -> Self:
+        """Checks a decoded JSON body in which there may be names that are no fields, as `Strangers` sorts them out.
+
+        Raises:
+            ApiError, FieldError, ValidationError: it is not a valid request.
+        """
+        strangers = Strangers()
+        request = cls.model_validate(strangers.sort_out(body, cls.model_fields, neutral), context=strangers)
+        request._ignored = tuple(strangers.ignored)
+        return request
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names in the body that mean nothing to this server, by their paths."""
+        return self._ignored
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> GenerationFields:

@@ -2,10 +2,8 @@
 
 import gc
 import json
-import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -302,47 +300,3 @@ def test_a_trace_has_a_lane_for_the_device_and_one_for_the_host(overlap: bool) -
 
 def device_slices(timeline: Timeline, num_steps: int | None = None) -> list[dict]:
     return [event for event in timeline.export_trace(num_steps) if event["name"] == "step"]
-
-
-# ---------------------------------------------------------------- the loops on a device that takes real time
-
-
-class SlowRunner(FakeRunner):
-    """Every step takes 5 ms in another thread, and every dispatch takes 2 ms in the engine's thread."""
-
-    def start(self, device: ThreadPoolExecutor) -> None:
-        self.device = device
-        self.sleeps: dict[int, Future[None]] = {}
-
-    def dispatch(self, plan) -> FakePending:
-        time.sleep(0.002)
-        pending = super().dispatch(plan)
-        self.sleeps[id(pending)] = self.device.submit(time.sleep, 0.005)
-        return pending
-
-    def result(self, pending: FakePending) -> list[int]:
-        self.sleeps[id(pending)].result()
-        return super().result(pending)
-
-    def is_done(self, pending: FakePending) -> bool:
-        return self.sleeps[id(pending)].done()
-
-
-def test_the_device_idles_less_under_the_overlapped_loop() -> None:
-    with ThreadPoolExecutor(max_workers=1) as device:
-
-        def idle_fraction(*, overlap: bool) -> float:
-            def make(*args) -> FakeRunner:
-                runner = SlowRunner(*args)
-                runner.start(device)
-                return runner
-
-            return run_world(make, time.perf_counter, overlap=overlap).timeline.recent_idle_fraction
-
-        overlapped = 1.0
-        for _ in range(3):  # repeated, because a busy machine may delay the engine's thread
-            overlapped = min(overlapped, idle_fraction(overlap=True))
-            if overlapped < 0.05:
-                break
-        assert overlapped < 0.05
-        assert idle_fraction(overlap=False) > 2 * overlapped

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from server.text.chat_template import ChatTemplate
-from server.text.control_tokens import ControlTokens, ShieldedText
 from server.text.text_model import TextModel
+from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
 CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")

@@ -58,12 +58,12 @@ def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 def weights(config: dict[str, Any]) -> dict[str, np.ndarray]:
     """float32; spread evenly over [-1/4, 1/4), norms over [3/4, 5/4)."""
     return {
-        name: _noise(index, shape) / 4 + (1 if len(shape) == 1 else 0)
+        name: noise(index, shape) / 4 + (1 if len(shape) == 1 else 0)
         for index, (name, shape) in enumerate(shapes(config).items())
     }
 
 
-def _noise(stream: int, shape: tuple[int, ...]) -> np.ndarray:
+def noise(stream: int, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers in [-1, 1) that are exact in float32, from an integer hash of stream and position."""
     x = np.arange(np.prod(shape), dtype=np.uint64) + (np.uint64(stream + 1) << np.uint64(32))
     for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # the finaliser of SplitMix64

@@ -251,7 +251,7 @@ BAD_BODIES: list[tuple[Any, int, str | None, str, str]] = [
     ({"prompt": "a", "temperature": "hot"}, 400, "temperature", "invalid_value", "must be a number"),
     ({"prompt": "a", "max_tokens": 1.5}, 400, "max_tokens", "invalid_value", "must be an integer"),
     ({"prompt": "a", "model": "gpt-4"}, 404, "model", "model_not_found", MODEL),
-    ({"prompt": "a", "colour": "blue"}, 400, "colour", "unknown_parameter", "colour"),
+    ({"prompt": "a", "temprature": 1}, 400, "temprature", "unknown_parameter", "temperature"),
     ({"prompt": "a", "temperature": 9}, 400, "temperature", "invalid_value", "2"),
     ({"prompt": "a", "top_p": 0}, 400, "top_p", "invalid_value", "top_p"),
     ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "invalid_value", "at least 1"),

@@ -53,6 +53,16 @@ class Fields(ABC):
             raise self.missing(key)
         return value
 
+    def number(self, key: str) -> float | None:
+        """Any finite number."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf:
+            with suppress(OverflowError):  # of an integer that no float can hold
+                return float(value)
+        raise self.error(key, "it must be a number")
+
     def positive_number(self, key: str) -> float | None:
         value = self.value(key)
         if value is None:

@@ -15,6 +15,7 @@ from engine.border.errors import ModelError
 from engine.weights.formats.fields import MAX_INTEGER, Fields
 from engine.weights.formats.gguf_file import GGUFFile
 from engine.weights.formats.gguf_quants import FORMATS, quantised
+from engine.weights.formats.gguf_shards import tensors_of_shards
 from engine.weights.packing import Format, Quantised
 
 
@@ -96,19 +97,24 @@ class GGUFFields(Fields):
 
 
 class GGUFTensors:
-    """An open GGUF file: the fields of its architecture, and its tensors as they are asked for."""
+    """An open GGUF file, or all its shards: the fields of its architecture, and the tensors as they are asked for."""
 
     format = "gguf"
 
     def __init__(self, path: Path) -> None:
-        """Raises:
-        ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture.
+        """
+        Args:
+            path: the file, or the first of its shards.
+
+        Raises:
+            ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture; a shard is
+                missing or is another model's.
         """
         try:
             file = GGUFFile(path)
         except OSError as error:
             raise ModelError(str(error)) from error
-        self._tensors = {tensor.name: tensor for tensor in file.tensors}
+        self._tensors = tensors_of_shards(path, file)
         architecture = file.value("general.architecture")
         if not isinstance(architecture, str):
             raise ModelError("the file has no field 'general.architecture' of one value")

@@ -13,6 +13,7 @@ from engine.border.errors import ModelError
 from engine.kernels.native.matrices import PackedLayout
 from engine.kernels.xla.matrices import ArrayLayout
 from engine.models.open_model import open_model
+from engine.models.parts.rotary import divided, plain, yarn
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision
@@ -22,6 +23,8 @@ from tests.model_folders import TYPES, write_folder, write_gguf_twin, write_json
 DOWN = "model.layers.1.mlp.down_proj.weight"
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 INDEX = "model.safetensors.index.json"
+YARN = {"type": "yarn", "factor": 4}
+LLAMA3 = {"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
 
 
 def load(path, dtype="float32"):
@@ -101,9 +104,25 @@ def test_what_follows_from_the_configuration_may_be_stored(tmp_path):
     [
         ({"head_dim": None, "hidden_size": 128}, {"head_dim": 32, "hidden_size": 128}),
         ({"num_key_value_heads": None}, {"num_kv_heads": 4}),
-        ({"rope_theta": None, "rms_norm_eps": None}, {"rope_theta": 10000.0, "rms_norm_eps": 1e-6}),
-        ({"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.5}}, {"rope_theta": 7.5}),
-        ({"rope_scaling": {"type": "none"}, "partial_rotary_factor": 1}, {"rope_theta": 5000.0}),
+        ({"rope_theta": None, "rms_norm_eps": None}, {"rotary": (plain(32, 10000.0),), "rms_norm_eps": 1e-6}),
+        (
+            {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 7.5}},
+            {"rotary": (plain(32, 7.5),)},
+        ),
+        ({"rope_scaling": {"type": "none"}, "partial_rotary_factor": 1}, {"rotary": (plain(32, 5000.0),)}),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, {"rotary": (divided(32, 5000.0, 2.0),)}),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 128}},
+            {"rotary": (yarn(32, 5000.0, factor=4, original_context=128),), "context_length": 512},
+        ),
+        (
+            {"rope_scaling": YARN | {"attention_factor": 1.25, "truncate": False}},
+            {"rotary": (yarn(32, 5000.0, factor=4, original_context=256, is_truncated=False, magnitude=1.25),)},
+        ),
+        (
+            {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+            {"rotary": (yarn(32, 5000.0, factor=4, original_context=256, magnitude=1.0),), "context_length": 256},
+        ),
     ],
 )
 def test_what_the_configuration_leaves_out(tmp_path, config, expected):
@@ -116,17 +135,25 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"architectures": ["MistralForCausalLM"]}, r'architectures is \["MistralForCausalLM"\]; .* serves \["Llama'),
+        ({"architectures": ["MambaForCausalLM"]}, r'architectures is \["MambaForCausalLM"\]; .* serves \["Llama'),
         ({"architectures": None}, "architectures is null"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
         ({"model_type": "mllama"}, 'model_type is "mllama"'),
         ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 'rope_type is "llama3"; rotary scaling'),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 'type is "linear"; rotary scaling'),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, 'rope_type is "yarn"; rotary scaling'),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, 'rope_type is "dynamic"; rotary scaling is served'),
+        ({"rope_parameters": {"type": "dynamic", "factor": 2.0}}, ' type is "dynamic"; rotary scaling is served of'),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks low_freq_factor"),
+        (
+            {"rope_scaling": LLAMA3 | {"high_freq_factor": 1}},
+            r"high_freq_factor is 1; it must be above low_freq_factor",
+        ),
+        ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor is -2.0; it must be a number above 0"),
+        ({"rope_scaling": YARN | {"mscale": "1"}}, 'mscale is "1"; it must be a number'),
+        ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; for YaRN it must be above 1"),
         ({"rope_scaling": "dynamic"}, "rope_scaling is .*; it must be an object"),
-        ({"attention_bias": True}, "attention_bias is true; biases are not served"),
-        ({"mlp_bias": True}, "mlp_bias is true; biases are not served"),
+        ({"attention_bias": True}, "lacks the tensors 'model.layers.0.self_attn.q_proj.bias', "),
+        ({"mlp_bias": True}, "lacks the tensors 'model.layers.0.mlp.gate_proj.bias', "),
         ({"mlp_bias": "no"}, "mlp_bias is .*; it must be true or false"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; a rotary embedding over a part"),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor is 0.25"),

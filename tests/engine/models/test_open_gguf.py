@@ -9,6 +9,7 @@ from engine.border.errors import ModelError
 from engine.kernels.bodies import BODIES
 from engine.kernels.xla.matrices import ArrayLayout
 from engine.models.open_model import open_model
+from engine.models.parts.rotary import plain
 from engine.weights.layout import Precision
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, VOCAB = 64, 96, 2, 4, 2, 50
@@ -24,6 +25,9 @@ SHAPES = {
     "ffn_up": (INTERMEDIATE, HIDDEN),
     "ffn_down": (HIDDEN, INTERMEDIATE),
 }
+
+
+YARN = {"llama.rope.scaling.type": "yarn"}
 
 
 def load(path, dtype="float32", progress=lambda *step: None):
@@ -45,7 +49,17 @@ def permute(weight):
 def write(tmp_path):
     """Writes a tiny model; returns its path and its tensors as a reference would name them."""
 
-    def write(*, architecture="llama", leave_out=(), tied=True, extra=None, quantised=False, reshape=None, sizes=None):
+    def write(
+        *,
+        architecture="llama",
+        leave_out=(),
+        tied=True,
+        extra=None,
+        quantised=False,
+        reshape=None,
+        sizes=None,
+        factors=None,
+    ):
         random = np.random.default_rng(0)
         writer = GGUFWriter(tmp_path / "tiny.gguf", architecture)
         usual = {
@@ -60,6 +74,8 @@ def write(tmp_path):
         for name, size in (usual | (sizes or {})).items():
             getattr(writer, f"add_{name}")(size)
         writer.add_rope_freq_base(5000.0)
+        if factors is not None:
+            writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
         for key, value in (extra or {}).items():
             writer.add_string(key, value)
         names = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)}
@@ -91,7 +107,8 @@ def test_the_tree_holds_what_the_file_holds(write):
     path, tensors = write(tied=False)
     config = open_model(path).config
     assert (config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim) == (2, 4, 2, 16)
-    assert (config.vocab_size, config.context_length, config.rope_theta, config.rms_norm_eps) == (50, 128, 5000.0, 1e-5)
+    assert (config.vocab_size, config.context_length, config.rms_norm_eps) == (50, 128, 1e-5)
+    assert config.rotary == (plain(HEAD_DIM, 5000.0),)
     told = []
     params = load(path, progress=lambda *step: told.append(step))
     for layer in range(LAYERS):
@@ -130,7 +147,12 @@ def test_bfloat16_is_the_nearest(write):
     [
         ({"architecture": "mamba"}, "the architecture 'mamba' is not served"),
         ({"leave_out": ("blk.1.ffn_up.weight",)}, "no tensor 'blk.1.ffn_up.weight'"),
-        ({"extra": {"llama.rope.scaling.type": "yarn"}}, "rotary scaling of type 'yarn'"),
+        ({"extra": {"llama.rope.scaling.type": "longrope"}}, "rotary scaling of type 'longrope'"),
+        ({"sizes": {"rope_dimension_count": 8}}, "a rotary embedding over a part of the head"),
+        ({"sizes": {"rope_scaling_yarn_ext_factor": 0.5}, "extra": YARN}, "yarn_ext_factor' is 0.5; only 1 is served"),
+        ({"factors": np.ones(HEAD_DIM)}, r"rope_freqs.weight has shape \(16,\), expected \(8,\)"),
+        ({"factors": np.zeros(HEAD_DIM // 2)}, "rope_freqs.weight has a factor that is not above 0"),
+        ({"factors": np.ones(HEAD_DIM // 2), "extra": YARN}, "type 'yarn' beside the tensor 'rope_freqs.weight'"),
         ({"reshape": {"blk.1.ffn_down.weight": (HIDDEN, 32)}}, "blk.1.ffn_down.weight has shape"),
         # In every layer, so that the layers agree with each other; native products pad these to whole tiles.
         ({"reshape": in_every_layer("ffn_down", (HIDDEN - 4, INTERMEDIATE))}, r"blk.0.ffn_down.weight has shape \(60,"),

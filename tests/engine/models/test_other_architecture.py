@@ -31,9 +31,10 @@ from engine.kernels.interface.operands import Activation, AttentionConstants, No
 from engine.kernels.interface.token_layout import TokenLayout
 from engine.kernels.xla.matrices import ArrayLayout
 from engine.models import registry
-from engine.models.layers import Carry, rotary_frequencies, rotations, run_layers
-from engine.models.model import Model
 from engine.models.open_model import open_model
+from engine.models.parts.layers import Carry, run_layers
+from engine.models.parts.model import Model
+from engine.models.parts.rotary import rotary_frequencies, rotations
 from engine.models.registry import Architecture
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile

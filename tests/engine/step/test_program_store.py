@@ -1,11 +1,15 @@
 """Programs on disk: found again, whole or not at all, within a limit, and never in anybody's way."""
 
 import contextlib
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.monitoring
@@ -72,8 +76,8 @@ def test_another_fingerprint_finds_nothing(tmp_path, hits):
 @pytest.mark.parametrize(
     "damage", [lambda content: content[: len(content) // 2], lambda content: b"", lambda c: c + b"x"]
 )
-def test_a_damaged_entry_is_replaced_without_a_word(tmp_path, hits, damage):
-    """A warning would be an error in these tests."""
+def test_a_damaged_entry_is_replaced_and_the_log_says_so_once(tmp_path, hits, caplog, damage):
+    """A warning of Python's would be an error in these tests."""
     store = ProgramStore(tmp_path)
     compile_all(store, hits)
     kept = keys(tmp_path)
@@ -82,6 +86,51 @@ def test_a_damaged_entry_is_replaced_without_a_word(tmp_path, hits, damage):
     assert compile_all(store, hits) == 0
     assert compile_all(store, hits) >= len(PROGRAMS)
     assert keys(tmp_path) == kept
+    assert [record.getMessage() for record in caplog.records] == [
+        f"damaged programs in {tmp_path}, which have been compiled anew: {len(kept)}"
+    ]
+
+
+def make_unreadable(path: Path) -> None:
+    """Leaves an entry that is whole, as its checksum says, and means nothing to JAX."""
+    content = b"another version's program"
+    checksum = hashlib.blake2b(content, digest_size=8).hexdigest()
+    path.unlink()
+    path.with_name(f"{path.name.rpartition('.')[0]}.{checksum}").write_bytes(content)
+
+
+def test_an_entry_that_jax_cannot_read_is_replaced_at_once(tmp_path, hits, caplog):
+    store = ProgramStore(tmp_path)
+    compile_all(store, hits)
+    kept = keys(tmp_path)
+    for path in entries(tmp_path):
+        make_unreadable(path)
+    assert compile_all(store, hits) == 0
+    assert compile_all(store, hits) >= len(PROGRAMS)
+    assert keys(tmp_path) == kept
+    assert ["damaged programs" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_an_entry_that_is_not_wholly_written_is_not_kept(tmp_path, hits, caplog, monkeypatch):
+    """On a full disk JAX leaves a part of an entry behind."""
+    write = Path.write_bytes
+
+    def fill(path: Path, content: bytes) -> int:
+        if path.name.endswith("-cache"):
+            write(path, content[: len(content) // 2])
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    store = ProgramStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", fill)
+        assert compile_all(store, hits) == 0
+    assert entries(tmp_path) == []
+    (record,) = caplog.records
+    assert "not kept" in record.getMessage()
+    assert "No space left on device" in record.getMessage()
+    assert compile_all(store, hits) == 0
+    assert compile_all(store, hits) >= len(PROGRAMS)
 
 
 def test_foreign_files_are_no_entries(tmp_path, hits):
@@ -144,7 +193,7 @@ def test_two_threads_leave_the_settings_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("inside_a_file", [True, False])
-def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, hits, inside_a_file):
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, hits, caplog, inside_a_file):
     if inside_a_file:
         (tmp_path / "file").write_text("")
         folder = tmp_path / "file" / "programs"
@@ -152,7 +201,43 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, hits, inside_
         folder = Path("/proc/programs")
     store = ProgramStore(folder)
     assert compile_all(store, hits) == 0
+    assert [str(folder) in record.getMessage() for record in caplog.records] == [True]
     assert compile_all(store, hits) == 0
+
+
+def test_without_any_folder_programs_are_compiled(tmp_path, hits, caplog, monkeypatch):
+    def no_folder(*args: object, **kwargs: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", no_folder)
+    assert compile_all(ProgramStore(tmp_path), hits) == 0
+    assert ["No space left" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(tmp_path, hits, monkeypatch):
+    """The other process comes between the folder's making and its lock."""
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def make_and_lose(*args: Any, **kwargs: Any) -> str:
+        made.append(make(*args, **kwargs))
+        if len(made) <= 2:
+            shutil.rmtree(made[-1])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    assert compile_all(ProgramStore(tmp_path), hits) == 0
+    assert len(made) == 3
+    assert compile_all(ProgramStore(tmp_path), hits) >= len(PROGRAMS)
+
+
+def test_a_configuration_that_another_process_evicts_meanwhile_is_kept_all_the_same(tmp_path, hits):
+    jax.clear_caches()
+    with ProgramStore(tmp_path).opened("tiny"):
+        jax.jit(PROGRAMS["double"]).lower(jax.ShapeDtypeStruct((3,), jnp.float32)).compile()
+        for folder in tmp_path.iterdir():
+            if not folder.name.startswith("."):
+                shutil.rmtree(folder)
+    assert entries(tmp_path)
 
 
 def test_what_a_full_disk_refuses_is_compiled_again(tmp_path, hits, monkeypatch):

@@ -140,7 +140,7 @@ BAD_FRAMES: list[tuple[Any, str | None, str | None, str, str]] = [
     ({"id": "a", "type": "generate", "prompt": ""}, "a", "prompt", "invalid_value", "empty"),
     ({"id": "a", "type": "generate", "prompt": "x" * 600}, "a", "prompt", "invalid_value", "512 tokens"),
     ({"id": "a", "type": "generate", "prompt": [999]}, "a", "prompt", "invalid_value", "999"),
-    ({"id": "a", "type": "generate", "prompt": "x", "foo": 1}, "a", "foo", "unknown_parameter", "foo"),
+    ({"id": "a", "type": "generate", "prompt": "x", "stopp": 1}, "a", "stopp", "unknown_parameter", "stop"),
     ({"id": "a", "type": "generate", "prompt": "x", "top_p": 2}, "a", "top_p", "invalid_value", "top_p is 2"),
     ({"id": "a", "type": "generate", "prompt": "x", "model": "y"}, "a", "model", "model_not_found", '"y"'),
     ({"id": "a", "type": "generate", "prompt": "x", "stream": False}, "a", "stream", "invalid_value", "streams"),

@@ -15,7 +15,7 @@ from engine.border.errors import ModelError
 from engine.border.types import DeadEnd, FinishReason
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.llm import LLM
-from server.startup.model_store import ModelStoreError
+from server.sources.errors import ModelStoreError
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
 from tests.fakes.text_model import EOS, render
 from tests.server.offline.conftest import MakeLLM

@@ -14,8 +14,9 @@ from engine.border.types import Progress
 from server.offline import llm as llm_module
 from server.offline.llm import LLM
 from server.offline.saved_llm import FILE_NAME, SavedLLM, SavedLLMError
+from server.sources.builtin_models import BUILTIN_MODELS
+from server.sources.errors import ModelStoreError
 from server.startup.loaded_model import LoadedModel
-from server.startup.model_store import BUILTIN_MODELS, ModelStoreError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 

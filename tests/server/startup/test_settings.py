@@ -7,6 +7,8 @@ import pytest
 from engine.border.config import EngineConfig
 from server.startup.settings import ServerSettings, SettingsError
 
+SWITCHES = ("no_prefix_caching", "synchronous", "strict_parameters")
+
 
 def parse(*arguments: str, **environment: str) -> ServerSettings:
     parser = argparse.ArgumentParser()
@@ -81,6 +83,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "write_timeout": "3",
         "allowed_origins": "https://a.example, https://b.example",
         "sleep_idle_seconds": "600",
+        "strict_parameters": "1",
         "log_level": "debug",
         "log_format": "json",
     }
@@ -89,7 +92,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
     from_environment = parse(**{"EAGRE_" + name.upper(): value for name, value in given.items()})
     flags = []
     for name, value in given.items():
-        flags += ["--" + name.replace("_", "-")] + ([] if name in ("no_prefix_caching", "synchronous") else [value])
+        flags += ["--" + name.replace("_", "-")] + ([] if name in SWITCHES else [value])
     assert parse(*flags) == from_environment
     assert from_environment.allowed_origins == ("https://a.example", "https://b.example")
     assert from_environment.api_keys == ("first-key-1", "second-key-2")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from engine.border.errors import ModelError
-from server.text.byte_level_bpe import byte_of_character
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.byte_level_bpe import byte_of_character
 from tests.server.gguf_files import byte_level_fields, metadata_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_tokenizer.json").read_bytes())
@@ -70,6 +71,17 @@ def test_tokens_that_contain_a_text_are_found(tmp_path: Path) -> None:
     assert found("|im_end", "ello") == ["<|im_end|>", "hello"]
     assert found() == found("é") == []
     assert tokenizer.token_ids_with(["ll"]) is tokenizer.token_ids_with(("ll", "ll"))
+
+
+def test_a_file_without_a_pre_tokenizer_is_said_aloud(tmp_path: Path) -> None:
+    fields = byte_level_fields()
+    del fields["tokenizer.ggml.pre"]
+    with structlog.testing.capture_logs() as logs:
+        tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("no_pre_tokenizer", "warning")]
+    # The default separates digits from what is before them, and punctuation.
+    tokens = [tokenizer.token_text(t) for t in tokenizer.encode("hello w12.", add_special_tokens=False)]
+    assert tokens == ["hello", "Ġw", "12", "."]
 
 
 def test_digits_stay_together_in_gpt2(tmp_path: Path) -> None:
@@ -144,7 +156,7 @@ def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"pre": "tekken"}, "pre-tokenizer 'tekken'"),
+        ({"pre": "tekkon"}, "pre-tokenizer 'tekkon'"),
         ({"merges": ["hello"]}, "the merge 'hello'"),
         ({"model": "bert", "scores": [0.0] * 265}, "tokenizer 'bert'"),
     ],
@@ -174,7 +186,7 @@ def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
     is_done.set()
     thread.join()
     assert num_tokens > 100_000
-    assert longest < max(0.5 * seconds, 0.1)
+    assert longest < max(0.5 * seconds, 0.3)
 
 
 def test_merges_of_unknown_tokens_are_refused(tmp_path: Path) -> None:

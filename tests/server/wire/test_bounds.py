@@ -63,7 +63,8 @@ def test_the_length_is_checked_before_the_items(kind: Any, body: Any, param: str
 
 
 @pytest.mark.parametrize(
-    "body", [{"messages": [1] * MAX_MESSAGES}, {"messages": [{"role": "user", "content": "a", "x": 1}] * MAX_MESSAGES}]
+    "body",
+    [{"messages": [1] * MAX_MESSAGES}, {"messages": [{"role": "user", "content": "a", "nam": 1}] * MAX_MESSAGES}],
 )
 def test_one_error_is_made_and_not_thousands(body: Any) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 - pydantic's
@@ -73,13 +74,14 @@ def test_one_error_is_made_and_not_thousands(body: Any) -> None:
 
 def test_a_hundred_thousand_unknown_names_cost_little() -> None:
     body = {"prompt": "a", **{f"k{number}": 1 for number in range(100_000)}}
-    started = time.perf_counter()
+    started = time.thread_time()
     error = refusal(CompletionRequest, body)
-    assert time.perf_counter() - started < 0.2
-    assert (error.param, error.code) == ("k0", "unknown_parameter")
+    assert time.thread_time() - started < 1.0
+    assert (error.param, error.code) == ("k64", "unknown_parameter")
+    assert "more than 64 unknown parameters" in error.message
     message = {"role": "user", "content": "a", **{f"k{number}": 1 for number in range(1000)}}
     error = refusal(ChatCompletionRequest, {"messages": [message]})
-    assert (error.param, error.code) == ("messages[0].k0", "unknown_parameter")
+    assert (error.param, error.code) == ("messages[].k64", "unknown_parameter")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,43 @@
+"""The Qwen2 architecture (Yang et al., "Qwen2 technical report", 2024), also of Qwen2.5."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Self
+
+from engine.models.parts import folder_config, gguf_config
+from engine.models.parts.decoder import Decoder
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import JsonFile
+
+
+@dataclass(frozen=True)
+class Qwen2(Decoder):
+    """Llama's layers with biases on queries, keys and values, and windows in the upper layers of some models."""
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        """Reads the fields of transformers' class of this architecture."""
+        usual = folder_config.read_decoder(config, tensor_names, "qwen2")
+        windows = read_windows(config, usual.num_layers)
+        return cls(dataclasses.replace(usual, windows=windows, has_qkv_bias=True))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        """Reads the fields of the architecture "qwen2"."""
+        return cls(dataclasses.replace(gguf_config.read_decoder(file), has_qkv_bias=True))
+
+
+def read_windows(config: JsonFile, num_layers: int) -> tuple[int, ...]:
+    """The window of each layer of a model of Qwen's, 0 for all.
+
+    Raises:
+        ModelError: a field is wrong.
+    """
+    if not config.flag("use_sliding_window"):
+        return (0,) * num_layers
+    first_local = config.integer("max_window_layers", least=0)
+    is_local = [first_local is not None and layer >= first_local for layer in range(num_layers)]
+    return folder_config.read_windows(config, is_local)

@@ -1,0 +1,1 @@
+"""What architectures are made of: the interface of a model, its layers, and what configurations say alike."""

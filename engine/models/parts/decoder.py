@@ -1,0 +1,229 @@
+"""The family of decoders that descend from Llama: what they share, and the ways in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.storage import KVPages
+from engine.kernels.interface.body import Bodies, Products
+from engine.kernels.interface.operands import AttentionConstants, Norm
+from engine.kernels.interface.token_layout import TokenLayout
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.layers import Carry, normed, run_layers
+from engine.models.parts.model import Model
+from engine.models.parts.rotary import rotation_tables
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
+from engine.weights.tensors import Transform, paired_rows
+
+# Of a tensor: its name in a folder and in a GGUF file, within its layer if it has one, without ".weight".
+Names = tuple[str, str]
+
+
+class QueryKeyNorm(StrEnum):
+    """Over what queries and keys are normed before they are rotated."""
+
+    NONE = "none"
+    HEAD = "head"  # each head by itself
+    ALL = "all"  # all heads of a token at once
+
+
+@dataclass(frozen=True)
+class Decoder(Model):
+    """Layers of attention and a feed-forward block, one after the other, each added to what it was made from.
+
+    What an architecture has, it says in its class; what one model has, in its configuration.
+    """
+
+    config: DecoderConfig
+
+    # The norms before a block, and those of what it adds; an architecture has some of them.
+    norms: ClassVar[Mapping[str, Names]] = {
+        "attention_norm": ("input_layernorm", "attn_norm"),
+        "mlp_norm": ("post_attention_layernorm", "ffn_norm"),
+    }
+    query_key_norm: ClassVar[QueryKeyNorm] = QueryKeyNorm.NONE
+    # Whether GGUF files store queries and keys for a rotation of adjacent features.
+    is_paired_in_gguf: ClassVar[bool] = False
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """As `Model.leaves`."""
+        config, vector = self.config, LeafKind.VECTOR
+        hidden, vocab = config.hidden_size, (config.vocab_size, config.hidden_size)
+        embedding = single(vocab, ("model.embed_tokens", "token_embd"))
+        output_norm = self.norm_part(hidden, ("model.norm", "output_norm"), is_in_layers=False)
+        leaves = [
+            Leaf("embedding", LeafKind.EMBEDDING, (embedding,), Split.OUTPUTS, is_per_layer=False),
+            *(Leaf(leaf, vector, (self.norm_part(hidden, names),)) for leaf, names in self.norms.items()),
+            *self.attention_leaves(),
+            *self.feed_forward_leaves(),
+            Leaf("output_norm", vector, (output_norm,), is_per_layer=False),
+        ]
+        if config.has_output:
+            output = single(vocab, ("lm_head", "output"))
+            leaves.append(Leaf("output", LeafKind.EMBEDDING, (output,), Split.OUTPUTS, is_per_layer=False))
+        return tuple(leaves)
+
+    def attention_leaves(self) -> list[Leaf]:
+        """Of queries, keys and values, their norms, and the product behind attention."""
+        config, hidden = self.config, self.config.hidden_size
+        output = in_layers((hidden, config.q_size), ("self_attn.o_proj", "attn_output"))
+        leaves = [
+            Leaf("qkv", LeafKind.MATRIX, self.qkv_parts(hidden), Split.HEADS),
+            Leaf("attention_output", LeafKind.MATRIX, (output,), Split.INPUTS),
+        ]
+        if config.has_qkv_bias:
+            leaves.append(Leaf("qkv_bias", LeafKind.VECTOR, self.qkv_parts(None), Split.HEADS))
+        if config.has_attention_output_bias:
+            bias = in_layers((hidden,), ("self_attn.o_proj", "attn_output"), suffix="bias")
+            leaves.append(Leaf("attention_output_bias", LeafKind.VECTOR, (bias,)))
+        if self.query_key_norm is not QueryKeyNorm.NONE:
+            num_heads = {"q": config.num_heads, "k": config.num_kv_heads}
+            for kind, heads in num_heads.items():
+                size = config.head_dim * (heads if self.query_key_norm is QueryKeyNorm.ALL else 1)
+                part = self.norm_part(size, (f"self_attn.{kind}_norm", f"attn_{kind}_norm"))
+                leaves.append(Leaf(f"{kind}_norm", LeafKind.VECTOR, (part,)))
+        return leaves
+
+    def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
+        """Queries, keys and values: matrices of so many inputs, or None: biases."""
+        config = self.config
+        paired = paired_rows(config.head_dim) if self.is_paired_in_gguf else None
+        kinds = (("q", config.q_size, paired), ("k", config.kv_size, paired), ("v", config.kv_size, None))
+        return tuple(
+            in_layers(
+                (size,) if inputs is None else (size, inputs),
+                (f"self_attn.{kind}_proj", f"attn_{kind}"),
+                suffix="bias" if inputs is None else "weight",
+                gguf_transform=transform,
+            )
+            for kind, size, transform in kinds
+        )
+
+    def feed_forward_leaves(self) -> list[Leaf]:
+        """Of what `feed_forward` computes with."""
+        config, hidden = self.config, self.config.hidden_size
+        down = in_layers((hidden, config.intermediate_size), ("mlp.down_proj", "ffn_down"))
+        leaves = [
+            Leaf("gate_up", LeafKind.GATED, self.gate_up_parts(hidden), Split.OUTPUTS),
+            Leaf("down", LeafKind.MATRIX, (down,), Split.INPUTS),
+        ]
+        if config.has_mlp_bias:
+            bias = in_layers((hidden,), ("mlp.down_proj", "ffn_down"), suffix="bias")
+            leaves.append(Leaf("gate_up_bias", LeafKind.VECTOR, self.gate_up_parts(None), Split.OUTPUTS))
+            leaves.append(Leaf("down_bias", LeafKind.VECTOR, (bias,)))
+        return leaves
+
+    def gate_up_parts(self, inputs: int | None) -> tuple[Part, ...]:
+        """Gates and ups: matrices of so many inputs, or None: biases."""
+        size = self.config.intermediate_size
+        return tuple(
+            in_layers(
+                (size,) if inputs is None else (size, inputs),
+                (f"mlp.{kind}_proj", f"ffn_{kind}"),
+                suffix="bias" if inputs is None else "weight",
+            )
+            for kind in ("gate", "up")
+        )
+
+    def norm_part(self, size: int, names: Names, *, is_in_layers: bool = True) -> Part:
+        """The weights of a norm over `size` features."""
+        make = in_layers if is_in_layers else single
+        return make((size,), names, folder_transform=self.norm_transform_of_folder())
+
+    def norm_transform_of_folder(self) -> Transform | None:
+        """What has to be done to the weights of every norm in a folder; files in GGUF have them as they are used."""
+        return None
+
+    def forward(
+        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, bodies: Bodies
+    ) -> tuple[jax.Array, KVPages]:
+        """As `Model.forward`; the hidden states are not yet normalised."""
+        config, products = self.config, bodies.products
+        constants = AttentionConstants(
+            num_heads=config.num_heads,
+            scale=config.attention_scale,
+            rotations=rotation_tables(layout.positions, config.rotary),
+            tables=np.array(config.tables, np.int32),
+            windows=np.array(config.windows, np.int32),
+            softcap=config.attention_softcap,
+            q_norm=self.norm(params, "q_norm"),
+            k_norm=self.norm(params, "k_norm"),
+        )
+
+        def layer(index: jax.Array, carry: Carry) -> Carry:
+            x, kv = carry
+            norm = self.norm(params, "attention_norm")
+            qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
+            attended, kv = bodies.attention(qkv, kv, index, layout, constants)
+            x = self.added(x, attended, "attention_output", params, index, layout, products)
+            return self.feed_forward(x, params, index, layout, products), kv
+
+        embedded = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
+        return run_layers(layer, config.num_layers, embedded, kv)
+
+    def feed_forward(
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
+    ) -> jax.Array:
+        """What a layer's feed-forward block makes of [num_tokens, hidden], itself added."""
+        mixed = products.norm_product(
+            x, self.norm(params, "mlp_norm"), params["gate_up"], index, layout,
+            bias=params.get("gate_up_bias"), activation=self.config.activation, is_gated=True,
+        )  # fmt: skip
+        return self.added(x, mixed, "down", params, index, layout, products)
+
+    def added(
+        self, x: jax.Array, inner: jax.Array, leaf: str, params: Params, index: jax.Array, layout: TokenLayout,
+        products: Products,
+    ) -> jax.Array:  # fmt: skip
+        """x and the product of `inner` with a leaf, normed where the architecture norms what it adds."""
+        weights, bias, scale = params[leaf], params.get(f"{leaf}_bias"), self.config.residual_scale
+        norm = self.norm(params, f"{leaf}_norm")
+        if norm is None:
+            return products.add_product(x, inner, weights, index, layout, bias=bias, scale=scale)
+        product = normed(products.norm_product(inner, None, weights, index, layout, bias=bias), norm, index)
+        return x + (product if scale == 1.0 else product * scale)
+
+    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, bodies: Bodies) -> jax.Array:
+        """As `Model.logits`."""
+        weights = params["output" if self.config.has_output else "embedding"]
+        return bodies.products.head_product(
+            hidden, jnp.asarray(sampled), self.norm(params, "output_norm"), weights,
+            scale=self.config.logit_scale, softcap=self.config.logit_softcap,
+        )  # fmt: skip
+
+    def norm(self, params: Params, leaf: str) -> Norm | None:
+        """The norm of a leaf, or None where the architecture has no such leaf."""
+        return Norm(params[leaf], self.config.rms_norm_eps) if leaf in params else None
+
+
+def in_layers(
+    shape: tuple[int, ...], names: Names, *, suffix: str = "weight",
+    folder_transform: Transform | None = None, gguf_transform: Transform | None = None,
+) -> Part:  # fmt: skip
+    """A tensor of each layer."""
+    return _part(
+        shape, f"model.layers.{{layer}}.{names[0]}.{suffix}", f"blk.{{layer}}.{names[1]}.{suffix}",
+        folder_transform, gguf_transform,
+    )  # fmt: skip
+
+
+def single(shape: tuple[int, ...], names: Names, *, folder_transform: Transform | None = None) -> Part:
+    """A tensor that stands outside the layers."""
+    return _part(shape, f"{names[0]}.weight", f"{names[1]}.weight", folder_transform)
+
+
+def _part(
+    shape: tuple[int, ...], folder_name: str, gguf_name: str,
+    folder_transform: Transform | None = None, gguf_transform: Transform | None = None,
+) -> Part:  # fmt: skip
+    return Part(
+        shape, {"safetensors": Stored(folder_name, folder_transform), "gguf": Stored(gguf_name, gguf_transform)}
+    )

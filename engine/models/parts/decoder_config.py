@@ -1,0 +1,30 @@
+"""What one decoder of the family has: sizes, constants, and which of the family's parts are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.kernels.interface.model_config import ModelConfig
+from engine.kernels.interface.operands import Activation
+from engine.models.parts.rotary import Rotary
+
+
+@dataclass(frozen=True)
+class DecoderConfig(ModelConfig):
+    """Sizes and constants of one model; what a file leaves out is as in Llama."""
+
+    rms_norm_eps: float
+    rotary: tuple[Rotary, ...]  # the tables that layers choose from
+    tables: tuple[int, ...]  # of each layer, the index into them; -1: it does not rotate
+    windows: tuple[int, ...]  # of each layer, tokens that a query sees, up to and with its own; 0: all
+    attention_scale: float  # multiplies the scores
+    has_output: bool = True  # a matrix of its own makes logits; else the embedding does (tied)
+    has_qkv_bias: bool = False
+    has_attention_output_bias: bool = False
+    has_mlp_bias: bool = False
+    activation: Activation = Activation.SILU  # of the gates in the feed-forward block
+    embedding_scale: float = 1.0  # multiplies the embedded tokens
+    residual_scale: float = 1.0  # multiplies what a block adds
+    logit_scale: float = 1.0
+    attention_softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
+    logit_softcap: float = 0.0  # the same of logits

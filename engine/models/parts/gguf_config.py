@@ -1,0 +1,98 @@
+"""Reads the fields of GGUF files that several architectures share. Source of the names: the ggml project."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.border.errors import ModelError
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.folder_config import Sizes
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
+from engine.weights.formats.gguf_tensors import GGUFTensors
+
+EMBEDDING = "token_embd.weight"  # [vocab, hidden]
+OUTPUT = "output.weight"
+
+
+def read_sizes(file: GGUFTensors) -> Sizes:
+    """The sizes, of which the vocabulary's is that of the embedding.
+
+    Raises:
+        ModelError: one is missing or wrong, or they contradict each other.
+    """
+    fields = file.fields
+    hidden_size = fields.required_integer("embedding_length", least=1)
+    num_heads = fields.required_integer("attention.head_count", least=1)
+    num_kv_heads = fields.integer("attention.head_count_kv") or num_heads
+    if num_heads % num_kv_heads:
+        raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")
+    head_dim = fields.integer("attention.key_length") or hidden_size // num_heads
+    if head_dim % 2 or head_dim == 0:
+        raise ModelError(f"the head dimension is {head_dim}; rotary embedding needs an even one above 0")
+    embedding = file.tensor(EMBEDDING)
+    if embedding is None:
+        raise ModelError(f"the file has no tensor {EMBEDDING!r}")
+    if len(embedding.shape) != 2:
+        raise ModelError(f"{EMBEDDING} is no matrix")
+    if embedding.shape[0] == 0:
+        raise ModelError(f"{EMBEDDING} has no rows")
+    num_layers = fields.required_integer("block_count", least=1)
+    if num_layers > len(file.names):
+        raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")
+    return Sizes(
+        vocab_size=embedding.shape[0],
+        hidden_size=hidden_size,
+        intermediate_size=fields.required_integer("feed_forward_length", least=1),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        context_length=fields.required_integer("context_length", least=1),
+    )
+
+
+def read_epsilon(file: GGUFTensors, key: str) -> float:
+    """The epsilon of a norm; it is stored as a float32, from which 1e-5 comes back as 9.99999974e-06."""
+    return float(f"{file.fields.required_positive_number(key):.6g}")
+
+
+def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
+    """A constant that may be left out; the shortest decimal number that is stored as this float32."""
+    stored = file.fields.positive_number(key)
+    return default if stored is None else float(str(np.float32(stored)))
+
+
+def read_decoder(file: GGUFTensors, *, rotary: Rotary | None = None) -> DecoderConfig:
+    """What most models of the family say: every layer rotates alike, and has the window that the file names, if any.
+
+    Args:
+        rotary: the rotary embedding where the architecture reads it in its own way.
+
+    Raises:
+        ModelError: a field is missing or wrong, or asks for what is not served.
+    """
+    sizes = read_sizes(file)
+    num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
+    if rotary is None:
+        if read_rotary_dim_of_gguf(file, head_dim) != head_dim:
+            raise ModelError("a rotary embedding over a part of the head is not served")
+        rotary = read_rotary_of_gguf(file, head_dim, sizes["context_length"])
+    return DecoderConfig(
+        **sizes,
+        rms_norm_eps=read_epsilon(file, "attention.layer_norm_rms_epsilon"),
+        rotary=(rotary,),
+        tables=(0,) * num_layers,
+        windows=(read_window(file),) * num_layers,
+        attention_scale=head_dim**-0.5,
+        has_output=OUTPUT in file.names,
+        has_qkv_bias="blk.0.attn_q.bias" in file.names,
+        has_attention_output_bias="blk.0.attn_output.bias" in file.names,
+        has_mlp_bias="blk.0.ffn_down.bias" in file.names,
+    )
+
+
+def read_window(file: GGUFTensors) -> int:
+    """Tokens that a query sees, up to and with its own; 0 where it sees all."""
+    key = "attention.sliding_window"
+    return 0 if file.fields.value(key) == 0 else file.fields.integer(key) or 0

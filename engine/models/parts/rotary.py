@@ -1,0 +1,121 @@
+"""The rotary embedding: the angles of its tables, and how models stretch them over longer contexts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """One table of angles, the same for every layer that uses it."""
+
+    frequencies: tuple[float, ...]  # radians a position of each pair of features; rotary_dim / 2 float32 values
+    magnitude: float = 1.0  # multiplies cosines and sines, and so the scores by its square
+
+    @property
+    def rotary_dim(self) -> int:
+        """Features of a head that are rotated, the first ones."""
+        return 2 * len(self.frequencies)
+
+
+def rotary_frequencies(rotary_dim: int, theta: float) -> np.ndarray:
+    """Radians a position of each pair of features, float32[rotary_dim / 2] (Su et al., "RoFormer", 2021)."""
+    exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / rotary_dim
+    return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
+
+
+def plain(rotary_dim: int, theta: float) -> Rotary:
+    """Of models that do not stretch it."""
+    return _rotary(rotary_frequencies(rotary_dim, theta))
+
+
+def divided(rotary_dim: int, theta: float, factors: Sequence[float] | float, magnitude: float = 1.0) -> Rotary:
+    """Each frequency divided by its factor, or all by one.
+
+    Sources: Chen et al., "Extending context window of large language models via position interpolation", 2023 (one
+    factor); Ding et al., "LongRoPE", 2024 (a factor for each).
+    """
+    return _rotary(rotary_frequencies(rotary_dim, theta) / np.asarray(factors, np.float32), magnitude)
+
+
+def llama3(
+    rotary_dim: int, theta: float, *, factor: float, low_freq_factor: float, high_freq_factor: float,
+    original_context: int,
+) -> Rotary:  # fmt: skip
+    """Low frequencies divided by a factor, high ones kept, those between in between (Llama 3.1's model card, 2024).
+
+    Args:
+        low_freq_factor: frequencies that turn fewer times than this within the original context are low.
+        high_freq_factor: those that turn more often than this are high; it is larger than `low_freq_factor`.
+        original_context: tokens that the model was trained with before it was stretched.
+    """
+    frequencies = rotary_frequencies(rotary_dim, theta)
+    turns = np.float32(original_context) / (np.float32(2 * math.pi) / frequencies)
+    share = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1).astype(np.float32)
+    return _rotary((1 - share) * frequencies / np.float32(factor) + share * frequencies)
+
+
+def yarn(
+    rotary_dim: int, theta: float, *, factor: float, original_context: int,
+    beta_fast: float = 32.0, beta_slow: float = 1.0, is_truncated: bool = True, magnitude: float | None = None,
+) -> Rotary:  # fmt: skip
+    """Slow pairs of features interpolated, fast ones kept, a ramp between (Peng et al., "YaRN", 2023).
+
+    Args:
+        original_context: tokens that the model was trained with before it was stretched.
+        beta_fast, beta_slow: turns within the original context at which the ramp begins and ends.
+        is_truncated: whether the ends of the ramp are moved outwards to whole pairs.
+        magnitude: None: as the paper has it, by `yarn_magnitude`.
+    """
+    frequencies = rotary_frequencies(rotary_dim, theta)
+
+    def pair_that_turns(number: float) -> float:
+        return rotary_dim * math.log(original_context / (number * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    if is_truncated:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    if low == high:
+        high += 0.001  # as the reference implementation avoids a division by 0
+    ramp = np.clip((np.arange(rotary_dim // 2, dtype=np.float32) - low) / (high - low), 0, 1).astype(np.float32)
+    stretched = frequencies / np.float32(factor) * ramp + frequencies * (1 - ramp)
+    return _rotary(stretched, yarn_magnitude(factor) if magnitude is None else magnitude)
+
+
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """What cosines and sines are multiplied with where the context is stretched by a factor."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def longrope_magnitude(factor: float, original_context: int) -> float:
+    """The same by Ding et al., "LongRoPE", 2024."""
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_context))
+
+
+def rotations(positions: jax.Array, *frequencies: np.ndarray) -> jax.Array:
+    """Cosines and then sines of each token's angles, float32[num_tables, num_tokens, rotary_dim].
+
+    Args:
+        positions: int32[num_tokens].
+        frequencies: of each table, float32[rotary_dim / 2].
+    """
+    angles = positions.astype(jnp.float32)[None, :, None] * np.stack(frequencies)[:, None]
+    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+
+
+def rotation_tables(positions: jax.Array, tables: Sequence[Rotary]) -> jax.Array:
+    """As `rotations`, with the tables' magnitudes."""
+    made = rotations(positions, *(np.asarray(table.frequencies, np.float32) for table in tables))
+    magnitudes = np.asarray([table.magnitude for table in tables], np.float32)
+    return made if (magnitudes == 1).all() else made * magnitudes[:, None, None]
+
+
+def _rotary(frequencies: np.ndarray, magnitude: float = 1.0) -> Rotary:
+    return Rotary(tuple(frequencies.astype(np.float32).tolist()), magnitude)

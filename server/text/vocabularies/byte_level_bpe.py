@@ -1,0 +1,120 @@
+"""Byte-level BPE vocabularies, as GPT-2 introduced them, through the `tokenizers` library.
+
+The vocabulary writes every byte as one printable character, so its tokens cover all texts. Models differ
+in how a text is split before tokens are merged (`pre_tokenizers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
+
+from engine.border.errors import ModelError
+from server.text.vocabularies.control_tokens import Part
+from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.library_encoder import LibraryEncoder
+from server.text.vocabularies.pre_tokenizers import SCHEMES, Scheme
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
+
+
+def byte_of_character() -> dict[str, int]:
+    """The inverse of GPT-2's alphabet: the byte that each of its 256 characters stands for.
+
+    A byte that is printable in Latin-1 is written as itself. The others are written, in order, as the
+    characters from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+class ByteLevelBpe:
+    """A byte-level BPE vocabulary.
+
+    Raises:
+        ModelError: the pre-tokenizer of the model is not supported, or its merges are wrong.
+    """
+
+    def __init__(self, metadata: GgufMetadata) -> None:
+        scheme = _scheme(metadata.tokenizer_pre)
+        vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
+        merges = [_pair(merge) for merge in metadata.merges]
+        try:
+            model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
+        except Exception as error:  # the library raises no narrower type
+            raise ModelError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
+        tokenizer = Tokenizer(model)
+        tokenizer.pre_tokenizer = scheme.pre_tokenizer()
+        if scheme.is_nfc:
+            tokenizer.normalizer = NFC()
+        whole = {
+            vocabulary[token]: AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
+            for token, token_type in zip(metadata.tokens, metadata.token_types, strict=True)
+            if token_type in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
+        }
+        tokenizer.add_tokens(list(whole.values()))
+        control_ids = {vocabulary[metadata.tokens[token_id]] for token_id in metadata.control_ids}
+        self._encoder = LibraryEncoder(tokenizer, whole, control_ids)
+        self.control = self._encoder.control
+        self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
+        self.tokens = metadata.tokens
+        self.token_bytes = _token_bytes(metadata)
+
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
+        return self._encoder.encode(text, max_tokens)
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
+        return self._encoder.encode_parts(parts, mark, max_tokens)
+
+
+def _scheme(name: str | None) -> Scheme:
+    """
+    Raises:
+        ModelError: the file names a pre-tokenizer that is not known. Another one in its place would give answers that
+            look right and are not.
+    """
+    if name is None:
+        log.warning(
+            "no_pre_tokenizer",
+            reason="the file lacks tokenizer.ggml.pre, so texts are split by the default; in training it may have "
+            "been another way, and then answers are worse",
+        )
+        return SCHEMES["default"]
+    scheme = SCHEMES.get(name)
+    if scheme is None:
+        raise ModelError(
+            f"the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported; supported are {', '.join(SCHEMES)}"
+        )
+    return scheme
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not (left and space and right):
+        raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
+    return left, right
+
+
+def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
+    byte_of = byte_of_character()
+
+    def bytes_of(token: str, token_type: int) -> bytes:
+        if token_type == TokenType.USER_DEFINED:
+            return token.encode("utf-8")
+        if token_type != TokenType.NORMAL:
+            return b""
+        try:
+            return bytes([byte_of[character] for character in token])
+        except KeyError:  # a token added to the vocabulary as plain text
+            return token.encode("utf-8")
+
+    return [
+        bytes_of(token, token_type) for token, token_type in zip(metadata.tokens, metadata.token_types, strict=True)
+    ]

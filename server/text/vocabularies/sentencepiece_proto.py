@@ -1,0 +1,134 @@
+"""Writes SentencePiece's own file format, because the `sentencepiece` library reads nothing else.
+
+A GGUF file has the pieces, scores and types of a model, but not the file `tokenizer.model` that they come from. That
+file is a protocol buffer with the message `ModelProto`
+(https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto). Only three kinds of fields of the
+wire format are needed, so no protobuf library is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from enum import IntEnum
+
+from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+
+SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
+
+_ABSENT = -1  # the id of a token that SentencePiece itself is not to add
+
+
+class ModelType(IntEnum):
+    """The numbers of `TrainerSpec.model_type`."""
+
+    UNIGRAM = 1
+    BPE = 2
+
+
+def model_proto(metadata: GgufMetadata, model_type: ModelType) -> bytes:
+    """The serialised `ModelProto` of a vocabulary in a GGUF file, which uses the same numbers for the types of pieces.
+
+    Converters write a real space where the model's own file has SPACE_MARK, but only in symbols of the user. The mark
+    is put back, because SentencePiece looks for these symbols where spaces are marks already.
+    """
+    token_types = list(metadata.token_types)
+    for token_id in metadata.control_ids:
+        token_types[token_id] = TokenType.CONTROL  # otherwise SentencePiece itself finds it in texts
+    unknown_id = metadata.unknown_token_id
+    if unknown_id is None:
+        unknown_id = token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in token_types else 0
+    elif TokenType.UNKNOWN not in token_types:
+        token_types[unknown_id] = TokenType.UNKNOWN  # some files say only that it is a control token
+    suffixes = {token_type: _int_field(3, token_type) for token_type in set(token_types)}
+    pieces = []
+    for token, score, token_type in zip(metadata.tokens, metadata.scores, token_types, strict=True):
+        text = token.replace(" ", SPACE_MARK) if token_type == TokenType.USER_DEFINED else token
+        pieces.append(_bytes_field(1, _bytes_field(1, text.encode("utf-8")) + _score(score) + suffixes[token_type]))
+    has_bytes = TokenType.BYTE in token_types
+    trainer = _int_field(3, model_type) + _int_field(4, len(token_types)) + _int_field(35, int(has_bytes))
+    trainer += b"".join(
+        _int_field(number, value) for number, value in {40: unknown_id, 41: _ABSENT, 42: _ABSENT, 43: _ABSENT}.items()
+    )
+    return b"".join(pieces) + _bytes_field(2, trainer) + _bytes_field(3, _normalizer(metadata))
+
+
+def with_control(proto: bytes, token_ids: Collection[int]) -> bytes:
+    """A serialised `ModelProto` that SentencePiece has accepted, with other pieces made control tokens.
+
+    The pieces are the fields of number 1, in the order of their ids. Of a field that a message has twice, the last
+    counts.
+
+    Raises:
+        ValueError: a field is not what the format says.
+    """
+    made, position, token_id = list[bytes](), 0, 0
+    is_control = _int_field(3, TokenType.CONTROL)
+    while position < len(proto):
+        begin = position
+        tag, position = _read_varint(proto, position)
+        if tag & 7 != 2:
+            raise ValueError("it has a field that is no message")
+        length, start = _read_varint(proto, position)
+        position = start + length
+        if tag >> 3 == 1:
+            made.append(
+                _bytes_field(1, proto[start:position] + is_control) if token_id in token_ids else proto[begin:position]
+            )
+            token_id += 1
+        else:
+            made.append(proto[begin:position])
+    return b"".join(made)
+
+
+def without_prefix(proto: bytes) -> bytes:
+    """A serialised `ModelProto` of a model that puts no space before a text, whatever it did so far.
+
+    Of an embedded message that stands twice in another one, the fields are merged, and the last value counts.
+    """
+    return proto + _bytes_field(3, _int_field(3, 0))
+
+
+def _normalizer(metadata: GgufMetadata) -> bytes:
+    """The `NormalizerSpec`: what happens to a text before it is split."""
+    return (
+        _bytes_field(1, b"gguf" if metadata.precompiled_charsmap else b"identity")
+        + _bytes_field(2, metadata.precompiled_charsmap)
+        + _int_field(3, int(metadata.add_space_prefix is not False))
+        + _int_field(4, int(metadata.remove_extra_whitespaces is True))
+        + _int_field(5, 1)  # spaces become SPACE_MARK
+    )
+
+
+def _score(value: float) -> bytes:
+    return b"\x15" + struct.pack("<f", value)  # field 2, of four bytes
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value, shift, position = value | (byte & 0x7F) << shift, shift + 7, position + 1
+        if byte < 0x80:
+            return value, position
+
+
+def _varint(value: int) -> bytes:
+    if 0 <= value < 0x80:  # nearly all of them
+        return bytes((value,))
+    value &= (1 << 64) - 1  # a negative number is written in 64 bits
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _int_field(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value

@@ -1,0 +1,158 @@
+"""Parameters that are not fields of a request: which are passed over in silence, ignored aloud, or refused.
+
+Clients, frameworks and routers add parameters of their own to every body. Most ask for nothing, or change nothing that
+the model is told; refusing them would refuse every request. One that changes the answer and that this server does not
+have is refused by name, and so is a name that is most likely a slip of the pen: an answer without what was asked for
+looks right and is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from server.wire.errors import ApiError, UnknownField, UnsupportedField
+
+MAX_STRANGERS = 64  # of one body, its messages included
+MAX_NAME_CHARS = 64  # of one name where it is repeated to the client
+
+# Names that this server does not have yet, and the values that ask for nothing. null is neutral everywhere.
+Neutral = Mapping[str, tuple[Any, ...]]
+
+_SHARED: Neutral = {
+    "add_generation_prompt": (True,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "return_progress": (False,),
+    "stream_interval": (1,),
+    "truncate_prompt_tokens": (),
+}
+
+COMPLETIONS: Neutral = {
+    **_SHARED,
+    "echo": (False,),
+    "suffix": ("",),
+}
+
+CHAT: Neutral = {
+    **_SHARED,
+    "audio": (),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),  # says nothing where there are no tools
+    "prediction": (),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "web_search_options": (),
+}
+
+# Of one message. Answers of this and of other servers have them, and clients send answers back as they came.
+MESSAGE: Neutral = {
+    "audio": (),
+    "function_call": (),
+    "refusal": ("",),
+    "tool_calls": ([],),
+}
+
+# Defaults that other servers document for parameters of their own. SGLang's router adds the first seven to every body.
+_DEFAULTS_OF_PEERS: Neutral = {
+    "no_stop_trim": (False,),
+    "skip_special_tokens": (True,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "return_hidden_states": (False,),
+    "continue_final_message": (False,),
+    "require_reasoning": (False,),
+    "spaces_between_special_tokens": (True,),
+    "detokenize": (True,),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "guided_decoding_backend": ("auto",),
+    "cache_prompt": (True,),
+    "service_tier": ("auto", "default"),
+    "verbosity": ("medium",),
+    "reasoning_effort": ("none",),
+}
+# Fields of one route only. Who sends one to the other means something that would not happen.
+_OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
+_ASKS_FOR_NOTHING: tuple[Any, ...] = (None, False, [], {}, "")
+
+
+class Strangers:
+    """Collects, over the parts of one body, the names that are ignored aloud."""
+
+    def __init__(self) -> None:
+        self.ignored: list[str] = []  # in the order of the body, each once
+
+    def sort_out(self, part: Any, fields: Collection[str], neutral: Neutral, path: str = "") -> Any:
+        """`part` of a body with only the names of `fields`; what is no JSON object comes back as it is.
+
+        Args:
+            neutral: names that are refused unless they have one of these values.
+            path: of the part, with the dot that follows it, as ignored names are told.
+
+        Raises:
+            UnsupportedField: one of `neutral` asks for something.
+            UnknownField: a name is one slip away from one of `fields`.
+            ApiError: the body has too many strangers.
+        """
+        if not isinstance(part, dict):
+            return part
+        kept = {}
+        for name, value in part.items():
+            if name in fields:
+                kept[name] = value
+            elif name in neutral:
+                if value is not None and not any(_is_same(value, allowed) for allowed in neutral[name]):
+                    raise UnsupportedField(name, value)
+            else:
+                self._meet(name, value, fields, path)
+        return kept
+
+    def _meet(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
+        if any(_is_same(value, nothing) for nothing in (*_ASKS_FOR_NOTHING, *_DEFAULTS_OF_PEERS.get(name, ()))):
+            return
+        if name in _OF_ONE_ROUTE:
+            raise UnknownField(name)
+        if name not in _DEFAULTS_OF_PEERS:
+            meant = next((field for field in fields if is_slip(name, field)), None)
+            if meant is not None:
+                raise UnknownField(name, meant)
+        told = path + name[:MAX_NAME_CHARS]
+        if told in self.ignored:
+            return
+        if len(self.ignored) == MAX_STRANGERS:
+            raise ApiError(
+                f"the body has more than {MAX_STRANGERS} unknown parameters, the limit; the last is {told}",
+                param=path + name,
+                code="unknown_parameter",
+            )
+        self.ignored.append(told)
+
+
+def is_slip(name: str, meant: str) -> bool:
+    """Whether `name` is `meant` but for one letter (added, left out, exchanged, or swapped with the next one).
+
+    Capitals, hyphens and underscores do not count: `maxTokens` and `max-tokens` are slips of `max_tokens`. A name of
+    fewer than four letters is too short to tell.
+    """
+    first, second = _letters(name), _letters(meant)
+    if len(second) < 4 or abs(len(first) - len(second)) > 1:
+        return False
+    start = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    if start is None:
+        return True  # equal, or one letter more at the end
+    a, b = first[start:], second[start:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+
+
+def _letters(name: str) -> str:
+    return name[:MAX_NAME_CHARS].replace("_", "").replace("-", "").lower()
+
+
+def _is_same(value: Any, allowed: Any) -> bool:
+    """Whether both are equal, where true is not 1, as in JSON."""
+    return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)

@@ -1,0 +1,124 @@
+"""Folders' tensors written as GGUF files, as the converter of the ggml project writes them.
+
+Names of tensors and keys come from the gguf package, so that what an architecture declares is checked by a source of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
+
+# What a transform takes and gives: the name in the folder, the values, and config.json.
+Transform = Callable[[str, np.ndarray, Mapping[str, Any]], np.ndarray]
+Extra = Callable[[GGUFWriter, Mapping[str, Any]], None]
+
+
+def as_stored(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    return values
+
+
+def adjacent_pairs(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Of queries and keys, the rows of each head: feature i beside feature i + head_dim / 2."""
+    if ".q_proj." not in name and ".k_proj." not in name:
+        return values
+    halves = values.reshape(-1, 2, head_dim(config) // 2, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def nothing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Adds no fields."""
+
+
+def head_dim(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+def add_window(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_embedding_scale(config["embedding_multiplier"])
+    writer.add_attention_scale(config["attention_multiplier"])
+    writer.add_residual_scale(config["residual_multiplier"])
+    writer.add_logit_scale(config["logits_scaling"])
+
+
+def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
+    writer.add_rope_dimension_count(rotary_dim)
+    writer.add_rope_freq_base(rotary["rope_theta"])
+    match rotary["rope_type"]:
+        case "linear":
+            writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+            writer.add_rope_scaling_factor(rotary["factor"])
+        case "yarn":
+            writer.add_rope_scaling_type(RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(rotary["factor"])
+            writer.add_rope_scaling_orig_ctx_len(rotary["original_max_position_embeddings"])
+            writer.add_rope_scaling_yarn_beta_fast(rotary["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rotary["beta_slow"])
+        case "llama3":
+            writer.add_tensor("rope_freqs.weight", llama3_factors(rotary, rotary_dim))
+
+
+def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
+    """What each frequency is divided by, float32[rotary_dim / 2]."""
+    factors = []
+    for pair in range(rotary_dim // 2):
+        wavelength = 2 * np.pi * rotary["rope_theta"] ** (2 * pair / rotary_dim)
+        turns = rotary["original_max_position_embeddings"] / wavelength
+        low, high, factor = rotary["low_freq_factor"], rotary["high_freq_factor"], rotary["factor"]
+        if turns > high:
+            factors.append(1.0)
+        elif turns < low:
+            factors.append(factor)
+        else:
+            smooth = (turns - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, np.float32)
+
+
+# By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
+TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
+    "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
+    "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),
+    "Qwen3ForCausalLM": (MODEL_ARCH.QWEN3, as_stored, nothing),
+    "SmolLM3ForCausalLM": (MODEL_ARCH.SMOLLM3, adjacent_pairs, nothing),
+    "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
+    "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
+}
+
+
+def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
+    """Writes the model of a folder's `config.json` and tensors."""
+    architecture, transform, extra = TWINS[config["architectures"][0]]
+    writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    add_rotary(writer, config["rope_parameters"], head_dim(config))
+    extra(writer, config)
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    for name, values in tensors.items():
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

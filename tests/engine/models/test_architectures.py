@@ -1,0 +1,141 @@
+"""Every architecture against transformers, on the tiny models of tests/golden/architectures.
+
+Where the best token of each logits is that of the reference, greedy decoding gives the reference's tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from engine.border.config import TILE_SIZE, EngineConfig
+from engine.client import EngineClient
+from engine.engine import Engine
+from engine.kernels.interface.body import Body
+from engine.kernels.xla.matrices import ArrayLayout
+from engine.models.open_model import open_model
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.model import Model
+from engine.models.registry import ARCHITECTURES
+from engine.step.shapes import StepShape
+from engine.weights.layout import Precision
+from sampling.host.params import SamplingParams
+from tests.engine.models.gguf_twins import write_gguf
+from tests.forward_steps import ForwardSteps
+from tests.golden.architectures.tiny_weights import tiny_weights
+
+FOLDER = Path(__file__).parents[2] / "golden" / "architectures"
+GOLDENS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))
+}
+SHAPE = StepShape(4, 4)  # of every step, so that each model compiles one program for each body
+CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
+
+# Those that go through the engine too, which compiles for seconds: of every kind of attention one.
+THROUGH_THE_ENGINE = ["llama"]
+# GGUF files cannot say which layers have a window or do not rotate.
+NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows"}
+
+every_golden = pytest.mark.parametrize("name", GOLDENS)
+
+
+def tensors_of(golden: dict[str, Any]) -> dict[str, np.ndarray]:
+    return tiny_weights(golden["config"]["architectures"][0], golden["shapes"], golden["seed"])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each golden, of its name."""
+    root = tmp_path_factory.mktemp("architectures")
+    for name, golden in GOLDENS.items():
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(json.dumps(golden["config"]), encoding="utf-8")
+        save_file(tensors_of(golden), root / name / "model.safetensors")
+    return root
+
+
+def configuration(body_name: str, **changes: Any) -> EngineConfig:
+    return EngineConfig(dtype="float32", matmul_backend=body_name, attention_backend=body_name, **changes)
+
+
+def test_every_architecture_has_a_golden() -> None:
+    with_golden = {golden["config"]["architectures"][0] for golden in GOLDENS.values()}
+    assert with_golden == {architecture.transformers_name for architecture in ARCHITECTURES}
+
+
+@every_golden
+def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, body: Body, name: str) -> None:
+    """Chunks of prompts and decode rows side by side in each step."""
+    prompts = GOLDENS[name]["prompts"]
+    num_outputs = len(prompts[0]["output_token_ids"])
+    steps = ForwardSteps.load(folders / name, configuration(body.name))
+    sequences = [prompt["prompt_token_ids"] + prompt["output_token_ids"][:-1] for prompt in prompts]
+    got = steps.logits(sequences, num_decoded=num_outputs - 1, chunk=CHUNK, shape=SHAPE, waits=False)
+    expected = np.array([prompt["logits"] for prompt in prompts])
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(got[:, : expected.shape[1]], expected, rtol=0, atol=1e-4)
+    assert got.argmax(axis=-1).tolist() == [prompt["output_token_ids"] for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDENS if name not in NOT_IN_GGUF])
+def test_a_gguf_file_holds_the_same_model(folders: Path, tmp_path: Path, name: str) -> None:
+    golden = GOLDENS[name]
+    file = write_gguf(tmp_path / "tiny.gguf", golden["config"], tensors_of(golden))
+    opened = [open_model(folders / name), open_model(file)]
+    assert_same(opened[0].model, opened[1].model)
+    first, second = (each.load(ArrayLayout(), Precision("float32", None), lambda *step: None).params for each in opened)
+    assert first.keys() == second.keys()
+    for leaf, values in first.items():
+        np.testing.assert_array_equal(values, second[leaf], err_msg=leaf)
+
+
+def assert_same(first: Model, second: Model) -> None:
+    """All but the last digits of rotary tables, which the formats state in different ways."""
+    configs = [model.config for model in (first, second)]
+    assert isinstance(first, type(second))  # files of Mistral's models are files of Llama
+    assert all(isinstance(config, DecoderConfig) for config in configs)
+    assert replace(configs[0], rotary=()) == replace(configs[1], rotary=())
+    for one, other in zip(configs[0].rotary, configs[1].rotary, strict=True):
+        np.testing.assert_allclose(one.frequencies, other.frequencies, rtol=1e-6)
+        assert one.magnitude == pytest.approx(other.magnitude, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", THROUGH_THE_ENGINE)
+async def test_the_engine_gives_the_same_tokens_cached_and_preempted(folders: Path, native: str, name: str) -> None:
+    """Two prompts at once that need more pages than there are, twice, so that the second time finds their prefixes."""
+    prompts = [prompt for prompt in GOLDENS[name]["prompts"] if len(prompt["prompt_token_ids"]) > TILE_SIZE]
+    config = configuration(
+        "native", max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=46, page_size=4,
+        max_model_len=128,
+    )  # fmt: skip
+    engine = Engine.load(folders / name, config, lambda stage, done, total: None)
+    client = EngineClient(engine)
+    client.start(asyncio.get_running_loop())
+    num_cached = []
+    for _ in range(2):
+        for prompt, (token_ids, cached) in zip(prompts, await outputs(client, prompts), strict=True):
+            assert token_ids == prompt["output_token_ids"]
+            num_cached.append(cached)
+    stats = client.stats()
+    client.shutdown()
+    engine.pool.check()
+    assert stats.num_preemptions > 0
+    assert max(num_cached[2:]) > 0
+
+
+async def outputs(client: EngineClient, prompts: list[dict[str, Any]]) -> list[tuple[list[int], int]]:
+    """Greedy tokens of all prompts at once, and of each how many of its tokens came from the prefix cache."""
+
+    async def one(prompt: dict[str, Any]) -> tuple[list[int], int]:
+        params = SamplingParams(max_tokens=len(prompt["output_token_ids"]), temperature=0.0, ignore_eos=True)
+        events = [event async for event in client.submit(prompt["prompt_token_ids"], params)]
+        return [token_id for event in events for token_id in event.token_ids], events[-1].num_cached_tokens
+
+    return list(await asyncio.gather(*map(one, prompts)))

@@ -1,0 +1,102 @@
+"""Tiny models of every architecture, as keyword arguments of transformers' classes.
+
+Their sizes are chosen so that a mistake shows: fewer heads of keys than of queries, heads that are not hidden_size
+divided by the heads, windows shorter than the prompts, more layers than a pattern of layers is long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VOCAB_SIZE = 256
+PROMPT_LENGTHS = (1, 3, 100, 70)
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+_LLAMA: dict[str, Any] = {**_SIZES, "head_dim": 32}
+_PLAIN = {"rope_type": "default", "rope_theta": 5000.0}
+
+# By the name of the golden's file: transformers' class, and its configuration.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": (
+        "LlamaForCausalLM",
+        {**_LLAMA, "rope_parameters": _PLAIN},
+    ),
+    "llama_linear_biases_tied": (
+        "LlamaForCausalLM",
+        {
+            **_LLAMA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.5},
+        },
+    ),
+    "llama_three_one": (  # pairs of features below, within and above the ramp
+        "LlamaForCausalLM",
+        {
+            **_LLAMA,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "llama_yarn": (
+        "LlamaForCausalLM",
+        {
+            **_LLAMA,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+                "beta_fast": 16.0, "beta_slow": 0.5,
+            },
+        },
+    ),
+    "mistral": ("MistralForCausalLM", {**_LLAMA, "sliding_window": 40, "rope_parameters": _PLAIN}),
+    "ministral": (
+        "MinistralForCausalLM",
+        {
+            **_LLAMA, "sliding_window": 30, "rope_parameters": _PLAIN,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen2": ("Qwen2ForCausalLM", {**_SIZES, "tie_word_embeddings": True, "rope_parameters": _PLAIN}),
+    "qwen2_windows": (
+        "Qwen2ForCausalLM",
+        {
+            **_SIZES, "use_sliding_window": True, "sliding_window": 25, "max_window_layers": 1,
+            "rope_parameters": _PLAIN,
+        },
+    ),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        {**_SIZES, "head_dim": 32, "tie_word_embeddings": True, "rope_parameters": _PLAIN},
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        {**_SIZES, "num_hidden_layers": 4, "use_sliding_window": False, "rope_parameters": _PLAIN},
+    ),
+    "smollm3_windows": (
+        "SmolLM3ForCausalLM",
+        {
+            **_SIZES, "no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 30,
+            "attention_bias": True, "tie_word_embeddings": False, "rope_parameters": _PLAIN,
+        },
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            **_SIZES, "embedding_multiplier": 3.0, "attention_multiplier": 0.125, "residual_multiplier": 0.22,
+            "logits_scaling": 0.5, "rope_parameters": _PLAIN,
+        },
+    ),
+    "olmo2": ("Olmo2ForCausalLM", {**_SIZES, "rope_parameters": _PLAIN}),
+}  # fmt: skip

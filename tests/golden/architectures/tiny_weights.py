@@ -1,0 +1,31 @@
+"""Weights by formula, the same wherever they are made, so that none need to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tests.golden.tiny_llama import noise
+
+# Norms that multiply by 1 + weight have weights around 0, those of all other models around 1.
+_NORMS_AROUND_ZERO = ("Gemma",)
+
+
+def tiny_weights(architecture: str, shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, np.ndarray]:
+    """float32 tensors by their names in a folder: evenly spread over [-1/4, 1/4), norms over [3/4, 5/4).
+
+    Args:
+        architecture: transformers' class.
+    """
+    centre = 0.0 if architecture.startswith(_NORMS_AROUND_ZERO) else 1.0
+    return {
+        name: noise(seed * len(shapes) + index, tuple(shapes[name])) / 4
+        + np.float32(centre if len(shapes[name]) == 1 and not name.endswith("bias") else 0.0)
+        for index, name in enumerate(sorted(shapes))
+    }
+
+
+def tiny_prompt(length: int, vocab_size: int) -> list[int]:
+    """Token ids without a pattern that a model could see."""
+    return ((noise(length, (length,)) + 1) / 2 * vocab_size).astype(int).tolist()

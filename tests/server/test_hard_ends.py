@@ -1,0 +1,183 @@
+"""The whole server killed, frozen and starved: each client sees one end, and the next start is clean and right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+from tests.model_folders import write_folder
+from tests.server.server_process import ServerProcess
+from tests.server.sse_reader import SseReader
+
+GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
+LONG = {"max_tokens": 200, "ignore_eos": True}
+STALL_S = 1.0
+FILE_LIMIT = 8192  # bytes: more than the log has, and less than the largest program
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def survivor(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that has started where another one was killed in the middle of its compiles."""
+    cache = tmp_path_factory.mktemp("user") / "cache"
+    with ServerProcess(model, cache) as killed:
+        killed.wait_until(lambda: any(cache.glob("compiled/.private-*/*-cache")))
+        killed.send(signal.SIGKILL)
+        assert killed.wait() == -signal.SIGKILL
+    with ServerProcess(model, cache) as server:
+        server.wait_ready()
+        yield server
+
+
+class Ended(NamedTuple):
+    """How one stream has ended for its client."""
+
+    num_deltas: int
+    errors: list[str]  # messages, or names of the exceptions of a broken connection
+    at: float  # time.monotonic
+
+
+async def read_sse(http: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any]) -> Ended:
+    num_deltas, errors, reader = 0, list[str](), SseReader()
+    try:
+        async with http.post(url + path, json={**body, **LONG, "stream": True}) as response:
+            assert response.status == 200
+            async for data in response.content.iter_any():
+                for record in reader.feed(data):
+                    if record.kind == "data":
+                        chunk = json.loads(record.text)
+                        assert not errors, "something came after the error"
+                        errors += [chunk["error"]["message"]] if "error" in chunk else []
+                        num_deltas += "error" not in chunk
+    except aiohttp.ClientError as error:
+        errors.append(type(error).__name__)
+    return Ended(num_deltas, errors, time.monotonic())
+
+
+async def read_socket(http: aiohttp.ClientSession, url: str) -> Ended:
+    num_deltas, errors = 0, list[str]()
+    async with http.ws_connect(url + "/v1/stream") as socket:
+        await socket.send_json({"type": "generate", "id": "a", "prompt": [5], **LONG})
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                break
+            frame = json.loads(message.data)
+            assert not errors, "something came after the error"
+            errors += [frame["error"]["message"]] if frame["type"] == "error" else []
+            num_deltas += frame["type"] == "delta"
+        errors += ["closed"] if not errors else []
+    return Ended(num_deltas, errors, time.monotonic())
+
+
+async def read_whole(http: aiohttp.ClientSession, url: str) -> Ended:
+    try:
+        async with http.post(url + "/v1/completions", json={"prompt": [9], **LONG}) as response:
+            answer = await response.json()
+            return Ended(0, [answer["error"]["message"]], time.monotonic())
+    except aiohttp.ClientError as error:
+        return Ended(0, [type(error).__name__], time.monotonic())
+
+
+async def end_of_streams(server: ServerProcess, end: signal.Signals) -> tuple[float, list[Ended]]:
+    """Opens a stream of each kind, sends a signal while they run, and tells when, and how they ended.
+
+    The first one runs and the others wait: there is one slot.
+    """
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as http:
+        tasks = [asyncio.create_task(read_sse(http, server.url, "/v1/completions", {"prompt": [7, 300, 41]}))]
+        await asyncio.sleep(0.2)
+        tasks += [
+            asyncio.create_task(read_sse(http, server.url, "/v1/chat/completions", chat)),
+            asyncio.create_task(read_socket(http, server.url)),
+            asyncio.create_task(read_whole(http, server.url)),
+        ]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in tasks)
+        server.send(end)
+        ended_at = time.monotonic()
+        return ended_at, list(await asyncio.gather(*tasks))
+
+
+async def token_ids(server: ServerProcess) -> list[list[int]]:
+    """The greedy tokens for the golden prompts, all at once."""
+
+    async def one(http: aiohttp.ClientSession, prompt: list[int]) -> list[int]:
+        found: list[int] = []
+        async with http.ws_connect(server.url + "/v1/stream") as socket:
+            await socket.send_json(
+                {
+                    "type": "generate",
+                    "id": "a",
+                    "prompt": prompt,
+                    "max_tokens": 32,
+                    "temperature": 0,
+                    "ignore_eos": True,
+                }
+            )
+            while (frame := await socket.receive_json(timeout=30))["type"] != "done":
+                assert frame["type"] in ("start", "delta")
+                found += frame.get("token_ids", [])
+        return found
+
+    async with aiohttp.ClientSession() as http:
+        return list(await asyncio.gather(*(one(http, golden["prompt_token_ids"]) for golden in GOLDENS)))
+
+
+def warnings_in(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "warning" in line.lower() and " backends " not in line]
+
+
+async def test_killed_in_a_compile_and_killed_again_while_it_streams(survivor: ServerProcess) -> None:
+    assert await token_ids(survivor) == [golden["output_token_ids"] for golden in GOLDENS]
+    assert warnings_in(survivor.log()) == []
+    assert list(survivor.cache.glob("compiled/.*")) == []
+    _, ends = await end_of_streams(survivor, signal.SIGKILL)
+    assert [len(end.errors) for end in ends] == [1] * len(ends)
+    assert ends[0].num_deltas
+    assert survivor.wait() == -signal.SIGKILL
+
+
+async def test_a_frozen_engine_ends_each_stream_once_and_the_process_with_1(
+    model: Path, survivor: ServerProcess
+) -> None:
+    with ServerProcess(model, survivor.cache, ("--stall-timeout", str(STALL_S))) as server:
+        server.wait_ready()
+        assert warnings_in(server.log()) == []
+        frozen_at, ends = await end_of_streams(server, signal.SIGUSR1)
+        for end in ends:
+            (error,) = end.errors
+            assert "stall_timeout" in error
+            assert 0.5 * STALL_S < end.at - frozen_at < STALL_S + 2.0  # the rest is for a busy machine
+        assert ends[0].num_deltas
+        assert server.wait(5.0) == 1
+        assert "slow_dispatch" in server.log()  # where the thread stands
+
+
+async def test_a_torn_folder_of_programs_on_a_full_disk_costs_only_time(model: Path, survivor: ServerProcess) -> None:
+    entries = sorted(survivor.cache.glob("compiled/*/*-cache.*"), key=lambda path: path.stat().st_size)
+    largest = entries.pop()
+    assert largest.stat().st_size > FILE_LIMIT
+    largest.write_bytes(largest.read_bytes()[:1000])
+    with ServerProcess(model, survivor.cache, file_limit=FILE_LIMIT) as server:
+        server.wait_ready()
+        assert await token_ids(server) == [golden["output_token_ids"] for golden in GOLDENS]
+        damaged, not_kept = warnings_in(server.log())
+        assert "damaged programs in" in damaged
+        assert "are not kept in" in not_kept
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+    assert list(survivor.cache.glob("compiled/.*")) == []
+    assert set(survivor.cache.glob("compiled/*/*-cache.*")) == set(entries)

@@ -1,0 +1,118 @@
+"""Which parameters that are no fields are passed over, told of, and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.wire.chat_request import ChatCompletionRequest
+from server.wire.completion_request import CompletionRequest
+from server.wire.errors import ApiError, to_api_error
+from server.wire.strangers import MAX_STRANGERS, is_slip
+
+MESSAGES = [{"role": "user", "content": "a"}]
+
+# What SGLang's router adds to every body.
+OF_A_ROUTER = {
+    "no_stop_trim": False,
+    "skip_special_tokens": True,
+    "separate_reasoning": True,
+    "stream_reasoning": True,
+    "return_hidden_states": False,
+    "continue_final_message": False,
+    "echo": False,
+    "ignore_eos": False,
+}
+
+
+def parsed(**parameters: Any) -> tuple[str, ...]:
+    """What both kinds of body ignore aloud."""
+    of_chat = ChatCompletionRequest.parse({"messages": MESSAGES, **parameters}).ignored
+    assert CompletionRequest.parse({"prompt": "a", **parameters}).ignored == of_chat
+    return of_chat
+
+
+def refusal(**parameters: Any) -> ApiError:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of several kinds
+        CompletionRequest.parse({"prompt": "a", **parameters})
+    return to_api_error(caught.value)
+
+
+def test_what_a_router_adds_passes_in_silence() -> None:
+    assert parsed(**OF_A_ROUTER) == ()
+
+
+@pytest.mark.parametrize("nothing", [None, False, [], {}, ""])
+def test_what_asks_for_nothing_passes_in_silence(nothing: Any) -> None:
+    assert parsed(colour=nothing) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("colour", "blue"), ("colour", 0), ("metadata", {"a": "b"}), ("store", True), ("service_tier", "flex"),
+     ("skip_special_tokens", 1), ("return_hidden_states", True), ("top_a", 0.5)],
+)  # fmt: skip
+def test_other_strangers_are_told_of(name: str, value: Any) -> None:
+    if name == "top_a":  # one letter from top_k
+        assert 'did you mean "top_' in refusal(top_a=value).message
+    else:
+        assert parsed(**{name: value}) == (name,)
+
+
+def test_the_order_is_that_of_the_body() -> None:
+    assert parsed(b=1, a=2, c=None, d=4) == ("b", "a", "d")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("temprature", "temperature"), ("temperatura", "temperature"), ("tmeperature", "temperature"),
+     ("temperatures", "temperature"), ("maxTokens", "max_tokens"), ("max-tokens", "max_tokens"),
+     ("Top_P", "top_p"), ("strem", "stream")],
+)  # fmt: skip
+def test_a_slip_is_refused_with_the_name_that_was_meant(name: str, meant: str) -> None:
+    error = refusal(**{name: 1})
+    assert (error.param, error.code) == (name, "unknown_parameter")
+    assert error.message.endswith(f'did you mean "{meant}"?')
+
+
+def test_fields_of_the_other_route_are_refused() -> None:
+    assert refusal(messages=MESSAGES).param == "messages"
+    with pytest.raises(ValueError, match="prompt"):
+        ChatCompletionRequest.parse({"messages": MESSAGES, "prompt": "a"})
+
+
+def test_a_message_may_have_whatever_a_library_keeps_in_it() -> None:
+    message = {"role": "assistant", "content": "a", "parsed": {"x": 1}, "refusal": None, "provider": "p"}
+    content = [{"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]
+    request = ChatCompletionRequest.parse({"messages": [message, {"role": "user", "content": content}, message]})
+    assert request.ignored == ("messages[].parsed", "messages[].provider")
+    assert [told.to_template() for told in request.messages][:2] == [
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]
+
+
+def test_names_are_cut_and_counted() -> None:
+    assert parsed(**{"k" * 1000: 1}) == ("k" * 64,)
+    assert len(parsed(**{f"k{n}": 1 for n in range(MAX_STRANGERS)})) == MAX_STRANGERS
+    assert "more than 64" in refusal(**{f"k{n}": 1 for n in range(MAX_STRANGERS + 1)}).message
+
+
+def within_one_step(name: str, meant: str) -> bool:
+    """The optimal string alignment distance, by its recurrence, is at most 1."""
+    rows = [[i + j if 0 in (i, j) else 0 for j in range(len(meant) + 1)] for i in range(len(name) + 1)]
+    for i in range(1, len(name) + 1):
+        for j in range(1, len(meant) + 1):
+            differs = name[i - 1] != meant[j - 1]
+            rows[i][j] = min(rows[i - 1][j] + 1, rows[i][j - 1] + 1, rows[i - 1][j - 1] + differs)
+            if i > 1 and j > 1 and name[i - 1] == meant[j - 2] and name[i - 2] == meant[j - 1]:
+                rows[i][j] = min(rows[i][j], rows[i - 2][j - 2] + 1)
+    return rows[-1][-1] <= 1
+
+
+@given(st.text("abc", max_size=7), st.text("abc", min_size=4, max_size=7))
+def test_a_slip_is_one_step(name: str, meant: str) -> None:
+    assert is_slip(name, meant) == within_one_step(name, meant)
