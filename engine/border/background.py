@@ -16,6 +16,7 @@ T = TypeVar("T")
 # thread of value 0 gets, where both want the same core. A much smaller share would do harm: a thread that holds the
 # interpreter lock and gets no time keeps all others waiting for it.
 CALM_NICE = 10
+CALM_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while a calm thread runs
 
 
 def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = False) -> asyncio.Future[T]:
@@ -43,7 +44,8 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
         result: T | None = None
         error: BaseException | None = None
         try:
-            result = function()
+            with _SHORT_SWITCHES if is_calm else contextlib.nullcontext():
+                result = function()
         except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
             error = raised
         if not loop.is_closed():
@@ -52,6 +54,35 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+class _ShortSwitches:
+    """While it is entered, a thread that computes in Python soon gives the interpreter lock to those who wait for it.
+
+    An engine thread takes the lock several times in a step, and waits for a whole interval each time. The interval is
+    one of the whole process, so that several threads may have entered.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_inside = 0
+        self._usual = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._num_inside == 0:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(CALM_SWITCH_INTERVAL, self._usual))
+            self._num_inside += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if self._num_inside == 0:
+                sys.setswitchinterval(self._usual)
+
+
+_SHORT_SWITCHES = _ShortSwitches()
 
 
 def stand_back() -> None:

@@ -40,7 +40,7 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     set_up_logs(settings.log_level, settings.log_format)
     raise_file_limit()
     with ProgressReporter() as progress:
-        status = asyncio.run(serve(settings, announce, progress, _load_calmly))
+        status = asyncio.run(serve(settings, announce, progress, _make_calm_load()))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
     # could crash it or wait for it.
     sys.stdout.flush()
@@ -48,10 +48,18 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     os._exit(status)
 
 
-def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:
-    loaded = load_model(settings, progress)
-    calm_collector()
-    return loaded
+def _make_calm_load() -> Load:
+    """Loads models for a process that only serves; those after the first must not disturb it."""
+    has_loaded = False
+
+    def load(settings: ServerSettings, progress: Progress) -> LoadedModel:
+        nonlocal has_loaded
+        loaded = load_model(settings, progress, is_alone=not has_loaded)
+        calm_collector()
+        has_loaded = True
+        return loaded
+
+    return load
 
 
 def raise_file_limit() -> None:

@@ -23,8 +23,11 @@ class LoadedModel(NamedTuple):
     vocabulary: GrammarVocabulary | None = None  # for grammars; None: it is built with the first grammar
 
 
-def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
+def load_model(settings: ServerSettings, progress: Progress, *, is_alone: bool = True) -> LoadedModel:
     """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
+
+    Args:
+        is_alone: whether no other model answers requests meanwhile.
 
     Raises:
         ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
@@ -33,7 +36,9 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     tokenizer = loaded.text_model.tokenizer
     if not tokenizer.eos_token_ids:
         return loaded  # a grammar needs an end token, so requests with one are refused later
-    # It is built now, because that blocks all threads, and no request is running yet.
+    if not is_alone:
+        return loaded  # to build the vocabulary blocks all threads, and perhaps no grammar will ever want it
+    # It is built now, because no request is running yet.
     return loaded._replace(vocabulary=GrammarVocabulary(tokenizer, loaded.engine.model_info.vocab_size))
 
 
