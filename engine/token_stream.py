@@ -76,6 +76,11 @@ class TokenStream:
             self._is_dead_end,
         )
 
+    @property
+    def admitted_at(self) -> float | None:
+        """Seconds of `time.perf_counter` when the request left the queue for the first time; None before."""
+        return self._request.admitted_at
+
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. Later calls have no effect."""
         if self._finish_reason is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from cache.pool import PagePool
@@ -61,6 +62,7 @@ class LiveRequests:
         self.running.append(request)
         if not request.was_admitted:
             request.was_admitted = True
+            request.admitted_at = time.perf_counter()
             self._count_dequeued(request)
             # Charged only once: the tenant did not ask for what a preemption makes the engine compute again.
             self.waiting.charge(request.tenant, num_prompt_tokens=request.num_prompt_tokens - num_cached_tokens)

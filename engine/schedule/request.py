@@ -54,6 +54,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
     was_admitted: bool = False  # has left the queue at least once
+    admitted_at: float | None = None  # seconds of `time.perf_counter` when it first did
     slot: int = NO_SLOT
     pages: list[CachePage] = field(default_factory=list)
     page_hashes: list[PageHash] = field(default_factory=list)  # names of the pages full of committed tokens

@@ -159,6 +159,11 @@ class Choice:
         if self.finish_reason is None:
             self.stream.abort()
 
+    @property
+    def last_token_at(self) -> float | None:
+        """Seconds of `time.perf_counter`; None before the first token."""
+        return self._last_token_at or None
+
     def observe(self, num_tokens: int, submitted_at: float) -> None:
         """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
         now = time.perf_counter()

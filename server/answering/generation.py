@@ -38,6 +38,21 @@ class Usage(NamedTuple):
     num_cached_tokens: int  # of the prompt tokens, those that came from the prefix cache
 
 
+class Timings(NamedTuple):
+    """How long the parts of one answer took, in seconds as its client sees them."""
+
+    time_to_first_token: float  # since the submission
+    queue_time: float  # between the submission and the first step
+    generation_time: float  # between the queue and the last token
+    mean_inter_token_latency: float | None  # None of a single token
+    num_tokens: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the time outside the queue."""
+        return self.num_tokens / self.generation_time
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One choice, read to its end."""
@@ -169,6 +184,25 @@ class Generation:
         """The least complete of the choices' reasons; None while one runs."""
         reasons = [choice.finish_reason for choice in self._choices if choice.finish_reason is not None]
         return max(reasons, key=_SEVERITY.index) if len(reasons) == len(self._choices) else None
+
+    @property
+    def timings(self) -> Timings | None:
+        """Up to the last token read; None before it, and of several answers, whose times say little together."""
+        if len(self._choices) != 1:
+            return None
+        (choice,) = self._choices
+        first, last, admitted_at = self.time_to_first_token, choice.last_token_at, choice.stream.admitted_at
+        if first is None or last is None or admitted_at is None:
+            return None
+        queue_time = max(admitted_at - self._submitted_at, 0.0)
+        num_gaps = choice.num_tokens - 1
+        return Timings(
+            time_to_first_token=first,
+            queue_time=queue_time,
+            generation_time=max(last - self._submitted_at - queue_time, 1e-9),  # a clock may stand still
+            mean_inter_token_latency=(last - self._submitted_at - first) / num_gaps if num_gaps else None,
+            num_tokens=choice.num_tokens,
+        )
 
     @property
     def duration(self) -> float:

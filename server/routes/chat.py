@@ -41,6 +41,7 @@ class ChatChunks(Chunks):
             **self._answer_head.to_dict(_OBJECT),
             "choices": [self._shape(answer) for answer in answers],
             "usage": shape_usage(self._generation.usage),
+            **self._metrics(),
         }
         if self._logprobs is not None and self._fields.prompt_logprobs is not None:
             body["prompt_logprobs"] = self._logprobs.shape_prompt(answers[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
@@ -11,7 +12,7 @@ from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
-from server.routes.openai_shapes import AnswerHead, shape_usage
+from server.routes.openai_shapes import AnswerHead, shape_timings, shape_usage
 from server.routes.route import AnswerWriter
 from server.wire.generation_fields import GenerationFields
 
@@ -38,17 +39,32 @@ class Chunks(AnswerWriter):
         self._with_token_ids = fields.return_token_ids is True
         # If the stream ends with a usage chunk, every other chunk has a usage of null.
         self._head = framing.before + head.encode(self.chunk_object)
-        self._tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
+        self._constant_tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
+        self._tells_usage = fields.wants_continuous_usage
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         return [self._encode(delta) for delta in deltas]
 
     def end(self) -> bytes:
-        """The usage chunk where it is wanted, which has no choices, and the stream's end."""
-        if not self._fields.wants_usage:
+        """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""
+        told: dict[str, Any] = {}
+        if self._fields.wants_usage:
+            told["usage"] = shape_usage(self._generation.usage)
+        told |= self._metrics()
+        if not told:
             return self._framing.done
-        usage = orjson.dumps(shape_usage(self._generation.usage))
-        return self._head + b',"choices":[],"usage":' + usage + b"}" + self._framing.after + self._framing.done
+        return self._head + b',"choices":[],' + orjson.dumps(told)[1:] + self._framing.after + self._framing.done
+
+    def _metrics(self) -> dict[str, Any]:
+        """What a whole answer, or the last chunk of a stream, has beside everything else."""
+        timings = self._generation.timings if self._fields.include_metrics else None
+        return {} if timings is None else {"metrics": shape_timings(timings)}
+
+    @property
+    def _tail(self) -> bytes:
+        if not self._tells_usage:
+            return self._constant_tail
+        return b',"usage":%b}%b' % (orjson.dumps(shape_usage(self._generation.usage)), self._framing.after)
 
     @abstractmethod
     def _encode(self, delta: Delta) -> bytes: ...

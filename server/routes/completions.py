@@ -40,7 +40,12 @@ class CompletionChunks(Chunks):
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         choices = [self._shape(answer) for answer in answers]
-        return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": shape_usage(self._generation.usage)}
+        return {
+            **self._answer_head.to_dict(_OBJECT),
+            "choices": choices,
+            "usage": shape_usage(self._generation.usage),
+            **self._metrics(),
+        }
 
     def _encode(self, delta: Delta) -> bytes:
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (

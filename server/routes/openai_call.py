@@ -29,6 +29,11 @@ class OpenAICall(BodyCall):
         self._fields = body
         super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)
 
+    @property
+    def wants_timings(self) -> bool:
+        """Whether the answer is to tell how long it took."""
+        return self._fields.include_metrics is True
+
     def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
         head = AnswerHead.make(self.id_prefix, context.request_id, context.model)
         logprobs = self.make_logprobs(generation, context.tokenizer)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from engine.border.types import FinishReason
-from server.answering.generation import Usage
+from server.answering.generation import Timings, Usage
 from server.wire.errors import ApiError
 
 
@@ -39,6 +39,22 @@ def shape_usage(usage: Usage) -> dict[str, object]:
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
+
+
+def shape_timings(timings: Timings) -> dict[str, float | None]:
+    """The `metrics` object, with vLLM's names."""
+    mean = timings.mean_inter_token_latency
+    return {
+        "time_to_first_token_ms": _milliseconds(timings.time_to_first_token),
+        "queue_time_ms": _milliseconds(timings.queue_time),
+        "generation_time_ms": _milliseconds(timings.generation_time),
+        "mean_itl_ms": None if mean is None else _milliseconds(mean),
+        "tokens_per_second": round(timings.tokens_per_second, 3),
+    }
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1e3 * seconds, 3)
 
 
 def encode_reason(reason: FinishReason | None) -> bytes:

@@ -17,7 +17,7 @@ from server.routes.chat import ChatCall
 from server.routes.completions import CompletionCall
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
-from server.routes.openai_shapes import shape_error, shape_usage
+from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
@@ -54,7 +54,9 @@ class StreamCall(Call[StreamWriter]):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
         logprobs = self._body.make_logprobs(generation, context.tokenizer)
-        return StreamMessages(self._client_id, generation, logprobs, context, self.ignored)
+        return StreamMessages(
+            self._client_id, generation, logprobs, context, self.ignored, with_timings=self._body.wants_timings
+        )
 
 
 class StreamMessages(StreamWriter):
@@ -62,8 +64,9 @@ class StreamMessages(StreamWriter):
 
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
-        ignored: Sequence[str],
+        ignored: Sequence[str], *, with_timings: bool,
     ) -> None:  # fmt: skip
+        self._with_timings = with_timings
         self._client_id = client_id
         self._ignored = ignored
         self._generation = generation
@@ -96,6 +99,9 @@ class StreamMessages(StreamWriter):
         }
         if self._generation.num_choices > 1:
             done["finish_reasons"] = self._generation.finish_reasons
+        timings = self._generation.timings if self._with_timings else None
+        if timings is not None:
+            done["metrics"] = shape_timings(timings)
         return orjson.dumps(done)
 
     def _encode(self, delta: Delta) -> bytes:

@@ -31,6 +31,7 @@ def _as_stops(value: Any) -> list[str]:
 
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationFields(SamplingFields):
@@ -47,6 +48,7 @@ class GenerationFields(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    include_metrics: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LENGTH)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
@@ -135,3 +137,8 @@ class GenerationFields(SamplingFields):
     def wants_usage(self) -> bool:
         """Whether a stream is to end with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage is True
+
+    @property
+    def wants_continuous_usage(self) -> bool:
+        """Whether every chunk of a stream is to tell the usage so far; only beside `wants_usage`, as in vLLM."""
+        return self.wants_usage and self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)

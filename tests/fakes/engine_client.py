@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -61,6 +62,7 @@ class FakeTokenStream:
         self.num_events_read = 0
         self.is_finished = False
         self.is_awaited = False  # a reader waits for the next event
+        self.admitted_at: float | None = time.perf_counter()
         self._output = output
         self._engine = engine
         self._token_ids: list[int] = []
