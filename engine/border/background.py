@@ -12,10 +12,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# The nice value of a thread that must not disturb the others. Linux gives such a thread a tenth of the time that a
+# The nice value of a thread that must not disturb the others. Linux gives such a thread a third of the time that a
 # thread of value 0 gets, where both want the same core. A much smaller share would do harm: a thread that holds the
-# interpreter lock and gets no time keeps all others waiting for it.
-CALM_NICE = 10
+# interpreter lock and gets no time keeps all others waiting for it, and beside busy processes a load would not end.
+CALM_NICE = 5
 CALM_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while a calm thread runs
 
 

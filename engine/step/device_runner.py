@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
@@ -144,6 +145,10 @@ class DeviceRunner:
         self._params = _abstract(self._params)
         for array in arrays:
             array.delete()
+        del arrays
+        # On a CPU the arrays lie in numpy's memory, which JAX lets go of in a callback of the garbage collector. The
+        # youngest generation is enough, and takes no time.
+        gc.collect(0)
 
     @property
     def has_weights(self) -> bool:

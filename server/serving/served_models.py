@@ -13,7 +13,7 @@ from engine.border.types import EngineError
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics_page import MetricsPage
-from server.answering.running_requests import RunningRequests
+from server.answering.running_requests import RunningRequest, RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
 from server.doors.preparation import Preparation
 from server.doors.workers import Workers
@@ -160,7 +160,7 @@ class ServedModels:
         )
         with self.requests.hold(tenant.salt, request_ids) as running, self.residency.use(model):
             if not model.is_open:
-                request = await self._wait_for(model, request)
+                request = await self._wait_for(model, request, running)
                 self.check_accepting()
             async with model.generate(request, running, self.check_accepting) as generation:
                 self.residency.ask_for(model)  # once more: a load may have failed before the request was in the queue
@@ -200,19 +200,31 @@ class ServedModels:
             if model.is_open:
                 model.engine.end_streams()
 
-    async def _wait_for(self, model: ServedModel, request: GenerationRequest) -> GenerationRequest:
+    async def _wait_for(
+        self, model: ServedModel, request: GenerationRequest, running: RunningRequest
+    ) -> GenerationRequest:
         """Waits for a model that was never loaded; returns the request with the time that is left to it.
 
         Raises:
-            ApiError: the model cannot be loaded, or not within the time of the request.
+            ApiError: the model cannot be loaded, or not within the time of the request; or the request is cancelled.
         """
         limits = model.settings.engine
         timeouts = [limit for limit in (request.timeout, limits.request_timeout) if limit is not None]
         waits = [limit for limit in (*timeouts, limits.queue_timeout) if limit is not None]
         clock = asyncio.get_running_loop().time
         began = clock()
+        arrival = asyncio.ensure_future(self.residency.arrival(model))
+        running.on_cancel = arrival.cancel
         try:
-            await asyncio.wait_for(self.residency.arrival(model), min(waits, default=None))
+            await asyncio.wait_for(arrival, min(waits, default=None))
+        except asyncio.CancelledError:
+            if not running.is_cancelled:
+                raise  # the client has left
+            raise ApiError(
+                f"the request was cancelled before the model {model.model_name} was loaded",
+                status=409,
+                code="cancelled",
+            ) from None
         except TimeoutError:
             raise ApiError(
                 f"the model {model.model_name} was not loaded within the {min(waits):g} s that the request may wait",

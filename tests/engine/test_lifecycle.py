@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -127,9 +128,16 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert device_bytes() >= weights + pages
 
 
+def resident_bytes():
+    """Of this process; 0 where the system does not tell."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
+
+
 async def test_forgotten_weights_are_read_again(client, expected, real_engine, monkeypatch, tmp_path):
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
     awake = sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted())
+    resident = resident_bytes()
     stream, first = await begin(client, STORY)
     sleeping = asyncio.create_task(client.lifecycle.sleep(forget_weights=True, drain=True))
     await asyncio.sleep(0)
@@ -138,6 +146,7 @@ async def test_forgotten_weights_are_read_again(client, expected, real_engine, m
     await sleeping
     assert (client.lifecycle.state, client.lifecycle.has_weights) == (EngineState.ASLEEP, False)
     assert sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted()) <= awake - weights
+    assert resident == 0 or resident_bytes() <= resident - 0.8 * weights
     path = real_engine.model_path
     monkeypatch.setattr(real_engine, "model_path", tmp_path / "gone.gguf")
     with pytest.raises((ModelError, OSError)):

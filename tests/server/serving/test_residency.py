@@ -161,6 +161,18 @@ async def test_the_wait_ends_with_the_time_of_the_request(start_several: StartSe
         server.sources["two"].may_load.set()
 
 
+async def test_a_request_that_waits_for_its_model_can_be_cancelled(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        server.sources["two"].may_load.clear()
+        asking = asyncio.create_task(server.complete("two", request_id="mine"))
+        await server.reach(two="loading")
+        assert (await server.post("/v1/requests/mine/cancel", {}))[1]["cancelled"] is True
+        status, body = await asking
+        assert (status, body["error"]["code"]) == (409, "cancelled")
+        server.sources["two"].may_load.set()
+        assert text_of(await server.complete("two")) == "two:ab"
+
+
 async def test_nobody_starves(start_several: StartSeveral) -> None:
     """Clients of three models, of which one fits, all come to their answers."""
     async with start_several("one two three", models_max=1) as server:
