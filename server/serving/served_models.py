@@ -54,6 +54,7 @@ class ServedModels:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
+        self._arrivals: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
         self.all = tuple(ServedModel(own, self.workers, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
         self.metrics = MetricsPage({model.metrics: model for model in self.all})
@@ -178,8 +179,10 @@ class ServedModels:
             await model.engine.lifecycle.wake()
 
     def start_draining(self) -> None:
-        """Refuses new work from now on."""
+        """Refuses new work from now on, and what waits for a model that was never loaded."""
         self._is_draining = True
+        for arrival in tuple(self._arrivals):
+            arrival.cancel()
 
     async def wait_idle(self, seconds: float) -> bool:
         """Whether every running generation came to its end within `seconds`."""
@@ -215,11 +218,15 @@ class ServedModels:
         began = clock()
         arrival = asyncio.ensure_future(self.residency.arrival(model))
         running.on_cancel = arrival.cancel
+        self._arrivals.add(arrival)
+        arrival.add_done_callback(self._arrivals.discard)
         try:
             await asyncio.wait_for(arrival, min(waits, default=None))
         except asyncio.CancelledError:
-            if not running.is_cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise  # the client has left
+            self.check_accepting()
             raise ApiError(
                 f"the request was cancelled before the model {model.model_name} was loaded",
                 status=409,

@@ -173,6 +173,20 @@ async def test_a_request_that_waits_for_its_model_can_be_cancelled(start_several
         assert text_of(await server.complete("two")) == "two:ab"
 
 
+async def test_who_waits_for_a_model_is_told_that_the_server_ends(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        server.sources["two"].may_load.clear()
+        whole = asyncio.create_task(server.complete("two"))
+        stream = asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab", "model": "two"}))
+        await server.reach(two="loading")
+        await asyncio.sleep(0.02)
+        server.served.start_draining()
+        status, body = await whole
+        assert (status, body["error"]["code"]) == (503, "draining")
+        assert b'"code":"draining"' in await stream
+        server.sources["two"].may_load.set()
+
+
 async def test_nobody_starves(start_several: StartSeveral) -> None:
     """Clients of three models, of which one fits, all come to their answers."""
     async with start_several("one two three", models_max=1) as server:
