@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from engine.border.config import EngineConfig, ModelInfo
+from engine.border.footprint import MachineMemory, ModelFootprint
 from engine.border.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TraceEvent
 from engine.engine import Engine
+from engine.footprint import footprint, memory
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model
@@ -65,6 +67,21 @@ class EngineClient:
             ModelError: it is not served, or the file cannot be read.
         """
         open_model.refuse_unserved(model_path)
+
+    @staticmethod
+    def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
+        """What the model would take of memory; only the headers of its files are read.
+
+        Raises:
+            ModelError: the model cannot be served.
+            ValueError: the configuration does not fit the model or the machine.
+        """
+        return footprint(model_path, config)
+
+    @staticmethod
+    def machine_memory() -> MachineMemory:
+        """The memory that there is at this moment."""
+        return memory()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread, whose events are delivered in `loop`."""
@@ -211,14 +228,18 @@ class EngineClient:
             stream.abort()
             stream.end(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
 
-    def shutdown(self) -> None:
-        """Ends every request with an ABORT event, stops the thread and joins it. Idempotent."""
+    def shutdown(self, join_seconds: float = _JOIN_SECONDS) -> None:
+        """Ends every request with an ABORT event, stops the thread and joins it. Idempotent.
+
+        Args:
+            join_seconds: how long to wait for the step that the thread is in, at most.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._watchdog.stop()
         self._engine_loop.post(Shutdown())
-        self._engine_loop.join(_JOIN_SECONDS)
+        self._engine_loop.join(join_seconds)
         self._engine.close()
         self.lifecycle.close("the engine is shut down")
         end = partial(self._end_streams, FinishReason.ABORT, None)

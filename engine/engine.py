@@ -86,7 +86,10 @@ class Engine:
         bodies = choose_bodies(config, sizes)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, bodies, max_model_len)
-        with _kept_programs(config, repr((sizes, layout, bodies.detail))):
+        # So a request that could never fit into the pages is refused as too long, before it is queued.
+        max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
+        opened = opened.for_context(max_model_len)
+        with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
             return cls._load(opened, config, bodies, layout, max_model_len, progress)
 
     @classmethod
@@ -99,8 +102,7 @@ class Engine:
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             vocab_size=sizes.vocab_size,
-            # So a request that could never fit into the pages is refused as too long, before it is queued.
-            max_model_len=min(max_model_len, (layout.num_pages - 1) * layout.page_size),
+            max_model_len=max_model_len,
             dtype=weights.dtype,
             num_parameters=weights.num_parameters,
             device=jax.default_backend(),
@@ -161,7 +163,7 @@ class Engine:
         path = path or self.model_path
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
-        opened = open_model(path)
+        opened = open_model(path).for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)

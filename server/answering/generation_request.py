@@ -51,7 +51,7 @@ class GenerationRequest:
             raise InvalidParameter(name, f"{name} is {self.max_tokens}; it must be at least 1")
         return self.max_tokens
 
-    def sampling_params(self, max_tokens: int, base: SamplingParams | None = None) -> SamplingParams:
+    def sampling_params(self, max_tokens: int, base: SamplingParams) -> SamplingParams:
         """The engine's parameters, less what a tokenizer makes of text.
 
         Args:
@@ -60,7 +60,7 @@ class GenerationRequest:
         Raises:
             InvalidParameter: a value is outside its limits.
         """
-        params = replace(base or SamplingParams(), max_tokens=max_tokens, **self.sampling)
+        params = replace(base, max_tokens=max_tokens, **self.sampling)
         if self.num_sampled > self.num_choices and params.logprobs is None:
             return replace(params, logprobs=0)  # the best are chosen by it
         return params

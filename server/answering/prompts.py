@@ -46,7 +46,7 @@ def prepare_here(
     """Tokenises and checks every prompt of `request` before any of them is submitted. May run in any thread.
 
     Args:
-        base: parameters that hold where the request says nothing.
+        base: parameters that hold where the request says nothing; None: those that the model's makers recommend.
 
     Raises:
         ApiError: the chat template refuses the messages.
@@ -54,7 +54,8 @@ def prepare_here(
     """
     max_model_len = engine.model_info.max_model_len
     # The parameters first: they are less work to refuse.
-    params = request.sampling_params(request.limit_tokens(max_model_len), base)
+    recommended = SamplingParams(**text_model.sampling_defaults) if base is None else base
+    params = request.sampling_params(request.limit_tokens(max_model_len), recommended)
     params = _with_tokens_of_texts(
         params, request, text_model, default_breakers=DEFAULT_BREAKERS if base is None else None
     )

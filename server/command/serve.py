@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from engine.border.types import EngineStalled, Progress
+from server.command.allocator import limit_arenas
 from server.command.collector import calm_collector
 from server.command.listeners import CannotListen, Listeners
 from server.command.model_loads import Load, ModelLoads
@@ -31,6 +32,7 @@ EXIT_USAGE = 2
 
 SAME_SIGNAL_S = 1.0  # a repetition within this time is ignored: a parent such as make may forward its own signal
 LAST_WORDS_S = 2.0  # the time for aborted or failed streams to write their last event
+JOIN_S = 0.5  # the time for the engine's last step; the process ends then, whether or not the step has
 
 Announce: TypeAlias = Callable[[str], None]
 
@@ -39,6 +41,7 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
     raise_file_limit()
+    limit_arenas()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _make_calm_load()))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
@@ -105,9 +108,9 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         return await _serve_until_stopped(served, loads, stopped)
     finally:
         await listeners.close()
-        for model in served.all:
-            if model.is_open:
-                model.engine.shutdown()
+        engines = [model.engine for model in served.all if model.is_open]
+        for engine in engines:
+            engine.shutdown(JOIN_S / len(engines))
 
 
 def _welcome(model: str, listeners: Listeners) -> str:

@@ -96,7 +96,9 @@ def _generate(request: web.Request, call: BodyCall, model: ServedModel) -> Abstr
 
 
 def _context(request: web.Request, route: BodyRoute, call: BodyCall, model: ServedModel) -> AnswerContext:
-    return AnswerContext(route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer)
+    return AnswerContext(
+        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.tool_syntax
+    )
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -49,7 +49,7 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
     if not model.is_open:
         return shape
     info = model.engine.model_info
-    return shape | {
+    shape |= {
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "max_model_len": info.max_model_len,
@@ -57,3 +57,6 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    if model.sampling_defaults:
+        shape["sampling_defaults"] = dict(model.sampling_defaults)
+    return shape

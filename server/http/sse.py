@@ -14,7 +14,7 @@ from server.routes.route import BodyRoute, StreamWriter
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import to_api_error
+from server.wire.errors import ApiError, to_api_error
 
 
 class EventStream:
@@ -37,8 +37,9 @@ class EventStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            await self._watch.__aexit__(kind, error, trace)
+        watch, self._watch = self._watch, None  # they know each other, and would be kept until a garbage collection
+        if watch is not None:
+            await watch.__aexit__(kind, error, trace)
 
     @property
     def is_open(self) -> bool:
@@ -75,10 +76,7 @@ class EventStream:
 
     async def fail(self, error: Exception) -> None:
         """Tells the client of an error. The status is sent; what is left is one event and the end."""
-        api_error = to_api_error(error)
-        if api_error.status == 500:
-            log.exception("stream_failed")
-        await self._end(self._route.framing.frame(orjson.dumps(self._route.shape_error(api_error))))
+        await self._end(self._route.framing.frame(orjson.dumps(self._route.shape_error(_log_failure(error)))))
 
     async def _end(self, last: bytes) -> None:
         assert self._watch is not None
@@ -88,3 +86,11 @@ class EventStream:
     def _cut(self) -> None:
         if self._request.transport is not None:
             self._request.transport.abort()
+
+
+def _log_failure(error: Exception) -> ApiError:
+    """The client's view of `error`. The caller must not keep it: its traceback keeps the caller's variables alive."""
+    api_error = to_api_error(error)
+    if api_error.status == 500:
+        log.exception("stream_failed")
+    return api_error

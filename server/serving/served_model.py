@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.border.types import EngineState
 from server.answering.generation import Generation
@@ -23,6 +23,7 @@ from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
+from server.tools.syntaxes import Syntax, choose_syntax
 from server.wire.errors import ApiError, unavailable
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -57,6 +58,7 @@ class ServedModel:
         self._on_change = on_change
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
+        self.tool_syntax: Syntax | None = None  # in which the model writes tool calls, where that is known
         self._grammars: GrammarCompiler | None = None
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
@@ -69,6 +71,7 @@ class ServedModel:
         """
         self._engine = engine
         self._text_model = text_model
+        self.tool_syntax = choose_syntax(self.settings.tool_call_parser, text_model.chat_template)
         self._grammars = GrammarCompiler(
             text_model.tokenizer,
             engine.model_info.vocab_size,
@@ -160,6 +163,16 @@ class ServedModel:
         if self._text_model is None:
             raise self._not_loaded()
         return self._text_model.tokenizer
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """
+        Raises:
+            ApiError: the model is not loaded yet.
+        """
+        if self._text_model is None:
+            raise self._not_loaded()
+        return self._text_model.sampling_defaults
 
     @property
     def num_generations(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 
@@ -25,6 +25,8 @@ class BuiltinModel:
     parts: tuple[BuiltinPart, ...]  # joined in this order, they are the file
     sha256: str  # of the GGUF file
     license: str  # of the weights
+    # What the model's card recommends, by fields of SamplingParams.
+    sampling: Mapping[str, int | float] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -51,6 +53,7 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
             ),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             license="Apache License 2.0",
+            sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),
         ),
         "gemma-3-270m": BuiltinModel(
             parts=(
@@ -81,6 +84,7 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
             ),
             sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
             license="Gemma Terms of Use",
+            sampling=MappingProxyType({"temperature": 1.0, "top_k": 64, "top_p": 0.95}),
         ),
     }
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import Progress
 from server.grammar.vocabulary import GrammarVocabulary
+from server.sources.builtin_models import BUILTIN_MODELS
 from server.sources.model_store import ensure_model, name_of
-from server.startup.settings import ServerSettings
+from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
 from server.text.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ def load_model(settings: ServerSettings, progress: Progress, *, is_alone: bool =
     Raises:
         ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
     """
-    loaded = load_with(settings.model, settings.engine_config, progress)
+    loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
+    if settings.sampling_defaults == OPENAI_DEFAULTS:
+        loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     tokenizer = loaded.text_model.tokenizer
     if not tokenizer.eos_token_ids:
         return loaded  # a grammar needs an end token, so requests with one are refused later
@@ -42,16 +47,25 @@ def load_model(settings: ServerSettings, progress: Progress, *, is_alone: bool =
     return loaded._replace(vocabulary=GrammarVocabulary(tokenizer, loaded.engine.model_info.vocab_size))
 
 
-def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], progress: Progress) -> LoadedModel:
+def load_with(
+    model: str,
+    configure: Callable[[tuple[int, ...]], EngineConfig],
+    progress: Progress,
+    chat_template: str | None = None,
+) -> LoadedModel:
     """As `load_model`, with another source of configuration.
 
     Args:
         model: name of a built-in model or of one of the Hub, or path of a GGUF file or a Hugging Face folder.
         configure: makes the configuration of the engine from the end tokens of the model.
+        chat_template: path of a template in the place of the model's own.
     """
+    template = None if chat_template is None else _read_template(Path(chat_template))
     path = ensure_model(model, progress)
     try:
-        text_model = TextModel.load(path, name_of(model, path))
+        builtin = BUILTIN_MODELS.get(model)
+        card = None if builtin is None else builtin.sampling
+        text_model = TextModel.load(path, name_of(model, path), card, template)
     except ModelError:
         from engine.client import EngineClient
 
@@ -63,3 +77,16 @@ def load_with(model: str, configure: Callable[[tuple[int, ...]], EngineConfig], 
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
     return LoadedModel(EngineClient.load(path, config, progress), text_model)
+
+
+def _read_template(path: Path) -> str:
+    """
+    Raises:
+        ModelError: the file cannot be read, or it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"the chat template {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"the chat template {path} is damaged: it is not UTF-8: {error}") from error

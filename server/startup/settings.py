@@ -13,9 +13,13 @@ from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MA
 from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
 from server.startup.logs import LOG_FORMATS, LOG_LEVELS
+from server.tools.syntaxes import SYNTAXES
 
+TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
+
+OPENAI_DEFAULTS = "openai"
 
 _SECONDS = Limit(lambda seconds: 0 < seconds <= MAX_SECONDS, f"it must be above 0, at most {MAX_SECONDS}")
 
@@ -66,8 +70,8 @@ class ServerSettings:
     )  # fmt: skip
     models: tuple[str, ...] = setting(
         (DEFAULT_MODEL,),
-        "a built-in model, path of a GGUF file or a Hugging Face folder, or of a folder with several; "
-        "give it again for further models; NAME=MODEL names it for clients",
+        "a built-in model, owner/name of one of the Hub, path of a GGUF file or a Hugging Face folder, or of a folder "
+        "with several; give it again for further models; NAME=MODEL names it for clients",
         key="model",
         limit=NOT_EMPTY,
         metavar="MODEL",
@@ -80,6 +84,9 @@ class ServerSettings:
         "models in memory at once, of which the one used the longest ago makes room; all if not given",
         limit=at_least(1),
         metavar="N",
+    )
+    chat_template: str | None = setting(
+        None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
     )
     engine: EngineConfig = EngineConfig()  # its settings stand here in the help
     max_body_bytes: int = setting(
@@ -121,6 +128,10 @@ class ServerSettings:
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
     )
+    tool_call_parser: str | None = setting(
+        None, "hermes, mistral or llama3_json: how the model writes tool calls; if not given, its template tells",
+        limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
+    )  # fmt: skip
     strict_parameters: bool = setting(
         False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )
@@ -129,6 +140,11 @@ class ServerSettings:
     )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
+    )
+    sampling_defaults: str = setting(
+        "model",
+        "where a request names no sampling: model (what its makers recommend) or openai (temperature 1, nothing cut)",
+        limit=_listed(("model", OPENAI_DEFAULTS)),
     )
     log_level: str = setting("info", "debug, info, warning or error", limit=_listed(LOG_LEVELS))
     log_format: str = setting("console", "console or json", limit=_listed(LOG_FORMATS))

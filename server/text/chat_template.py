@@ -7,16 +7,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError
-from jinja2.ext import loopcontrols
+from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node, Scope
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.text.vocabularies.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
+from server.text.vocabularies.gguf_metadata import TEMPLATE_VARIANTS
 
 Message = Mapping[str, Any]
 
 # Marks the end of the last message in the rendered text. It is a Unicode noncharacter, so no text has it.
 END_OF_CONTENT = "\ufdd0"
+
+
+# A model may have templates of their own for conversations in which one of these variables is given.
+VARIANTS = dict(zip(("tools", "documents"), TEMPLATE_VARIANTS, strict=True))
 
 
 class ChatTemplateError(ValueError):
@@ -30,17 +37,34 @@ class ChatTemplate:
         ChatTemplateError: the source is not a valid jinja2 template.
     """
 
-    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    def __init__(
+        self, source: str, *, bos_token: str = "", eos_token: str = "", variants: Mapping[str, str] | None = None
+    ) -> None:
+        """
+        Args:
+            variants: sources that are used instead of `source` where a variable is given, by the names in VARIANTS.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
+        sources = {"": source, **({} if variants is None else variants)}
         try:
-            self._template = environment.from_string(source)
+            self._templates = {name: environment.from_string(text) for name, text in sources.items()}
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
-        self._source = source
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        # What jinja2 itself accepts is compiled as Python, which has limits of its own: of depth, digits and blocks.
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+            raise ChatTemplateError(f"the chat template cannot be compiled: {error}") from error
+        self._source = "\0".join(sources.values())
+        # Templates ask whether there are tools, and in some of them an undefined variable is not none.
+        self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
+
+    @property
+    def source(self) -> str:
+        return self._source
 
     def render(
         self,
@@ -55,7 +79,7 @@ class ChatTemplate:
             messages: the content of each is a string, or a list of text parts that are joined by newlines.
             add_generation_prompt: whether the prompt ends with the begin of an assistant's turn.
             continue_final_message: whether the last message is left open, so that the model continues it.
-            kwargs: further variables for the template, such as tools or its own switches.
+            kwargs: further variables for the template, such as `tools`, `documents` or its own switches.
 
         Raises:
             ChatTemplateError: there are no messages, some content is not text, both switches are set, the
@@ -119,14 +143,31 @@ class ChatTemplate:
             raise ChatTemplateError("continue_final_message: the chat template leaves out the last message")
         return text
 
+    def _template_for(self, variables: Mapping[str, object]) -> Template:
+        for variable, name in VARIANTS.items():
+            if variables.get(variable) is not None and name in self._templates:
+                return self._templates[name]
+        return self._templates[""]
+
     def _render(self, variables: dict[str, object], messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+        template = self._template_for(variables)
         try:
-            return self._template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
+            return template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
         except TemplateError as error:
             raise ChatTemplateError(f"the chat template says: {error.message}") from error
         # A template may fail on the values of a client in many ways: wrong types, missing keys, too long a range.
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template fails on these messages: {error}") from error
+
+
+class _GenerationBlocks(Extension):
+    """Renders what is between `generation` and `endgeneration`, by which training code finds the assistant's words."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> Node:
+        line = next(parser.stream).lineno
+        return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:

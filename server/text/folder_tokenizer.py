@@ -8,7 +8,7 @@ from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.tokenizer import Tokenizer, end_token_ids
 from server.text.vocabularies.folder_metadata import FolderMetadata
-from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.vocabularies.tokenizer_json import TokenizerJson
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -23,7 +23,6 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
     """
     vocabulary = _read_vocabulary(folder, metadata)
     tokens = vocabulary.tokens
-    _refuse_unknown_tokens(folder, metadata, tokens)
     bos_token_id, eos_token_id = metadata.bos_token_id, None
     if metadata.bos_token is not None:
         bos_token_id = _token_id(folder, "bos_token", metadata.bos_token, tokens)
@@ -54,11 +53,22 @@ def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer
     text = folder.text(TOKENIZER_JSON)
     if text is not None:
         special_tokens = [token for token in (metadata.bos_token, metadata.eos_token) if token is not None]
-        return TokenizerJson(folder.path / TOKENIZER_JSON, text, special_tokens)
+        vocabulary = TokenizerJson(folder.path / TOKENIZER_JSON, text, special_tokens)
+        _refuse_unknown_tokens(folder, metadata, vocabulary.tokens)
+        return vocabulary
     path = folder.file(SENTENCEPIECE_MODEL)
     if path is None:
         raise ModelError(f"{folder.path} has no tokenizer: neither {TOKENIZER_JSON} nor {SENTENCEPIECE_MODEL}")
-    return SentencePieceVocabulary.from_file(path)
+    # The model's matrices have no rows for tokens beyond them.
+    added = {name: token for name, token in metadata.added_tokens.items() if token.token_id < metadata.vocab_size}
+    return SentencePieceVocabulary.from_file(path, added, _space_prefix(metadata))
+
+
+def _space_prefix(metadata: FolderMetadata) -> SpacePrefix:
+    """What transformers does; `legacy` is true there where a folder of this kind does not say otherwise."""
+    if metadata.add_prefix_space is False:
+        return SpacePrefix.NEVER
+    return SpacePrefix.FIRST if metadata.legacy is False else SpacePrefix.ALWAYS
 
 
 def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str]) -> int:
@@ -69,7 +79,8 @@ def _token_id(folder: ModelFolder, role: str, token: str, tokens: Sequence[str])
 
 def _refuse_unknown_tokens(folder: ModelFolder, metadata: FolderMetadata, tokens: Sequence[str]) -> None:
     """Refuses added tokens that the tokenizer's own file lacks, because it would never find them in a text."""
-    for token, token_id in metadata.added_tokens.items():
+    for token, added in metadata.added_tokens.items():
+        token_id = added.token_id
         if token_id < metadata.vocab_size and (token_id >= len(tokens) or tokens[token_id] != token):
             raise ModelError(
                 f"{folder.path}: the added token {token!r} ({token_id}) is not in the tokenizer's file; "

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from engine.border.errors import ModelError
+from engine.border.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.sampling_defaults import sampling_defaults
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.folder_metadata import read_folder_metadata
-from server.text.vocabularies.gguf_metadata import read_gguf_metadata
+from server.text.vocabularies.failures import NativeFailure, panics_as_errors
+from server.text.vocabularies.folder_metadata import FolderMetadata, read_folder_metadata
+from server.text.vocabularies.gguf_metadata import GgufMetadata, read_gguf_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,56 +29,80 @@ class TextModel:
     context_length: int  # tokens the model was trained for, prompt and output together
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None  # None if the model has none
+    sampling_defaults: Mapping[str, Any]  # numbers; fields of SamplingParams, for requests that do not give them
 
     @classmethod
-    def load(cls, path: Path, name: str | None = None) -> TextModel:
+    def load(
+        cls,
+        path: Path,
+        name: str | None = None,
+        card: Mapping[str, int | float] | None = None,
+        chat_template: str | None = None,
+    ) -> TextModel:
         """Reads the text side of the model at `path`, a GGUF file or a folder in Hugging Face's layout.
 
         Args:
             name: by default the name of the folder, or of the file without its suffix.
+            card: the sampling that the model's card recommends, for what its files do not state.
+            chat_template: the source of a template in the place of the model's own ones.
 
         Raises:
             ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
                 broken.
         """
-        return cls._load_folder(path, name) if path.is_dir() else cls._load_gguf(path, name)
+        with naming(path), _failures_of_libraries():
+            model = cls._load_folder(path, chat_template) if path.is_dir() else cls._load_gguf(path, chat_template)
+            recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
+            return replace(model, name=name or model.name, sampling_defaults=recommended)
 
     @classmethod
-    def _load_gguf(cls, path: Path, name: str | None) -> TextModel:
+    def _load_gguf(cls, path: Path, own_template: str | None) -> TextModel:
         metadata = read_gguf_metadata(path)
 
         def text_of(token_id: int | None) -> str | None:
             return None if token_id is None else metadata.tokens[token_id]
 
-        return cls(
-            name or path.stem,
-            path,
-            metadata.context_length,
-            Tokenizer.from_gguf(metadata),
-            _chat_template(metadata.chat_template, text_of(metadata.bos_token_id), text_of(metadata.eos_token_id)),
+        template = _chat_template(
+            metadata, own_template, text_of(metadata.bos_token_id), text_of(metadata.eos_token_id)
         )
+        tokenizer = Tokenizer.from_gguf(metadata)
+        return cls(path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling)
 
     @classmethod
-    def _load_folder(cls, path: Path, name: str | None) -> TextModel:
+    def _load_folder(cls, path: Path, own_template: str | None) -> TextModel:
         folder = ModelFolder(path)
         metadata = read_folder_metadata(folder)
-        return cls(
-            name or Path(os.path.abspath(path)).name,  # so "." has a name too, and a link keeps its own
-            path,
-            metadata.context_length,
-            load_folder_tokenizer(folder, metadata),
-            _chat_template(metadata.chat_template, metadata.bos_token, metadata.eos_token),
-        )
+        template = _chat_template(metadata, own_template, metadata.bos_token, metadata.eos_token)
+        tokenizer = load_folder_tokenizer(folder, metadata)
+        name = Path(os.path.abspath(path)).name  # so "." has a name too, and a link keeps its own
+        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling)
 
 
-def _chat_template(source: str | None, bos_token: str | None, eos_token: str | None) -> ChatTemplate | None:
+@contextmanager
+def _failures_of_libraries() -> Iterator[None]:
+    """
+    Raises:
+        ModelError: a native library fails on the model's vocabulary.
+    """
+    try:
+        with panics_as_errors("the tokenizer's library"):
+            yield
+    except NativeFailure as error:
+        raise ModelError(f"the tokenizer is damaged, or of a kind that is not known: {error}") from error
+
+
+def _chat_template(
+    metadata: GgufMetadata | FolderMetadata, own: str | None, bos_token: str | None, eos_token: str | None
+) -> ChatTemplate | None:
     """
     Raises:
         ModelError: the template is broken.
     """
+    source = metadata.chat_template if own is None else own
+    variants = metadata.template_variants if own is None else {}
     if source is None:
         return None
     try:
-        return ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "")
+        return ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "", variants=variants)
     except ChatTemplateError as error:
         raise ModelError(str(error)) from error

@@ -10,8 +10,16 @@ from typing import Protocol
 
 from engine.border.errors import ModelError
 from server.text.vocabularies.byte_level_bpe import ByteLevelBpe
-from server.text.vocabularies.control_tokens import END_TOKENS, ControlTokens, Part, ShieldedText, without_mark
+from server.text.vocabularies.control_tokens import (
+    END_TOKENS,
+    HARMONY_ENDS,
+    ControlTokens,
+    Part,
+    ShieldedText,
+    without_mark,
+)
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
+from server.text.vocabularies.sentencepiece_proto import ModelType
 from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
@@ -102,8 +110,8 @@ class Tokenizer:
         Raises:
             ModelError: the kind of vocabulary or its pre-tokenizer is not supported.
         """
-        bos_token_id = metadata.bos_token_id
-        vocabulary, adds_bos_token = _gguf_vocabulary(metadata)
+        bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
+        vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
         control_ids = [token_id for token_id, kind in enumerate(metadata.token_types) if kind == TokenType.CONTROL]
         return cls(
@@ -111,6 +119,7 @@ class Tokenizer:
             bos_token_id=bos_token_id,
             eos_token_ids=end_token_ids(stated, metadata.tokens, control_ids),
             prefix_ids=(bos_token_id,) if adds_bos_token and bos_token_id is not None else (),
+            suffix_ids=(eos_token_id,) if adds_eos_token and eos_token_id is not None else (),
         )
 
     @property
@@ -220,19 +229,39 @@ def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:
     """The tokens that end an output: first those that the model states, then control tokens in END_TOKENS."""
-    named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in END_TOKENS)
+    names = {tokens[token_id] for token_id in control_ids}
+    ends = END_TOKENS - {"<|end|>"} if names >= HARMONY_ENDS else END_TOKENS
+    named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in ends)
     return tuple(dict.fromkeys([*(token_id for token_id in stated if token_id is not None), *named]))
 
 
-def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool]:
-    """The vocabulary, and whether a text gets a begin-of-sequence token."""
+def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
+    """The vocabulary, and whether a text gets a begin- and an end-of-sequence token. Defaults are llama.cpp's.
+
+    Raises:
+        ModelError: the kind of the vocabulary is not supported.
+    """
+    adds_bos, adds_eos = metadata.add_bos_token, metadata.add_eos_token
     match metadata.tokenizer_model:
         case "gpt2":
             vocabulary = ByteLevelBpe(metadata)
-            return vocabulary, vocabulary.add_bos_token
+            return vocabulary, vocabulary.add_bos_token, adds_eos is True
         case "llama":
-            return SentencePieceVocabulary.from_gguf(metadata), metadata.add_bos_token is not False
+            return SentencePieceVocabulary.from_gguf(metadata), adds_bos is not False, adds_eos is True
+        case "t5":
+            unigram = SentencePieceVocabulary.from_gguf(metadata, ModelType.UNIGRAM)
+            return unigram, adds_bos is True, adds_eos is not False
+    kind = _REFUSED_KINDS.get(metadata.tokenizer_model, "of a kind that is not known")
     raise ModelError(
-        f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is not supported; "
-        "supported are gpt2 (byte-level BPE) and llama (SentencePiece)"
+        f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is {kind}, which is not supported; "
+        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE) and t5 (SentencePiece Unigram)"
     )
+
+
+_REFUSED_KINDS = {
+    "bert": "WordPiece, whose tokens do not keep the spaces of a text",
+    "rwkv": "the greedy one of RWKV",
+    "plamo2": "that of PLaMo 2",
+    "none": "none at all",
+    "no_vocab": "none at all",
+}

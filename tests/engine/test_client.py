@@ -1,7 +1,9 @@
 """The asyncio side of the engine, on the fake device and a real thread."""
 
 import asyncio
+import gc
 import threading
+import time
 
 import pytest
 
@@ -9,6 +11,7 @@ from engine.border.config import EngineConfig, ModelInfo
 from engine.border.types import EngineError, EngineStalled, EngineStats, FinishReason, QueueFull
 from engine.client import EngineClient
 from engine.loop import EngineLoop
+from engine.schedule.request import Request
 from sampling.host.params import InvalidParameter, SamplingParams
 from tests.fakes.runner import VOCAB_SIZE, expected_output
 from tests.fakes.script import World
@@ -331,6 +334,21 @@ async def test_a_queued_request_is_told_in_time_although_the_step_hangs(make_cli
     assert [(await read(stream))[1] for stream in running] == [FinishReason.LENGTH] * 2
 
 
+async def test_a_shutdown_waits_no_longer_than_it_is_told_while_a_step_hangs(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    stream = client.submit([1], greedy(50))
+    await asyncio.sleep(0.05)
+    started = time.monotonic()
+    client.shutdown(0.2)
+    assert 0.1 < time.monotonic() - started < 2.0
+    assert (await asyncio.wait_for(read(stream), 5))[1] is FinishReason.ABORT
+    engine.gate.set()  # so that the thread ends after all
+    async with asyncio.timeout(5):
+        while engine.world.pool.num_active:
+            await asyncio.sleep(0.01)
+
+
 async def test_all_streams_can_be_ended_while_a_step_hangs(make_client):
     client, engine = make_client()
     engine.gate.clear()
@@ -341,3 +359,18 @@ async def test_all_streams_can_be_ended_while_a_step_hangs(make_client):
     while engine.scheduler.has_work:
         await asyncio.sleep(0.001)
     assert (await read(client.submit([3], greedy(2))))[0] == expected_output([3], 0, 3, ignore_eos=True)
+
+
+async def test_a_request_that_is_over_needs_no_garbage_collection(make_client):
+    """It holds all its tokens, and a server's collector runs seldom."""
+    client, _ = make_client()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await read(client.submit([1, 2, 3], greedy(4)))
+        async with asyncio.timeout(5):  # the engine thread lets go of a request at its next turn
+            while sum(isinstance(kept, Request) for kept in gc.get_objects()) > 1:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

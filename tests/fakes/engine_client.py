@@ -311,7 +311,8 @@ class FakeEngineClient:
         for stream in list(self.running.values()):
             stream.finish(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
 
-    def shutdown(self) -> None:
+    def shutdown(self, join_seconds: float = 5.0) -> None:
+        self.joined_for = join_seconds
         self.is_shut_down = True
         self.is_alive = False
         if self._task is not None:

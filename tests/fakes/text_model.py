@@ -49,7 +49,8 @@ class FakeTokenizer:
 class FakeTextModel:
     name = "fake"
 
-    def __init__(self, chat_template: str | None = CHAT_TEMPLATE) -> None:
+    def __init__(self, chat_template: str | None = CHAT_TEMPLATE, **sampling_defaults: float) -> None:
+        self.sampling_defaults = sampling_defaults
         self.tokenizer = FakeTokenizer()
         self.chat_template = None if chat_template is None else ChatTemplate(chat_template)
 

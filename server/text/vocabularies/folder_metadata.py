@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from server.text.vocabularies.added_token import AddedToken
+from server.text.vocabularies.gguf_metadata import TEMPLATE_VARIANTS
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADDED_TOKENS = "added_tokens.json"  # only in older folders
@@ -17,6 +19,7 @@ SPECIAL_TOKENS_MAP = "special_tokens_map.json"  # only in older folders
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"  # has precedence over the template in TOKENIZER_CONFIG
 MAX_VOCAB_SIZE = 1 << 24  # so that a damaged file cannot ask for a huge table
+MORE_TEMPLATES = "additional_chat_templates"  # a folder
 DEFAULT_TEMPLATE = "default"  # the name of the template for plain chat, if there are several
 
 
@@ -32,8 +35,12 @@ class FolderMetadata:
     eos_token: str | None
     add_bos_token: bool | None  # None: the pipeline of the tokenizer decides
     add_eos_token: bool | None
-    added_tokens: Mapping[str, int]  # ids by text, from other files than the tokenizer's own
+    add_prefix_space: bool | None  # None: the kind of the tokenizer decides; this is about SentencePiece alone
+    legacy: bool | None  # as `SpacePrefix` says; None: as above
+    added_tokens: Mapping[str, AddedToken]  # by text, from other files than the tokenizer's own
     chat_template: str | None
+    template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
+    sampling: Mapping[str, object]  # what the generation configuration says, unchecked
 
 
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
@@ -46,6 +53,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)
     files = (_optional(folder, GENERATION_CONFIG), config)
+    templates = _chat_templates(tokenizer) | _templates_beside(folder)
     return FolderMetadata(
         context_length=config.required_integer("max_position_embeddings", least=2),
         vocab_size=vocab_size,
@@ -55,8 +63,12 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
         eos_token=_token(tokenizer, "eos_token") or _token(tokens, "eos_token"),
         add_bos_token=tokenizer.flag("add_bos_token"),
         add_eos_token=tokenizer.flag("add_eos_token"),
-        added_tokens=_added_tokens(tokenizer, _optional(folder, ADDED_TOKENS)),
-        chat_template=folder.text(CHAT_TEMPLATE) or _chat_template(tokenizer),
+        add_prefix_space=tokenizer.flag("add_prefix_space"),
+        legacy=tokenizer.flag("legacy"),
+        added_tokens=_added_tokens(tokenizer, tokens, _optional(folder, ADDED_TOKENS)),
+        chat_template=folder.text(CHAT_TEMPLATE) or templates.pop(DEFAULT_TEMPLATE, None),
+        template_variants=templates,
+        sampling={name: files[0].value(name) for name in files[0].names},
     )
 
 
@@ -84,10 +96,14 @@ def _token(file: JsonFile, key: str) -> str | None:
     raise file.error(key, "it must be a token's text")
 
 
-def _added_tokens(tokenizer: JsonFile, added: JsonFile) -> dict[str, int]:
-    """The ids of added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
+def _added_tokens(tokenizer: JsonFile, roles: JsonFile, added: JsonFile) -> dict[str, AddedToken]:
+    """The added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
     highest = MAX_VOCAB_SIZE - 1
-    tokens = {token: added.required_integer(token, least=0, most=highest) for token in added.names}
+    special = _special_tokens(tokenizer) | _special_tokens(roles)
+    tokens = {
+        token: AddedToken(added.required_integer(token, least=0, most=highest), is_special=token in special)
+        for token in added.names
+    }
     decoder = tokenizer.table("added_tokens_decoder")
     if decoder is None:
         return tokens
@@ -95,22 +111,46 @@ def _added_tokens(tokenizer: JsonFile, added: JsonFile) -> dict[str, int]:
         token = _token(decoder, key)
         if token is None or not key.isdecimal() or len(key) > len(str(highest)):
             raise tokenizer.error("added_tokens_decoder", "it must map token ids to tokens")
-        tokens[token] = int(key)
+        value = decoder.value(key)
+        flags = value if isinstance(value, dict) else {}
+        tokens[token] = AddedToken(
+            int(key),
+            is_special=flags.get("special") is True or token in special,
+            strips_left=flags.get("lstrip") is True,
+            strips_right=flags.get("rstrip") is True,
+        )
     return tokens
 
 
-def _chat_template(file: JsonFile) -> str | None:
-    """The template for plain chat: the only one, or the one named DEFAULT_TEMPLATE in a list."""
+def _special_tokens(file: JsonFile) -> set[str]:
+    """The tokens to which a file gives a role, such as `pad_token`."""
+    values = [file.value(key) for key in file.names if key.endswith("_token")]
+    others = file.value("additional_special_tokens")
+    values += others if isinstance(others, list) else []
+    contents = (value.get("content") if isinstance(value, dict) else value for value in values)
+    return {content for content in contents if isinstance(content, str)}
+
+
+def _chat_templates(file: JsonFile) -> dict[str, str]:
+    """The templates by name: the only one is DEFAULT_TEMPLATE, as plain chat's is in a list of them."""
     value = file.value("chat_template")
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {DEFAULT_TEMPLATE: value}
     if not isinstance(value, list):
         raise file.error("chat_template", "it must be a string or a list of named templates")
+    templates = {}
     for entry in value:
         match entry:
             case {"name": str(name), "template": str(template)}:
-                if name == DEFAULT_TEMPLATE:
-                    return template
+                templates[name] = template
             case _:
                 raise ModelError(f"{file.path}: an entry of chat_template lacks its name or its template")
-    return None
+    return templates
+
+
+def _templates_beside(folder: ModelFolder) -> dict[str, str]:
+    """The templates that newer folders have as files of their own."""
+    texts = {name: folder.text(f"{MORE_TEMPLATES}/{name}.jinja") for name in TEMPLATE_VARIANTS}
+    return {name: text for name, text in texts.items() if text is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -12,6 +13,18 @@ from engine.weights.formats.gguf_file import GGUFFile
 from server.text.vocabularies.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
+# Fields of SamplingParams, and what stands behind `general.sampling.` for each.
+SAMPLING_FIELDS = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+# The names that templates for other purposes than plain chat have in files.
+TEMPLATE_VARIANTS = ("tool_use", "rag")
+SCORED = ("llama", "t5")  # the kinds of SentencePiece
+MAX_CONTEXT = (1 << 31) - 1  # tokens; positions are int32 on the device
 
 T = TypeVar("T")
 
@@ -34,7 +47,7 @@ class GgufMetadata:
     architecture: str
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
-    tokenizer_model: str  # "gpt2": byte-level BPE; "llama": SentencePiece
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece
     tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
@@ -51,6 +64,8 @@ class GgufMetadata:
     remove_extra_whitespaces: bool | None  # whether spaces in a row count as one; None: as above
     precompiled_charsmap: bytes  # how SentencePiece normalises texts; empty: it does not
     chat_template: str | None
+    template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
+    sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
     def control_ids(self) -> list[int]:
@@ -87,10 +102,28 @@ class _Fields:
             raise ModelError(f"{self.path}: the field {key} is {type(value).__name__} where {kind.__name__} is needed")
         return value
 
+    def number(self, key: str) -> int | float | None:
+        """A number; a float of 32 bits as the short decimal number that it was written from."""
+        value = self._file.value(key)
+        if isinstance(value, float):
+            return float(f"{value:.7g}")
+        return self.optional(key, int)
+
+    def named_texts(self, key: str, names: Iterable[str]) -> dict[str, str]:
+        """The fields `key.NAME` that there are, by name."""
+        texts = {name: self.optional(f"{key}.{name}", str) for name in names}
+        return {name: text for name, text in texts.items() if text is not None}
+
     def required(self, key: str, kind: type[T]) -> T:
         value = self.optional(key, kind)
         if value is None:
             raise ModelError(f"{self.path} lacks the field {key}")
+        return value
+
+    def required_integer(self, key: str, *, least: int, most: int) -> int:
+        value = self.required(key, int)
+        if not least <= value <= most:
+            raise ModelError(f"{self.path}: the field {key} is {value}; it must be from {least} to {most}")
         return value
 
     def optional_tuple(self, key: str, kind: type[T]) -> tuple[T, ...]:
@@ -119,7 +152,7 @@ class _Fields:
     def check_embedding(self, num_tokens: int) -> None:
         """Raises ModelError where the model's embedding, if the file has it, is not of so many tokens."""
         for tensor in self._file.tensors:
-            num_rows = int(tensor.shape[-1])  # the file has the row's length first
+            num_rows = int(tensor.shape[-1]) if len(tensor.shape) else 1  # the file has the row's length first
             if tensor.name == EMBEDDING and num_rows != num_tokens:
                 raise ModelError(
                     f"{self.path}: the tensor {EMBEDDING} has {num_rows} rows, and the field tokenizer.ggml.tokens "
@@ -132,7 +165,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
     tokenizer_model = fields.required("tokenizer.ggml.model", str)
     tokens = fields.required_tuple("tokenizer.ggml.tokens", str)
     fields.check_embedding(len(tokens))
-    is_bpe = tokenizer_model == "gpt2"
 
     def token_id(role: str) -> int | None:
         key = f"tokenizer.ggml.{role}_token_id"
@@ -146,13 +178,13 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
     return GgufMetadata(
         architecture=architecture,
         name=fields.optional("general.name", str),
-        context_length=fields.required(f"{architecture}.context_length", int),
+        context_length=fields.required_integer(f"{architecture}.context_length", least=1, most=MAX_CONTEXT),
         tokenizer_model=tokenizer_model,
         tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or None,
         tokens=tokens,
         token_types=fields.required_tuple("tokenizer.ggml.token_type", int, len(tokens)),
-        scores=() if is_bpe else fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)),
-        merges=fields.required_tuple("tokenizer.ggml.merges", str) if is_bpe else (),
+        scores=fields.required_tuple("tokenizer.ggml.scores", float, len(tokens)) if tokenizer_model in SCORED else (),
+        merges=fields.required_tuple("tokenizer.ggml.merges", str) if tokenizer_model == "gpt2" else (),
         bos_token_id=token_id("bos"),
         eos_token_id=token_id("eos"),
         unknown_token_id=token_id("unknown"),
@@ -164,4 +196,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         remove_extra_whitespaces=fields.optional("tokenizer.ggml.remove_extra_whitespaces", bool),
         precompiled_charsmap=fields.bytes_of("tokenizer.ggml.precompiled_charsmap"),
         chat_template=fields.optional("tokenizer.chat_template", str),
+        template_variants=fields.named_texts("tokenizer.chat_template", TEMPLATE_VARIANTS),
+        sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
     )

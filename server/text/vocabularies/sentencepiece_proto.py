@@ -50,7 +50,7 @@ def model_proto(metadata: GgufMetadata, model_type: ModelType) -> bytes:
     trainer += b"".join(
         _int_field(number, value) for number, value in {40: unknown_id, 41: _ABSENT, 42: _ABSENT, 43: _ABSENT}.items()
     )
-    return b"".join(pieces) + _bytes_field(2, trainer) + _bytes_field(3, _normalizer(metadata))
+    return b"".join(pieces) + _bytes_field(2, trainer) + _bytes_field(3, _normalizer(metadata, model_type))
 
 
 def with_control(proto: bytes, token_ids: Collection[int]) -> bytes:
@@ -89,12 +89,15 @@ def without_prefix(proto: bytes) -> bytes:
     return proto + _bytes_field(3, _int_field(3, 0))
 
 
-def _normalizer(metadata: GgufMetadata) -> bytes:
+def _normalizer(metadata: GgufMetadata, model_type: ModelType) -> bytes:
     """The `NormalizerSpec`: what happens to a text before it is split."""
+    prefix = metadata.add_space_prefix
+    if prefix is None:
+        prefix = model_type is ModelType.BPE  # as in llama.cpp
     return (
         _bytes_field(1, b"gguf" if metadata.precompiled_charsmap else b"identity")
         + _bytes_field(2, metadata.precompiled_charsmap)
-        + _int_field(3, int(metadata.add_space_prefix is not False))
+        + _int_field(3, int(prefix))
         + _int_field(4, int(metadata.remove_extra_whitespaces is True))
         + _int_field(5, 1)  # spaces become SPACE_MARK
     )

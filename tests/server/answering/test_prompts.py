@@ -65,6 +65,20 @@ def test_the_base_holds_where_the_request_says_nothing() -> None:
     assert (params.temperature, params.top_k, params.max_tokens) == (0.5, 7, 2)
 
 
+def test_what_the_model_recommends_holds_where_neither_says_anything() -> None:
+    engine = FakeEngineClient(max_model_len=LIMIT)
+    text_model = FakeTextModel(temperature=0.2, top_p=0.9).model
+
+    def prepared(base: SamplingParams | None = None, **given: float) -> tuple[float, float]:
+        (prompt,) = prepare_here(request(sampling=given), text_model, engine.client, base)
+        return prompt.params[0].temperature, prompt.params[0].top_p
+
+    assert prepared() == (0.2, 0.9)
+    assert prepared(temperature=0.0) == (0.0, 0.9)
+    assert prepared(temperature=1.0, top_p=1.0) == (1.0, 1.0)  # given, although they are the sampler's own defaults
+    assert prepared(SamplingParams(top_p=0.5)) == (1.0, 0.5)
+
+
 def test_each_answer_has_its_own_seed() -> None:
     engine = FakeEngineClient(max_model_len=LIMIT)
     asked = request(sampling={"seed": 2**63 - 1}, num_choices=2, num_sampled=3)

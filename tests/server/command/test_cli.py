@@ -6,6 +6,7 @@ import asyncio
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("complete",)])
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",)])
 def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
@@ -76,6 +77,28 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert "examples:" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [("m.gguf",), ("--model", "m.gguf"), ("--port", "1", "m.gguf", "--seed", "2")])
+def test_the_model_may_stand_without_its_flag(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from server.command import serve
+
+    served: list[ServerSettings] = []
+    monkeypatch.setattr(serve, "run_server", lambda settings, announce: served.append(settings) or 7)
+    assert cli.main(["serve", *arguments]) == 7
+    assert served[0].model == "m.gguf"
+
+
+def test_one_model_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "a.gguf", "--model", "b.gguf"]) == 2
+    assert "the model is given twice: a.gguf and --model b.gguf" in capsys.readouterr().err
+
+
+def test_a_file_that_is_here_need_not_be_pulled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.gguf"
+    path.write_bytes(b"GGUF")
+    assert cli.main(["pull", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+
+
 def test_an_unknown_model_cannot_be_pulled(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "no-such-model"]) == 1
     assert "no-such-model" in capsys.readouterr().err
@@ -107,6 +130,38 @@ async def test_the_address_may_come_from_the_environment(
     monkeypatch.setenv("EAGRE_URL", server.url)
     assert await run_cli("complete", "abc") == 0
     assert capsys.readouterr().out == "abc\n"
+
+
+KEY = "sk-tide-and-time"
+
+
+@pytest.mark.parametrize("variable", [None, KEY, f"{KEY} boatman priority=5,another-key"])
+async def test_complete_sends_a_key(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    server = await start_server(api_keys=(KEY,))
+    flags = []
+    if variable is None:
+        flags = ["--api-key", KEY]
+        monkeypatch.setenv("EAGRE_API_KEY", "a-wrong-key")
+    else:
+        monkeypatch.setenv("EAGRE_API_KEY", variable)
+    assert await run_cli("complete", "abc", "--url", server.url, *flags) == 0
+    assert capsys.readouterr().out == "abc\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--api-key", "sk-a-wrong-key"], ["--api-key", "tidé-tidé-tidé"]])
+async def test_without_the_right_key_the_refusal_says_so_and_shows_no_key(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.delenv("EAGRE_API_KEY", raising=False)
+    server = await start_server(api_keys=(KEY,))
+    assert await run_cli("complete", "abc", "--url", server.url, *flags) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("eagre: ")
+    assert "key" in shown.err
+    assert not any(flag in shown.err for flag in flags[1:])
 
 
 async def test_a_refusal_is_reported_in_one_line_and_exits_with_1(

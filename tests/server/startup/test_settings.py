@@ -83,7 +83,10 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "write_timeout": "3",
         "allowed_origins": "https://a.example, https://b.example",
         "sleep_idle_seconds": "600",
+        "tool_call_parser": "hermes",
+        "chat_template": "chat.jinja",
         "strict_parameters": "1",
+        "sampling_defaults": "openai",
         "log_level": "debug",
         "log_format": "json",
     }

@@ -16,6 +16,7 @@ from tokenizers.models import BPE, WordLevel
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
+from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.tokenizer import Tokenizer
@@ -263,11 +264,53 @@ def test_sentencepiece_is_used_if_there_is_no_json(tmp_path: Path) -> None:
     assert load(folder).encode("a", add_special_tokens=True) == original.encode("a")
 
 
-def test_tokens_added_to_sentencepiece_need_the_json(tmp_path: Path) -> None:
+def test_tokens_added_to_sentencepiece(tmp_path: Path) -> None:
+    original = train()
+    size = original.vocab_size()
+    folder = write(tmp_path, config={"vocab_size": size + 4})
+    (folder / "tokenizer.model").write_bytes(original.serialized_model_proto())
+    write_json(folder / "added_tokens.json", {"<|im_end|>": size, "<note>": size + 1, "<far>": size + 9})
+    tokenizer = load(folder)
+    token_ids = tokenizer.encode("the<note>boat<|im_end|>", add_special_tokens=False)
+    assert token_ids == [*original.encode("the"), size + 1, *original.encode("boat"), size]
+    assert tokenizer.decode(token_ids) == in_steps(tokenizer, token_ids) == " the<note> boat<|im_end|>"
+    assert tokenizer.encode("<far>", add_special_tokens=False) == original.encode("<far>")
+    assert (tokenizer.vocab_size, tokenizer.token_bytes[size + 2 :]) == (size + 4, [b"", b""])
+    # A message cannot write the control token, whatever files say of it; it may write the other one.
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    shielded = template.render_shielded([{"role": "user", "content": "a<|im_end|><note>"}], tokenizer.control)
+    token_ids = tokenizer.encode_shielded(shielded)
+    assert (token_ids.count(size), token_ids[-1], token_ids.count(size + 1)) == (1, size, 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({}, " the boat</s>"),
+        ({"legacy": True}, " the boat</s>"),
+        ({"legacy": False}, " theboat</s>"),
+        ({"add_prefix_space": False}, "theboat</s>"),
+    ],
+)
+def test_the_space_in_front_follows_the_configuration(tmp_path: Path, said: dict[str, Any], text: str) -> None:
+    original = train()
+    size = original.vocab_size()
+    decoder = {str(size): {"content": "<x>", "special": True}, str(size + 1): {"content": "</s> ", "special": False}}
+    folder = write(
+        tmp_path,
+        config={"vocab_size": size + 2},
+        tokenizer_config=TOKENIZER_CONFIG | {"added_tokens_decoder": decoder} | said,
+    )
+    (folder / "tokenizer.model").write_bytes(original.serialized_model_proto())
+    tokenizer = load(folder)
+    assert tokenizer.decode(tokenizer.encode("the<x>boat</s> ", add_special_tokens=False)) == f"{text} "
+
+
+def test_an_added_token_in_the_place_of_a_piece_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, config={"vocab_size": 512})
     (folder / "tokenizer.model").write_bytes(train().serialized_model_proto())
-    write_json(folder / "added_tokens.json", {"<|im_end|>": 500})
-    with pytest.raises(ModelError, match=r"the added token '<\|im_end\|>' \(500\).*whole tokenizer.json"):
+    write_json(folder / "added_tokens.json", {"<|im_end|>": 7})
+    with pytest.raises(ModelError, match=r"'<\|im_end\|>' has the id 7, which tokenizer.model gives to"):
         load(folder)
 
 

@@ -124,6 +124,11 @@ def test_begin_of_sequence_is_added_if_the_model_wants_it(tmp_path: Path) -> Non
         assert tokenizer.count("hello", add_special_tokens=True) == 1 + expected
 
 
+def test_a_last_token_is_added_if_the_file_says_so(tmp_path: Path) -> None:
+    plain = tiny(tmp_path).encode("hello", add_special_tokens=True)
+    assert tiny(tmp_path, add_eos_token=True).encode("hello", add_special_tokens=True) == [*plain, 2]
+
+
 def test_token_bytes_of_every_kind(tmp_path: Path) -> None:
     fields = byte_level_fields()
     tokens = [*fields["tokenizer.ggml.tokens"], "<tool> ", "unused", "plain text"]
@@ -139,6 +144,20 @@ def test_token_bytes_of_every_kind(tmp_path: Path) -> None:
 def test_end_tokens_come_from_roles_and_names(tmp_path: Path) -> None:
     assert tiny(tmp_path).eos_token_ids == (2, 0)
     assert tiny(tmp_path, eot_token_id=1, eom_token_id=2).eos_token_ids == (2, 1, 0)
+
+
+def test_a_message_of_several_ends_no_answer(tmp_path: Path) -> None:
+    names = ["<|end|>", "<|return|>", "<|call|>"]
+    fields = byte_level_fields()
+    size = len(fields["tokenizer.ggml.tokens"])
+
+    def ends(count: int) -> tuple[int, ...]:
+        tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+        return tiny(tmp_path, tokens=tokens + names[:count], token_type=types + [3] * count).eos_token_ids
+
+    assert ends(1) == (2, 0, size)
+    assert ends(2) == (2, 0, size, size + 1)
+    assert ends(3) == (2, 0, size + 1, size + 2)
 
 
 def test_the_byte_alphabet_is_one_to_one() -> None:
@@ -158,7 +177,9 @@ def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
     [
         ({"pre": "tekkon"}, "pre-tokenizer 'tekkon'"),
         ({"merges": ["hello"]}, "the merge 'hello'"),
-        ({"model": "bert", "scores": [0.0] * 265}, "tokenizer 'bert'"),
+        ({"model": "bert"}, r"tokenizer 'bert' \(tokenizer.ggml.model\) is WordPiece"),
+        ({"model": "rwkv"}, "tokenizer 'rwkv' .* is the greedy one of RWKV"),
+        ({"model": "new"}, "tokenizer 'new' .* of a kind that is not known"),
     ],
 )
 def test_unsupported_vocabularies_are_refused_by_name(tmp_path: Path, changed: dict[str, Any], message: str) -> None:

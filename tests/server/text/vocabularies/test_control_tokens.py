@@ -19,9 +19,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.added_token import AddedToken as VocabularyToken
 from server.text.vocabularies.control_tokens import MARKS, ControlTokens, choose_mark
 from server.text.vocabularies.gguf_metadata import TokenType
-from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.vocabularies.tokenizer_json import TokenizerJson
 from tests.model_folders import byte_level_tokenizer
 from tests.server.gguf_files import byte_level_fields, metadata_of
@@ -167,6 +168,7 @@ def sentencepiece_gguf() -> Tokenizer:
 
 
 def sentencepiece_file() -> Tokenizer:
+    """Of some control tokens only other files than the model tell; one takes away the spaces that follow."""
     import io
 
     import sentencepiece
@@ -180,14 +182,21 @@ def sentencepiece_file() -> Tokenizer:
         vocab_size=400,
         model_type="bpe",
         byte_fallback=True,
-        control_symbols=[*NAMES[:2], *NAMES[4:]],
+        control_symbols=[NAMES[0], *NAMES[5:]],
         hard_vocab_limit=False,
         num_threads=1,
         minloglevel=2,
     )
     path = Path(mkdtemp()) / "tokenizer.model"
     path.write_bytes(model.getvalue())
-    return Tokenizer(SentencePieceVocabulary.from_file(path), bos_token_id=None, eos_token_ids=())
+    size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).vocab_size()
+    added = {
+        "<|im_end|>": VocabularyToken(size, strips_right=True),  # a control token by its name alone
+        "[INST]": VocabularyToken(size + 1, is_special=True),
+        "<think>": VocabularyToken(size + 3),
+    }
+    vocabulary = SentencePieceVocabulary.from_file(path, added, SpacePrefix.FIRST)
+    return Tokenizer(vocabulary, bos_token_id=None, eos_token_ids=())
 
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {
@@ -318,6 +327,60 @@ def test_an_open_message_is_shielded_to_its_end() -> None:
     )
     assert shielded.plain == "<s>a</s>"
     assert names_found(tokenizer, tokenizer.encode_shielded(shielded)) == ["<s>"]
+
+
+# ---------------------------------------------------------------- where marks are
+
+
+def shield_by_hand(ids: dict[str, int], text: str, mark: str, literals: str) -> str:
+    """What `ControlTokens.shield` says of each place, one after the other; without the mark in front."""
+    shielded = ""
+    for start, character in enumerate(text):
+        shielded += character
+        beginnings = [name[:end] for name in ids for end in range(1, len(name) + 1)]
+        here = [beginning for beginning in beginnings if text.startswith(beginning, start)]
+        if not here:
+            continue
+        longest = max(here, key=len)
+        end = start + len(longest)
+        is_word = len(longest) == 1 and (character.isalnum() or character.isspace())
+        has_name = any(longest.startswith(name) for name in ids)
+        if has_name or end == len(text) or not (is_word or text[start : end + 1] in literals):
+            shielded += mark
+    return shielded
+
+
+hostile_texts = st.lists(
+    st.sampled_from(["<", "<|", "<|a", "<|a|>", "|", "a", "ab", "abc", "[", "[x", "-", " ", "\n", "é"])
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    names=st.sets(st.sampled_from(["<|a|>", "<|ab|>", "<|a", "[x]", "abc", "a", " b", "^-]", "\\d", "é"]), max_size=5),
+    pieces=hostile_texts,
+    literals=hostile_texts,
+    window=st.integers(1, 9),
+)
+def test_marks_are_where_the_rule_says(names: set[str], pieces: list[str], literals: list[str], window: int) -> None:
+    ids = {name: number for number, name in enumerate(sorted(names))}
+    text, source = "".join(pieces), "".join(literals)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.text.vocabularies.control_tokens.WINDOW", window)
+        shielded = ControlTokens(ids).shield(text, MARK, source)
+    assert shielded.removeprefix(MARK) == shield_by_hand(ids, text, MARK, source)
+
+
+@pytest.mark.parametrize("word", ["<|im_start|>", "<", "<|im", "[control_1]", "[", "[c", "hello "])
+def test_work_grows_with_the_text_alone(many: Tokenizer, word: str) -> None:
+    def seconds(length: int) -> float:
+        text = word * (length // len(word))
+        started = time.thread_time()
+        many.control.shield(text, MARK, "[INST]{{ x }}")
+        return time.thread_time() - started
+
+    seconds(1000)  # the first call prepares the pattern
+    assert seconds(400_000) < 0.4  # 0.05 s on a quiet machine
 
 
 # ---------------------------------------------------------------- other threads meanwhile

@@ -7,6 +7,7 @@ import pytest
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
+from server.text.vocabularies.added_token import AddedToken
 from server.text.vocabularies.folder_metadata import FolderMetadata, read_folder_metadata
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import CHAT_TEMPLATE, TOKENIZER_CONFIG, write_json
@@ -52,7 +53,45 @@ def test_older_folders_keep_special_tokens_apart(tmp_path: Path) -> None:
         special_tokens_map={"bos_token": "<s>", "eos_token": {"content": "</s>"}},
         added_tokens={"<pad>": 319},
     )
-    assert (metadata.bos_token, metadata.eos_token, metadata.added_tokens) == ("<s>", "</s>", {"<pad>": 319})
+    assert (metadata.bos_token, metadata.eos_token, metadata.added_tokens) == (
+        "<s>",
+        "</s>",
+        {"<pad>": AddedToken(319)},
+    )
+
+
+def test_added_tokens_have_their_flags(tmp_path: Path) -> None:
+    decoder = {
+        "310": {"content": "<|user|>", "special": True, "rstrip": True},
+        "311": {"content": "<mask>", "lstrip": True, "special": False},
+        "312": {"content": "<x>"},
+        "313": {"content": "[extra]", "special": False},
+    }
+    metadata = read(
+        tmp_path,
+        tokenizer_config={
+            "added_tokens_decoder": decoder,
+            "additional_special_tokens": ["[extra]", {"content": "<a>"}],
+        },
+        special_tokens_map={"pad_token": {"content": "<pad>"}, "additional_special_tokens": "wrong"},
+        added_tokens={"<pad>": 314, "<a>": 315, "<plain>": 316},
+    )
+    assert metadata.added_tokens == {
+        "<|user|>": AddedToken(310, is_special=True, strips_right=True),
+        "<mask>": AddedToken(311, strips_left=True),
+        "<x>": AddedToken(312),
+        "[extra]": AddedToken(313, is_special=True),
+        "<pad>": AddedToken(314, is_special=True),
+        "<a>": AddedToken(315, is_special=True),
+        "<plain>": AddedToken(316),
+    }
+
+
+def test_what_stands_before_a_text(tmp_path: Path) -> None:
+    metadata = read(tmp_path)
+    assert (metadata.legacy, metadata.add_prefix_space) == (None, None)
+    metadata = read(tmp_path, tokenizer_config={"legacy": False, "add_prefix_space": True})
+    assert (metadata.legacy, metadata.add_prefix_space) == (False, True)
 
 
 def test_a_template_in_its_own_file_has_precedence(tmp_path: Path) -> None:
@@ -62,7 +101,8 @@ def test_a_template_in_its_own_file_has_precedence(tmp_path: Path) -> None:
 
 def test_of_several_templates_the_default_is_taken(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    assert read(tmp_path, tokenizer_config={"chat_template": named}).chat_template == "plain"
+    metadata = read(tmp_path, tokenizer_config={"chat_template": named})
+    assert (metadata.chat_template, metadata.template_variants) == ("plain", {"tool_use": "tools"})
     assert read(tmp_path, tokenizer_config={"chat_template": named[:1]}).chat_template is None
 
 
@@ -94,6 +134,14 @@ def test_a_wrong_field_is_named_in_the_error(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         read(tmp_path, config=config, **files)
+
+
+def test_templates_may_be_files_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("plain", encoding="utf-8")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("documents", encoding="utf-8")
+    metadata = read(tmp_path)
+    assert (metadata.chat_template, metadata.template_variants) == ("plain", {"rag": "documents"})
 
 
 def test_a_template_that_is_not_utf8_is_reported(tmp_path: Path) -> None:

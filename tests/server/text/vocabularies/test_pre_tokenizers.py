@@ -169,7 +169,8 @@ SAME = {
 def from_json(stages: list[dict[str, Any]]) -> PreTokenizer:
     content = json.loads(Tokenizer(BPE()).to_str())
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": stages}
-    return Tokenizer.from_str(json.dumps(content)).pre_tokenizer
+    found: PreTokenizer = Tokenizer.from_str(json.dumps(content)).pre_tokenizer
+    return found
 
 
 @pytest.mark.parametrize("name", REFERENCES)

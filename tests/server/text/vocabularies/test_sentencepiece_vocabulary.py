@@ -268,3 +268,65 @@ def test_tokens_of_phi3_swallow_the_space_behind_them(
     tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
     assert tokenizer.decode(tokenizer.encode("<|user|>\n\nthe</s> boat", add_special_tokens=False)) == " the boat"
     assert tokenizer.decode(tokenizer.encode("<s>\nthe", add_special_tokens=False)) == " \nthe"
+
+
+def train_unigram(normalization: str) -> sentencepiece.SentencePieceProcessor:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES * 5, *MIXED_LINES[:200]]),
+        model_writer=model,
+        vocab_size=600,
+        model_type="unigram",
+        character_coverage=0.98,
+        normalization_rule_name=normalization,
+        user_defined_symbols=["<table>"],
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def charsmap_of(proto: bytes) -> list[int]:
+    """The bytes of `normalizer_spec.precompiled_charsmap`, which is field 2 of field 3."""
+
+    def field(data: bytes, wanted: int) -> bytes:
+        position = 0
+        while position < len(data):
+            tag, position = read_varint(data, position)
+            length, position = read_varint(data, position) if tag & 7 == 2 else ({0: 1, 5: 4}[tag & 7], position)
+            if tag >> 3 == wanted:
+                return data[position : position + length]
+            position += length
+        return b""
+
+    return list(field(field(proto, 3), 2))
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[position] & 0x7F) << shift
+        shift, position = shift + 7, position + 1
+        if data[position - 1] < 0x80:
+            return value, position
+
+
+@pytest.mark.parametrize("normalization", ["identity", "nmt_nfkc"])
+def test_unigram_models_with_their_normalization(tmp_path: Path, normalization: str) -> None:
+    original = train_unigram(normalization)
+    fields = fields_of(original)
+    del fields["tokenizer.ggml.bos_token_id"]
+    fields["tokenizer.ggml.token_type"][original.piece_to_id("<table>")] = int(TokenType.USER_DEFINED)
+    fields |= {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.add_space_prefix": True,
+        "tokenizer.ggml.remove_extra_whitespaces": True,
+    }
+    if charsmap := charsmap_of(original.serialized_model_proto()):
+        fields["tokenizer.ggml.precompiled_charsmap"] = charsmap
+    assert bool(charsmap) is (normalization == "nmt_nfkc")
+    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+    for line in MIXED_LINES:
+        assert tokenizer.encode(line, add_special_tokens=False) == original.encode(line)
+    assert tokenizer.encode("the", add_special_tokens=True) == [*original.encode("the"), original.eos_id()]
