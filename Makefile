@@ -33,7 +33,7 @@ ifeq ($(origin CXX),default)
   CXX := c++
 endif
 
-.PHONY: help serve test check pull bench native sanitize wheel lock clean venv
+.PHONY: help serve test check pull bench chaos native sanitize wheel lock clean venv
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,7 +41,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 # `exec`, so that a signal for make's child reaches the server itself, which then drains.
-serve: $(NATIVE_STAMP) ## serve MODEL (a name, or a path to a GGUF file or a folder) on HOST:PORT; ARGS go to `eagre serve`
+serve: $(NATIVE_STAMP) ## serve MODEL (a name, a path, or owner/name of the Hub) on HOST:PORT; ARGS go to `eagre serve`
 	@exec $(BIN)/eagre serve --host '$(HOST)' --port '$(PORT)' --model '$(MODEL)' $(ARGS)
 
 test: $(NATIVE_STAMP) ## run the tests in JOBS=2 processes; ARGS go to pytest
@@ -53,11 +53,14 @@ check: venv ## lint, formatting, types, direction of the imports
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python -m pytest tests/test_import_direction.py
 
-pull: venv ## fetch MODEL into the user's cache
+pull: venv ## fetch MODEL (built-in, or owner/name of the Hub) into the user's cache
 	@exec $(BIN)/eagre pull '$(MODEL)'
 
 bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks/serve.py
 	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
+
+chaos: $(NATIVE_STAMP) ## attack a server for about a minute, beside streams that must not notice; ARGS go to benchmarks.chaos
+	@exec $(BIN)/python -m benchmarks.chaos --seconds 20 --seed 1 $(ARGS)
 
 native: venv ## compile the native kernels that are out of date; CXX names the compiler, ARGS=--force compiles all
 	@$(BUILD_NATIVE) --inplace $(ARGS)

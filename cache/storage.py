@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-_LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for intermediate results and for other processes
+LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for intermediate results and for other processes
 _INT8_MAX = 127.0
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
@@ -175,7 +175,7 @@ def pages_that_fit(
         ValueError: fewer than two pages fit, or `kv_cache_bytes` are not available.
     """
     total, available = machine_memory()
-    limit = int(available * _LARGEST_SHARE_OF_AVAILABLE)
+    limit = int(available * LARGEST_SHARE_OF_AVAILABLE)
     if kv_cache_bytes is not None and kv_cache_bytes > limit:
         raise ValueError(f"kv_cache_bytes is {kv_cache_bytes}; at most {limit} of the memory available now can be had")
     wanted = int(total * memory_utilization) if kv_cache_bytes is None else kv_cache_bytes

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from engine.border.config import EngineConfig, ModelInfo
+from engine.border.footprint import MachineMemory, ModelFootprint
 from engine.border.types import EngineError, EngineStats, FinishReason, Progress, QueueFull, TraceEvent
 from engine.engine import Engine
+from engine.footprint import footprint, memory
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model
@@ -65,6 +67,21 @@ class EngineClient:
             ModelError: it is not served, or the file cannot be read.
         """
         open_model.refuse_unserved(model_path)
+
+    @staticmethod
+    def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
+        """What the model would take of memory; only the headers of its files are read.
+
+        Raises:
+            ModelError: the model cannot be served.
+            ValueError: the configuration does not fit the model or the machine.
+        """
+        return footprint(model_path, config)
+
+    @staticmethod
+    def machine_memory() -> MachineMemory:
+        """The memory that there is at this moment."""
+        return memory()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread, whose events are delivered in `loop`."""

@@ -25,22 +25,29 @@ class TokenStream:
         "_is_dead_end",
         "_is_done",
         "_logprobs",
+        "_num_cached_tokens",
+        "_params",
         "_prompt_logprobs",
-        "_request",
         "_token_ids",
         "_waiter",
+        "admitted_at",
         "request_id",
         "timers",
     )
 
     def __init__(self, request: Request, abort: Callable[[str], None]) -> None:
+        # The stream does not keep the request, which keeps the stream: as a cycle they would hold the tokens until a
+        # garbage collection.
         self.request_id = request.request_id
-        self._request = request
+        self._params = request.params
         self._abort = abort
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
         self._error: str | None = None
         self._is_dead_end = False
+        self._num_cached_tokens = 0
+        # Seconds of `time.perf_counter` when the request left the queue for the first time, as far as events tell.
+        self.admitted_at: float | None = None
         self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._is_done = False  # the last event has been read
@@ -65,21 +72,15 @@ class TokenStream:
         logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
         self._logprobs, self._prompt_logprobs = None if logprobs is None else [], None
         self._is_done = self._finish_reason is not None
-        num_cached_tokens = self._request.num_cached_tokens
         return TokenEvent(
             token_ids,
             self._finish_reason,
-            num_cached_tokens,
+            self._num_cached_tokens,
             self._error,
             logprobs,
             prompt_logprobs,
             self._is_dead_end,
         )
-
-    @property
-    def admitted_at(self) -> float | None:
-        """Seconds of `time.perf_counter` when the request left the queue for the first time; None before."""
-        return self._request.admitted_at
 
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. Later calls have no effect."""
@@ -94,10 +95,12 @@ class TokenStream:
         if self._finish_reason is not None:
             return
         self._token_ids += event.token_ids
+        self._num_cached_tokens = event.request.num_cached_tokens
+        self.admitted_at = event.request.admitted_at
         if self._logprobs is not None and event.logprobs is not None:
-            self._logprobs += read_logprobs(event.logprobs, self._request.params)
+            self._logprobs += read_logprobs(event.logprobs, self._params)
         if event.prompt_logprobs is not None:
-            self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._request.params)
+            self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._params)
         self._is_dead_end = event.is_dead_end
         self._finish(event.finish_reason, event.error)
 

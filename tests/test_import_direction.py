@@ -29,6 +29,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 ROOMS = (
     "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.startup",
     "server.sources",
+    "server.tools",
     "server.answering", "server.grammar",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire", "server",
@@ -60,7 +61,7 @@ ONLY_IN = {
     "aiohttp": ("server/",),
     "tokenizers": ("server/text/", "server/grammar/"),
     "sentencepiece": ("server/text/",),
-    "huggingface_hub": ("server/sources/hub.py",),
+    "huggingface_hub": ("server/sources/hub.py", "server/sources/hub_cache.py"),
     "jinja2": ("server/text/",),
     "llguidance": ("server/grammar/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any, Self
+
+import orjson
 
 
 @dataclass(slots=True)
@@ -27,6 +30,23 @@ class Ledger:
         """Keeps a failure; equal ones once."""
         if sentence not in self.failures:
             self.failures.append(sentence)
+
+    def add(self, other: Ledger) -> None:
+        """Adds what another ledger has."""
+        for attack, counts in other.outcomes.items():
+            self.outcomes.setdefault(attack, Counter()).update(counts)
+        for sentence in other.failures:
+            self.fail(sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        return {"outcomes": self.outcomes, "failures": self.failures}
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """The ledger that another process has written."""
+        told = orjson.loads(text)
+        return cls({name: Counter(counts) for name, counts in told["outcomes"].items()}, told["failures"])
 
     @property
     def num_attacks(self) -> int:

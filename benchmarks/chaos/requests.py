@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from benchmarks.chaos.target import Target
+from benchmarks.chaos.target import MAX_BODY_BYTES, Target
 
 _BUSY = (200, 429)  # a full queue is a right answer at any time
 
@@ -96,21 +96,26 @@ async def malformed(target: Target) -> None:
         await _check_error(target, "malformed", response)
 
 
+_LISTS: tuple[dict[str, Any], ...] = (
+    {"messages": [1] * 200_000},
+    {"prompt": [[]] * 300_000},
+    {"prompt": "a", "stop": ["x"] * 100_000},
+    {"prompt": "a", "stop_token_ids": list(range(40_000))},
+    {"prompt": "a", "allowed_token_ids": [1] * 200_000},
+    {"prompt": "a", "structured_outputs": {"choice": ["x"] * 100_000}},
+    {"prompt": "a", "logit_bias": {str(token): 1 for token in range(40_000)}},
+    {"prompt": [[1], *[["x"]] * 60]},
+)
+# Encoded once: making them takes longer than refusing them.
+_EXPENSIVE_BODIES = [
+    ("/v1/chat/completions" if "messages" in body else "/v1/completions", orjson.dumps(body)) for body in _LISTS
+]
+
+
 async def endless_lists(target: Target) -> None:
     """Small bodies that are expensive to check."""
-    bodies: tuple[dict[str, Any], ...] = (
-        {"messages": [1] * 200_000},
-        {"prompt": [[]] * 300_000},
-        {"prompt": "a", "stop": ["x"] * 100_000},
-        {"prompt": "a", "stop_token_ids": list(range(40_000))},
-        {"prompt": "a", "allowed_token_ids": [1] * 200_000},
-        {"prompt": "a", "structured_outputs": {"choice": ["x"] * 100_000}},
-        {"prompt": "a", "logit_bias": {str(token): 1 for token in range(40_000)}},
-        {"prompt": [[1], *[["x"]] * 60]},
-    )
-    body = target.draw.choice(bodies)
-    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    async with target.session.post(target.url + path, data=orjson.dumps(body)) as response:
+    path, body = target.draw.choice(_EXPENSIVE_BODIES)
+    async with target.session.post(target.url + path, data=body) as response:
         target.ledger.note_status("endless lists", response.status, (200, 400, 413, 429))
         await response.read()
 
@@ -118,11 +123,11 @@ async def endless_lists(target: Target) -> None:
 async def oversized(target: Target) -> None:
     """More bytes than a body may have, announced or not."""
     if target.draw.random() < 0.5:
-        data: Any = b"x" * (target.max_body_bytes + 1)
+        data: Any = b"x" * (MAX_BODY_BYTES + 1)
     else:
 
         async def pieces() -> Any:
-            for _ in range(target.max_body_bytes // 65536 + 2):
+            for _ in range(MAX_BODY_BYTES // 65536 + 2):
                 yield b"y" * 65536
 
         data = pieces()

@@ -13,6 +13,7 @@ import aiohttp
 from benchmarks.chaos.ledger import Ledger
 
 KEY = "chaos-key-of-everybody"
+MAX_BODY_BYTES = 4 << 20  # of the server
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,6 @@ class Target:
     session: aiohttp.ClientSession
     draw: random.Random
     ledger: Ledger
-    max_body_bytes: int
 
     @property
     def address(self) -> tuple[str, int]:

@@ -39,6 +39,9 @@ class WeightsLayout(Protocol):
     def can_quantise(self) -> bool:
         """Whether it rounds floats where `quantize` asks for it."""
 
+    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
+        """Bytes of the leaf that `matrix` or `embedding` would make of these tensors, none of which is read."""
+
     def vector_dtype(self, precision: Precision) -> str:
         """The type of norms and biases."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from engine.border.errors import ModelError
@@ -86,6 +87,22 @@ class LeafTensors:
             tensor = stored.expert(expert)
         transform = part.stored[self._format].transform
         return tensor if transform is None else transform(tensor)
+
+
+def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Precision) -> int:
+    """The bytes of what `load_weights` would make; nothing but the files' headers is read.
+
+    Raises:
+        ModelError: a tensor is missing or stored in a way that is not read.
+    """
+    vector_bytes, total = jnp.dtype(layout.vector_dtype(precision)).itemsize, 0
+    for leaf in tensors.leaves:
+        layers = tensors.of(leaf)
+        if leaf.kind is LeafKind.VECTOR:
+            total += vector_bytes * sum(math.prod(tensor.shape) for joined in layers for tensor in joined)
+        else:
+            total += layout.num_bytes(layers, precision, is_gated=leaf.kind is LeafKind.GATED)
+    return total
 
 
 def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplateError
@@ -69,12 +71,15 @@ class TokenPrompt(NamedTuple):
 class Conversation(NamedTuple):
     """Messages as chat templates know them, each with `role` and `content`."""
 
-    messages: Sequence[Mapping[str, str]]
+    messages: Sequence[Mapping[str, Any]]
     parse_special: bool = False  # whether names of control tokens in messages become those tokens
+    tools: Sequence[Mapping[str, Any]] = ()  # that the template tells the model of
 
     @property
     def num_chars(self) -> int:
-        return sum(len(message["content"]) + MESSAGE_CHARS for message in self.messages)
+        num_chars = sum(len(message["content"]) + MESSAGE_CHARS for message in self.messages)
+        calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
+        return num_chars + (len(orjson.dumps([calls, self.tools])) if calls or self.tools else 0)
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         if text_model.chat_template is None:
@@ -86,13 +91,14 @@ class Conversation(NamedTuple):
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
+        variables: dict[str, Any] = {"tools": list(self.tools)} if self.tools else {}
         with _refusing_too_many(max_model_len):
             tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
         try:
             if self.parse_special:
-                text, shielded = text_model.chat_template.render(self.messages), None
+                text, shielded = text_model.chat_template.render(self.messages, **variables), None
             else:
-                shielded = text_model.chat_template.render_shielded(self.messages, tokenizer.control)
+                shielded = text_model.chat_template.render_shielded(self.messages, tokenizer.control, **variables)
                 text = shielded.plain
         except ChatTemplateError as error:
             raise ApiError(str(error), param="messages", code="invalid_messages") from error

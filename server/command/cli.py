@@ -19,14 +19,17 @@ EXIT_INTERRUPTED = 130
 DEFAULT_MAX_TOKENS = 256
 
 _EXAMPLES = """examples:
-  eagre serve                            serve the built-in model, with a playground
+  eagre serve                            serve a small built-in model, with a playground
+  eagre serve ./my-model.gguf            serve another one
+  eagre models                           list the models that are here
   eagre complete "Once upon a time"      stream a story to the terminal
   eagre pull smollm2-135m-instruct       fetch a model ahead of time
 """
 
 _SERVE_EXAMPLES = """examples:
   eagre serve
-  eagre serve --port 9000 --model ./my-model.gguf --dtype bfloat16
+  eagre serve ./my-model.gguf --port 9000 --dtype bfloat16
+  eagre serve bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
   EAGRE_PORT=9000 eagre serve --log-format json
 
 Every flag can be given as an environment variable: --max-num-seqs as EAGRE_MAX_NUM_SEQS.
@@ -34,7 +37,19 @@ A flag wins over its variable. SIGTERM or Ctrl-C lets running streams end; a sec
 """
 
 _PULL_EXAMPLES = """examples:
-  eagre pull smollm2-135m-instruct
+  eagre pull gemma-3-270m
+  eagre pull HuggingFaceTB/SmolLM2-360M-Instruct
+  eagre pull bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0@main
+
+HF_TOKEN opens private and gated models of the Hub. What is here already is not fetched again.
+"""
+
+_MODELS_EXAMPLES = """examples:
+  eagre models
+  eagre models ~/models ./my-model.gguf
+  EAGRE_DTYPE=float32 eagre models --json
+
+Listed are the built-in models, those of the Hub that were fetched, and what lies at each PATH.
 """
 
 _COMPLETE_EXAMPLES = """examples:
@@ -58,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _serve(options)
             case "pull":
                 return _pull(options.name)
+            case "models":
+                return _models(options.paths, as_json=options.json)
             case "complete":
                 return _complete(options)
     except KeyboardInterrupt:
@@ -80,17 +97,24 @@ def _build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     if "serve" in arguments:  # only this command takes its flags from the settings
         from server.startup.settings import ServerSettings
 
+        serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         ServerSettings.add_flags(serve)
 
-    pull = _add_command(commands, "pull", "fetch a built-in model into the user's cache", _PULL_EXAMPLES)
-    pull.add_argument("name", metavar="NAME", help="name of a built-in model")
+    pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
+    pull.add_argument(
+        "name", metavar="NAME", help="a built-in model, or owner/name[:file-or-quant][@revision] of the Hub"
+    )
+
+    models = _add_command(commands, "models", "list the models of this machine and their memory", _MODELS_EXAMPLES)
+    models.add_argument("paths", metavar="PATH", nargs="*", help="model files, model folders or folders of them")
+    models.add_argument("--json", action="store_true", help="one JSON object, in bytes")
 
     complete = _add_command(commands, "complete", "stream one answer to the terminal", _COMPLETE_EXAMPLES)
     complete.add_argument("prompt", metavar="PROMPT", help="the text to go on from; - reads standard input")
     source = complete.add_mutually_exclusive_group()
     source.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of a running server (EAGRE_URL)")
     source.add_argument("--local", action="store_true", help="load the model into this process")
-    complete.add_argument("--model", help="name of a built-in model or path of a GGUF file, for the in-process way")
+    complete.add_argument("--model", help="what `eagre serve` would serve, for the in-process way")
     complete.add_argument("--chat", action="store_true", help="send the prompt as a chat message")
     complete.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="(default 256)")
     complete.add_argument("--temperature", type=float, help="0 takes the most probable token each time (default 1)")
@@ -115,8 +139,13 @@ def _serve(options: argparse.Namespace) -> int:
     from server.command.serve import run_server
     from server.startup.settings import ServerSettings, SettingsError
 
+    flags = vars(options)
+    if options.only_model is not None:
+        if options.model is not None:
+            return _fail(f"the model is given twice: {options.only_model} and --model {options.model}", EXIT_USAGE)
+        flags["model"] = options.only_model
     try:
-        settings = ServerSettings.from_sources(vars(options), os.environ)
+        settings = ServerSettings.from_sources(flags, os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     return run_server(settings, lambda line: print(line, file=sys.stderr, flush=True))
@@ -133,6 +162,23 @@ def _pull(name: str) -> int:
     except ModelStoreError as error:
         return _fail(str(error), EXIT_FAILURE)
     print(path)
+    return EXIT_OK
+
+
+def _models(paths: Sequence[str], *, as_json: bool) -> int:
+    from server.command import models
+    from server.sources.errors import ModelStoreError
+    from server.startup.settings import ServerSettings, SettingsError
+
+    try:
+        config = ServerSettings.from_sources({}, os.environ).engine
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    try:
+        found = models.measure_models(paths, config)
+    except ModelStoreError as error:
+        return _fail(str(error), EXIT_FAILURE)
+    _write(models.as_json(*found) if as_json else models.as_table(*found))
     return EXIT_OK
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from engine.border.config import BODY_NAMES, ModelInfo
 from engine.border.types import EngineStalled, Progress
+from server.command.allocator import limit_arenas
 from server.command.collector import calm_collector
 from server.command.listeners import CannotListen, Listeners
 from server.doors.certificate import CertificateError
@@ -39,6 +40,7 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
     raise_file_limit()
+    limit_arenas()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _load_calmly))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter

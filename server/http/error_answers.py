@@ -26,13 +26,22 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        api_error = _from_http(request, error)
+        return _answer(request, _from_http(request, error))
     except ConnectionError:
         raise  # the client has left; aiohttp knows what to do
     except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
-        api_error = to_api_error(error)
-        if api_error.status == 500:
-            log.exception("request_failed")
+        return _answer(request, to_api_error(error))
+
+
+def _answer(request: web.Request, api_error: ApiError) -> web.Response:
+    """The answer that tells of `api_error`.
+
+    A function of its own, because the error must not stay in a variable of a function that it was raised through: its
+    traceback names that function's variables, so they would keep each other alive, the request's body among them,
+    until a garbage collection.
+    """
+    if api_error.status == 500:
+        log.exception("request_failed")
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits
     shape = request.app[ERROR_SHAPES].get(path, shape_error)

@@ -41,9 +41,10 @@ def make_handler(route: BodyRoute) -> Handler:
             ids = (request_id, request[REQUEST_ID])  # the header has the one, the answer the other
             async with served.generate(call.request, tenant=request[TENANT], request_ids=ids) as generation:
                 preparing.close()  # from here on the limits of the engine's queue hold
-                writer = call.make_writer(
-                    generation, AnswerContext(route.framing, request_id, served.model_name, served.tokenizer)
+                context = AnswerContext(
+                    route.framing, request_id, served.model_name, served.tokenizer, served.tool_syntax
                 )
+                writer = call.make_writer(generation, context)
                 try:
                     if call.is_streamed:
                         return await sse.respond(request, route, generation, writer, served)

@@ -29,6 +29,7 @@ from server.http.access_log import IgnoredParameters
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
+from server.tools.syntaxes import Syntax, choose_syntax
 from server.wire.errors import ApiError, model_not_found, unavailable
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -59,6 +60,7 @@ class ServedModel:
         self._is_draining = False
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
+        self.tool_syntax: Syntax | None = None  # in which the model writes tool calls, where that is known
         self._grammars: GrammarCompiler | None = None
         self.requests = RunningRequests()
         self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
@@ -75,6 +77,7 @@ class ServedModel:
         """
         self._engine = engine
         self._text_model = text_model
+        self.tool_syntax = choose_syntax(self.settings.tool_call_parser, text_model.chat_template)
         self._grammars = GrammarCompiler(
             text_model.tokenizer,
             engine.model_info.vocab_size,

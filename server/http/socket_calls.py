@@ -62,8 +62,8 @@ class SocketCalls:
                     self._start(message, len(text))
                 case Cancel():
                     self._cancel(message.id)
-                case Refusal():
-                    raise message.error
+                case Refusal():  # not raised here, where its traceback and the message would keep each other alive
+                    await self._send(self._route.encode_error(message.id, message.error))
         except ApiError as error:
             await self._send(self._route.encode_error(message.id, error))
 
@@ -116,11 +116,7 @@ class SocketCalls:
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is this id's terminal message
-            api_error = to_api_error(error)
-            if api_error.status == 500:
-                log.exception("stream_failed")
-            terminal = self._route.encode_error(message.id, api_error)
-            log.info("stream_refused", code=api_error.code, param=api_error.param)
+            terminal = self._encode_failure(message.id, to_api_error(error))
         finally:
             # Free before the terminal message leaves: whoever reads it may use the id again.
             self._running.discard(message.id)
@@ -129,6 +125,15 @@ class SocketCalls:
             await self._send(terminal)
         except ConnectionError:
             return
+
+    def _encode_failure(self, client_id: str, error: ApiError) -> bytes:
+        """The terminal message. Must be called where the error is handled, and the caller must not keep the error,
+        because that would keep the caller's variables, the message among them, until a garbage collection.
+        """
+        if error.status == 500:
+            log.exception("stream_failed")
+        log.info("stream_refused", code=error.code, param=error.param)
+        return self._route.encode_error(client_id, error)
 
     def _parse(self, message: Generate) -> Call[StreamWriter]:
         return checked(lambda: self._route.parse(message))
@@ -142,9 +147,8 @@ class SocketCalls:
             if client_id in self._cancelled:
                 generation.abort()
             try:
-                writer = call.make_writer(
-                    generation, AnswerContext(MESSAGES, stream_id, served.model_name, served.tokenizer)
-                )
+                context = AnswerContext(MESSAGES, stream_id, served.model_name, served.tokenizer, served.tool_syntax)
+                writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
                 async for deltas in generation:
                     for message in await encode(writer, deltas, served.workers):

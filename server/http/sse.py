@@ -11,7 +11,7 @@ from server.routes.encoding import encode
 from server.routes.route import BodyRoute, StreamWriter
 from server.startup.logs import log
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import to_api_error
+from server.wire.errors import ApiError, to_api_error
 
 
 async def respond(
@@ -52,10 +52,14 @@ async def respond(
             raise
         except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
             # The status is sent; what is left is one error event and the end.
-            api_error = to_api_error(error)
-            if api_error.status == 500:
-                log.exception("stream_failed")
-            end = framing.frame(orjson.dumps(route.shape_error(api_error)))
+            end = framing.frame(orjson.dumps(route.shape_error(_log_failure(to_api_error(error)))))
         await watch.write(end)
         await watch.finish(response.write_eof)
     return response
+
+
+def _log_failure(error: ApiError) -> ApiError:
+    """Returns `error`, which the caller must not keep: its traceback keeps the caller's variables alive."""
+    if error.status == 500:
+        log.exception("stream_failed")
+    return error

@@ -7,16 +7,19 @@ from typing import Any
 
 import orjson
 
+from engine.border.types import FinishReason
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
 from server.answering.prompt_sources import Conversation
+from server.routes.chat_calls import FINISH_REASON, ChoiceCalls, shape_message
 from server.routes.chat_logprobs import ChatLogprobs
 from server.routes.chunks import Chunks
 from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
-from server.routes.route import BodyRoute
+from server.routes.route import AnswerContext, BodyRoute
+from server.tools.syntaxes import ARRAY, HERMES, Syntax
 from server.wire.chat_request import ChatCompletionRequest
 from server.wire.generation_fields import GenerationFields
 
@@ -35,6 +38,13 @@ class ChatChunks(Chunks):
         super().__init__(head, fields, generation, logprobs, framing)
         self._is_first_chunk = True
         self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
+        self._syntax: Syntax | None = None
+        self._calls: list[ChoiceCalls] = []  # by choice
+
+    def look_for_calls(self, syntax: Syntax) -> None:
+        """Tells tool calls from other text from now on. Called before anything is written."""
+        self._syntax = syntax
+        self._calls = [ChoiceCalls(syntax) for _ in range(self._generation.num_choices)]
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         body = {
@@ -49,14 +59,40 @@ class ChatChunks(Chunks):
             body["prompt_token_ids"] = self._generation.prompts[0].token_ids
         return body
 
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        if self._syntax is None:
+            return super().encode(deltas)
+        chunks = [self._encode_with_calls(delta, self._calls[delta.index]) for delta in deltas]
+        return [chunk for chunk in chunks if chunk]
+
+    def _encode_with_calls(self, delta: Delta, calls: ChoiceCalls) -> bytes:
+        """Empty where nothing is certain yet."""
+        is_last = delta.finish_reason is not None
+        found = calls.feed(delta.text, is_last=is_last)
+        if found.is_empty and not is_last and not self._with_token_ids and self._logprobs is None:
+            return b""
+        told: dict[str, Any] = {"content": found.content} if found.content else {}
+        if found.tool_calls:
+            told["tool_calls"] = found.tool_calls
+        if told and delta.index in self._silent:
+            self._silent.remove(delta.index)
+            told = {"role": "assistant", "content": None, **told}
+        reason = encode_reason(delta.finish_reason)
+        if calls.has_calls and delta.finish_reason is FinishReason.STOP:
+            reason = b'"tool_calls"'
+        return self._encode_chunk(delta, orjson.dumps(told), reason)
+
     def _encode(self, delta: Delta) -> bytes:
+        return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
+
+    def _encode_chunk(self, delta: Delta, told: bytes, finish_reason: bytes) -> bytes:
         return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
             self._head,
             self._of_prompt(delta) if self._is_first_chunk else b"",
             delta.index,
-            self._delta(delta),
+            told,
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
-            encode_reason(delta.finish_reason),
+            finish_reason,
             b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
             self._tail,
         )
@@ -78,11 +114,18 @@ class ChatChunks(Chunks):
         return encoded
 
     def _shape(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        finish_reason: str = answer.finish_reason
+        if self._syntax is not None:
+            parts, has_calls = shape_message(answer.text, self._syntax)
+            message |= parts
+            if has_calls and answer.finish_reason is FinishReason.STOP:
+                finish_reason = FINISH_REASON
         choice: dict[str, Any] = {
             "index": answer.index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": message,
             "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
-            "finish_reason": answer.finish_reason,
+            "finish_reason": finish_reason,
         }
         if self._with_token_ids:
             choice["token_ids"] = answer.token_ids
@@ -100,9 +143,29 @@ class ChatCall(OpenAICall):
         newer = body.max_completion_tokens
         length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
         conversation = Conversation(
-            [message.to_template() for message in body.messages], parse_special=body.parse_special is True
+            [message.to_template() for message in body.messages],
+            parse_special=body.parse_special is True,
+            tools=[tool.to_template() for tool in body.tools or ()],
         )
+        self._is_forced, self._may_call = body.forced_calls is not None, body.may_call
         super().__init__(body, [conversation], prompt_parameter="messages", **length)
+
+    def call_syntax(self, of_model: Syntax | None) -> Syntax | None:
+        """The syntax of the tool calls that the answer may hold; None where it may hold none.
+
+        Args:
+            of_model: the model's own. Where it is not known, calls are looked for in the most common one.
+        """
+        if not self._may_call:
+            return None
+        return ARRAY if self._is_forced else of_model or HERMES
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
+        writer = super().make_writer(generation, context)
+        syntax = self.call_syntax(context.tool_syntax)
+        if syntax is not None and isinstance(writer, ChatChunks):
+            writer.look_for_calls(syntax)
+        return writer
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:

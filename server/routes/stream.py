@@ -7,18 +7,22 @@ message has the id that the client chose for the generation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
+from engine.border.types import FinishReason
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.chat import ChatCall
+from server.routes.chat_calls import FINISH_REASON, ChoiceCalls
 from server.routes.completions import CompletionCall
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
+from server.tools.syntaxes import Syntax
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
 
@@ -54,9 +58,11 @@ class StreamCall(Call[StreamWriter]):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
         logprobs = self._body.make_logprobs(generation, context.tokenizer)
+        syntax = self._body.call_syntax(context.tool_syntax) if isinstance(self._body, ChatCall) else None
         return StreamMessages(
-            self._client_id, generation, logprobs, context, self.ignored, with_timings=self._body.wants_timings
-        )
+            self._client_id, generation, logprobs, context, self.ignored, syntax,
+            with_timings=self._body.wants_timings,
+        )  # fmt: skip
 
 
 class StreamMessages(StreamWriter):
@@ -64,8 +70,12 @@ class StreamMessages(StreamWriter):
 
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
-        ignored: Sequence[str], *, with_timings: bool,
+        ignored: Sequence[str], syntax: Syntax | None, *, with_timings: bool,
     ) -> None:  # fmt: skip
+        """Args:
+        syntax: of the tool calls that the answers may hold; None where they may hold none.
+        """
+        self._calls = [] if syntax is None else [ChoiceCalls(syntax) for _ in range(generation.num_choices)]
         self._with_timings = with_timings
         self._client_id = client_id
         self._ignored = ignored
@@ -88,29 +98,48 @@ class StreamMessages(StreamWriter):
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         """A message for each delta that has something to tell; `done` tells of the rest."""
+        if self._calls:
+            messages = [self._encode_with_calls(delta, self._calls[delta.index]) for delta in deltas]
+            return [message for message in messages if message]
         return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
 
     def end(self) -> bytes:
         done: dict[str, object] = {
             "type": "done",
             "id": self._client_id,
-            "finish_reason": self._generation.finish_reason,
+            "finish_reason": self._reason(self._generation.finish_reason, self._calls),
             "usage": shape_usage(self._generation.usage),
         }
         if self._generation.num_choices > 1:
-            done["finish_reasons"] = self._generation.finish_reasons
+            done["finish_reasons"] = [
+                self._reason(reason, self._calls[index : index + 1])
+                for index, reason in enumerate(self._generation.finish_reasons)
+            ]
         timings = self._generation.timings if self._with_timings else None
         if timings is not None:
             done["metrics"] = shape_timings(timings)
         return orjson.dumps(done)
 
-    def _encode(self, delta: Delta) -> bytes:
+    @staticmethod
+    def _reason(reason: FinishReason | None, calls: Sequence[ChoiceCalls]) -> str | None:
+        is_call = reason is FinishReason.STOP and any(of_choice.has_calls for of_choice in calls)
+        return FINISH_REASON if is_call else reason
+
+    def _encode_with_calls(self, delta: Delta, calls: ChoiceCalls) -> bytes:
+        """Empty where there is nothing to tell."""
+        found = calls.feed(delta.text, is_last=delta.finish_reason is not None)
+        if found.is_empty and not delta.token_ids:
+            return b""
+        return self._encode(replace(delta, text=found.content), found.tool_calls)
+
+    def _encode(self, delta: Delta, tool_calls: Sequence[dict[str, Any]] = ()) -> bytes:
         logprobs = self._logprobs
-        return b'%b%d,"text":%b,"token_ids":%b%b}' % (
+        return b'%b%d,"text":%b,"token_ids":%b%b%b}' % (
             self._head,
             delta.index,
             orjson.dumps(delta.text),
             orjson.dumps(delta.token_ids),
+            b',"tool_calls":' + orjson.dumps(tool_calls) if tool_calls else b"",
             b"" if logprobs is None else b',"logprobs":' + logprobs.encode(delta) + logprobs.encode_prompt(delta),
         )
 
@@ -134,7 +163,7 @@ def read_message(text: str, max_bytes: int) -> Generate | Cancel | Refusal:
                     f"type is {shorten(kind)}; it must be generate or cancel", param="type", code="invalid_value"
                 )
     except ApiError as error:
-        return Refusal(client_id, error)
+        return Refusal(client_id, error.without_traces())
 
 
 def encode_error(client_id: str | None, error: ApiError) -> bytes:

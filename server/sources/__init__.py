@@ -1,1 +1,1 @@
-"""Where models come from: built-ins out of the package registry, and files and folders."""
+"""Where models come from: built-ins out of the package registry, files, folders, the Hugging Face Hub."""

@@ -130,7 +130,7 @@ def _is_verified(path: Path, model: BuiltinModel) -> bool:
                 return True
         with path.open("rb") as file:
             is_right = hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     if is_right:
         with contextlib.suppress(OSError):  # in a cache that is not writable, the file is hashed at each start

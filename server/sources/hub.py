@@ -6,6 +6,7 @@ HF_HOME.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 from collections.abc import Callable
@@ -57,7 +58,8 @@ def pull_from_hub(hub_id: HubId, progress: Progress) -> Path:
             record = find_record(hub_id) or _cached(api, hub_id, error)
         else:
             record = _fetch(api, hub_id, commit, sizes, progress)
-        record.write()
+        with contextlib.suppress(OSError):  # in a cache that is not writable, the Hub is asked at each start
+            record.write()
     except ModelStoreError:
         raise
     except Exception as error:
@@ -75,19 +77,24 @@ def _list_files(api: HfApi, hub_id: HubId) -> tuple[str, dict[str, int]]:
 
 def _fetch(api: HfApi, hub_id: HubId, commit: str, sizes: dict[str, int], progress: Progress) -> HubRecord:
     wanted = choose(hub_id, list(sizes))
-    stage, total, done = f"download {hub_id}", sum(sizes[name] for name in wanted.files), 0
+    stage, total, before, told = f"download {hub_id}", sum(sizes[name] for name in wanted.files), 0, 0
     _check_free_space(hub_id, total)
     progress(stage, 0, total)
+
+    def tell(num_bytes: int) -> None:
+        """Of the file that is being fetched; a transfer that is taken up again may count from the start."""
+        nonlocal told
+        done = min(before + num_bytes, total)
+        if done > told:
+            told = done
+            progress(stage, done, total)
+
     snapshot = None
     for name in wanted.files:
-
-        def count(num_bytes: int, before: int = done) -> None:
-            progress(stage, min(before + num_bytes, total), total)
-
-        path = api.hf_hub_download(hub_id.repository, name, revision=commit, tqdm_class=_counting_bar(count))
+        path = api.hf_hub_download(hub_id.repository, name, revision=commit, tqdm_class=_counting_bar(tell))
         snapshot = Path(path).parents[name.count("/")]
-        done += sizes[name]
-        progress(stage, done, total)
+        tell(sizes[name])
+        before += sizes[name]
     assert snapshot is not None  # a model has at least one file
     return _record(hub_id, snapshot, wanted)
 
@@ -180,4 +187,5 @@ def _explanation(hub_id: HubId, error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The reason without its full stop: the library's messages go on for several lines."""
+    return next((line.strip(" .") for line in str(error).splitlines() if line.strip(" .")), type(error).__name__)

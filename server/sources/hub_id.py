@@ -10,7 +10,7 @@ _ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<file>[^:@]+))?(?:@(?P<
 
 @dataclass(frozen=True, slots=True)
 class HubId:
-    """`owner/name[:file-or-quant][@revision]`, such as `unsloth/gemma-3-270m-it-GGUF:Q4_K_M@main`."""
+    """`owner/name[:file-or-quant][@revision]`, such as `bartowski/SmolLM2-360M-Instruct-GGUF:Q4_K_M@main`."""
 
     repository: str  # owner/name
     file: str | None = None  # a GGUF file of the repository, or the quantisation in the name of one

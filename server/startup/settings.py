@@ -13,7 +13,9 @@ from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MA
 from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
 from server.startup.logs import LOG_FORMATS, LOG_LEVELS
+from server.tools.syntaxes import SYNTAXES
 
+TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -67,7 +69,9 @@ class ServerSettings:
         metavar="NAMES",
     )  # fmt: skip
     model: str = setting(
-        DEFAULT_MODEL, "a built-in model, or path of a GGUF file or a Hugging Face folder", limit=NOT_EMPTY
+        DEFAULT_MODEL,
+        "a built-in model, path of a GGUF file or a Hugging Face folder, or owner/name of a model of the Hub",
+        limit=NOT_EMPTY,
     )
     served_model_name: str | None = setting(
         None, "name for clients; the model's own if not given", limit=NOT_EMPTY, metavar="NAME"
@@ -115,6 +119,10 @@ class ServerSettings:
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
     )
+    tool_call_parser: str | None = setting(
+        None, "hermes, mistral or llama3_json: how the model writes tool calls; if not given, its template tells",
+        limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
+    )  # fmt: skip
     strict_parameters: bool = setting(
         False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )

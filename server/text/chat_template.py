@@ -59,6 +59,11 @@ class ChatTemplate:
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
 
+    @property
+    def source(self) -> str:
+        """The template in jinja2's language, those for other purposes than plain chat behind it."""
+        return self._source
+
     def render(
         self,
         messages: Sequence[Message],

@@ -43,9 +43,10 @@ class WriteWatch:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        task, self._task = self._task, None  # the ended task keeps its frame, and that keeps this object
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def write(self, data: bytes) -> None:
         """Writes `data`. The caller makes one write at a time; a ping may come between two writes, never inside one."""

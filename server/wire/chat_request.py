@@ -11,8 +11,11 @@ from server.wire.errors import ApiError, shorten
 from server.wire.generation_fields import GenerationFields
 from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
+from server.wire.structured_outputs import GrammarWish, ResponseFormat
+from server.wire.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
+_ANY_TEXT = GrammarWish("response_format", ResponseFormat(type="text"))
 MAX_PARTS = 1024  # of one message's content
 
 
@@ -54,6 +57,7 @@ class Message(StrictModel):
     content: Annotated[str, BeforeValidator(_as_text)]
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
     reasoning_content: str | None = None
     annotations: Any = None  # where an answer's citations come from; nothing that the model is told
 
@@ -67,13 +71,15 @@ class Message(StrictModel):
             return {**value, "content": ""}
         return value
 
-    def to_template(self) -> dict[str, str]:
+    def to_template(self) -> dict[str, Any]:
         """The message as chat templates know it: `developer` is the newer name of `system`."""
-        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
         for name in ("name", "tool_call_id", "reasoning_content"):
             value = getattr(self, name)
             if value is not None:
                 message[name] = value
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_template() for call in self.tool_calls]
         return message
 
 
@@ -82,6 +88,9 @@ class ChatCompletionRequest(GenerationFields):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     max_completion_tokens: int | None = None  # the newer name of max_tokens, which it overrides
+    tools: Annotated[list[Tool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None  # "auto" where there are tools
+    parallel_tool_calls: bool | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -94,6 +103,48 @@ class ChatCompletionRequest(GenerationFields):
             ApiError, FieldError, ValidationError: it is not a valid request.
         """
         return cls.without_strangers(body, CHAT)
+
+    @model_validator(mode="after")
+    def _choice_is_among_the_tools(self) -> ChatCompletionRequest:
+        named = [tool.function.name for tool in self.tools or ()]
+        choice = self.tool_choice
+        if len(set(named)) < len(named):
+            raise ValueError("tools has two functions of the same name; each name must stand there once")
+        if isinstance(choice, NamedTool) and choice.function.name not in named:
+            raise ApiError(
+                f"tool_choice names the function {shorten(choice.function.name)}, which is not among the tools",
+                param="tool_choice",
+                code="invalid_value",
+            )
+        if choice == "required" and not named:
+            raise ApiError("tool_choice is required and tools is empty", param="tool_choice", code="invalid_value")
+        if self.forced_calls is not None and super().grammar_wish not in (None, _ANY_TEXT):
+            raise ApiError(
+                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
+                param="tool_choice",
+                code="invalid_value",
+            )
+        return self
+
+    @property
+    def forced_calls(self) -> ForcedCalls | None:
+        """The calls that the answer must consist of; None where it may be anything."""
+        tools, choice = [tool.function for tool in self.tools or ()], self.tool_choice
+        if isinstance(choice, NamedTool):
+            return ForcedCalls([tool for tool in tools if tool.name == choice.function.name], 1)
+        if choice != "required":
+            return None
+        return ForcedCalls(tools, 1 if self.parallel_tool_calls is False else MAX_CALLS)
+
+    @property
+    def may_call(self) -> bool:
+        """Whether calls are looked for in the answer."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def grammar_wish(self) -> GrammarWish | None:
+        forced = self.forced_calls
+        return super().grammar_wish if forced is None else GrammarWish("tools", forced)
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Self
 
 import orjson
 from pydantic import ValidationError
@@ -55,6 +56,14 @@ class ApiError(Exception):
         self.param = param if param is None else param[:MAX_PARAM_CHARS]  # it may be whatever key a client made up
         self.code = code
         self.headers = dict(headers or {})
+
+    def without_traces(self) -> Self:
+        """This error, made fit to be kept: it no longer knows where it was raised, nor from which other error.
+
+        The frames of a traceback keep the variables of their functions alive, and so may keep each other.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 class FieldError(ValueError):

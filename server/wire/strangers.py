@@ -31,6 +31,9 @@ _SHARED: Neutral = {
 
 COMPLETIONS: Neutral = {
     **_SHARED,
+    "parallel_tool_calls": (True, False),  # says nothing where there are no tools
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
     "echo": (False,),
     "suffix": ("",),
 }
@@ -42,10 +45,7 @@ CHAT: Neutral = {
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),  # says nothing where there are no tools
     "prediction": (),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "web_search_options": (),
 }
 
@@ -54,7 +54,6 @@ MESSAGE: Neutral = {
     "audio": (),
     "function_call": (),
     "refusal": ("",),
-    "tool_calls": ([],),
 }
 
 # Defaults that other servers document for parameters of their own. SGLang's router adds the first seven to every body.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
@@ -119,11 +119,23 @@ class StructuredOutputs(StrictModel):
         return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
 
 
+class HasGrammar(Protocol):
+    """The value of a parameter that asks for a form of the answer."""
+
+    def to_grammar(self) -> Grammar | None:
+        """None where any text will do.
+
+        Raises:
+            ValueError: it cannot be written.
+        """
+        ...
+
+
 class GrammarWish(NamedTuple):
     """A grammar as one parameter of a request asks for it. It becomes text only where it is compiled."""
 
     parameter: str  # wire name of the parameter
-    value: ResponseFormat | StructuredOutputs
+    value: HasGrammar
 
     def to_grammar(self) -> Grammar | None:
         """None where any text will do.

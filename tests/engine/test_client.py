@@ -1,6 +1,7 @@
 """The asyncio side of the engine, on the fake device and a real thread."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from engine.border.config import EngineConfig, ModelInfo
 from engine.border.types import EngineError, EngineStalled, EngineStats, FinishReason, QueueFull
 from engine.client import EngineClient
 from engine.loop import EngineLoop
+from engine.schedule.request import Request
 from sampling.host.params import InvalidParameter, SamplingParams
 from tests.fakes.runner import VOCAB_SIZE, expected_output
 from tests.fakes.script import World
@@ -341,3 +343,18 @@ async def test_all_streams_can_be_ended_while_a_step_hangs(make_client):
     while engine.scheduler.has_work:
         await asyncio.sleep(0.001)
     assert (await read(client.submit([3], greedy(2))))[0] == expected_output([3], 0, 3, ignore_eos=True)
+
+
+async def test_a_request_that_is_over_needs_no_garbage_collection(make_client):
+    """It holds all its tokens, and a server's collector runs seldom."""
+    client, _ = make_client()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await read(client.submit([1, 2, 3], greedy(4)))
+        async with asyncio.timeout(5):  # the engine thread lets go of a request at its next turn
+            while sum(isinstance(kept, Request) for kept in gc.get_objects()) > 1:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

@@ -131,7 +131,7 @@ CHAT: list[tuple[Any, int, str | None, str, list[str]]] = [
         "invalid_value",
         ["max_completion_tokens is 600"],
     ),
-    ({"messages": MESSAGES, "tools": [{}]}, 400, "tools", "unsupported_parameter", ["tools"]),
+    ({"messages": MESSAGES, "tools": [{}]}, 400, "tools[0].type", "missing_required_parameter", ["tools"]),
 ]
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
+import jsonschema
 import pytest
 
 from engine.client import EngineClient
@@ -30,6 +31,12 @@ PERSON = {
         "likes": {"type": "array", "items": {"enum": ["tea", "rain", "the sea"]}, "maxItems": 3},
     },
     "required": ["name", "age", "likes"],
+    "additionalProperties": False,
+}
+ID = {
+    "type": "object",
+    "properties": {"id": {"type": "integer", "minimum": 0, "maximum": 999}},
+    "required": ["id"],
     "additionalProperties": False,
 }
 AS_PERSON = {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}}
@@ -136,6 +143,25 @@ async def test_chat_and_websocket_give_it_too(server: RealServer) -> None:
             if event["type"] in ("done", "error"):
                 break
     assert text == answer["choices"][0]["message"]["content"]
+
+
+async def test_calls_that_must_be_made_always_parse(server: RealServer) -> None:
+    tools = [
+        {"type": "function", "function": {"name": "register", "parameters": PERSON}},
+        {"type": "function", "function": {"name": "forget", "parameters": {"$ref": "#/$defs/id", "$defs": {"id": ID}}}},
+    ]
+    body = {"messages": [{"role": "user", "content": "Register Ada."}], "tools": tools, "tool_choice": "required"}
+    body |= {"temperature": 1.0, "n": 10, "seed": 1, "max_tokens": 900, "parallel_tool_calls": False}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    named = set()
+    for choice in answer["choices"]:
+        assert choice["finish_reason"] == "tool_calls"
+        (call,) = choice["message"]["tool_calls"]
+        named.add(call["function"]["name"])
+        schema = PERSON if call["function"]["name"] == "register" else ID
+        jsonschema.validate(json.loads(call["function"]["arguments"]), schema)
+    assert named <= {"register", "forget"}
 
 
 async def test_neighbours_and_preemption_change_nothing(server: RealServer, real_engine: Engine) -> None:

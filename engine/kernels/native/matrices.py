@@ -30,6 +30,11 @@ class PackedLayout:
 
     can_quantise = True
 
+    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
+        kind = packed_format([tensor for tensors in layers for tensor in tensors], precision)
+        num_outputs, num_inputs = sum(tensor.shape[0] for tensor in layers[0]), layers[0][0].shape[1]
+        return len(layers) * -(-num_outputs // TILE) * (num_inputs // GROUP) * kind.block_bytes
+
     def vector_dtype(self, precision: Precision) -> str:
         return "float32"
 

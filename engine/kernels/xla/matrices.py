@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -13,6 +15,10 @@ class ArrayLayout:
     """A `WeightsLayout` of arrays, in one type for all leaves. Integers of the file become floats."""
 
     can_quantise = False
+
+    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
+        num_numbers = sum(math.prod(tensor.shape) for tensors in layers for tensor in tensors)
+        return num_numbers * jnp.dtype(self.vector_dtype(precision)).itemsize
 
     def vector_dtype(self, precision: Precision) -> str:
         return "float32" if precision.dtype == "auto" else precision.dtype

@@ -18,6 +18,11 @@ LAYOUTS = [
 ]
 
 
+def _name(value):
+    """The same in every process that collects the tests, and so without the address of an object."""
+    return type(value).__name__ if isinstance(value, ArrayLayout | PackedLayout) else str(value)
+
+
 @pytest.fixture
 def opened(tmp_path):
     """A model of floats, the embedding aside."""
@@ -26,7 +31,7 @@ def opened(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("layout", "precision", "dtype"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("layout", "precision", "dtype"), LAYOUTS, ids=_name)
 def test_parameters_are_counted_without_what_pads_them(opened, layout, precision, dtype):
     weights = opened.load(layout, precision, lambda *step: None)
     of_layer = HIDDEN * (HIDDEN + 2 * 128 + HIDDEN + 3 * INTERMEDIATE + 2)
@@ -34,7 +39,7 @@ def test_parameters_are_counted_without_what_pads_them(opened, layout, precision
     assert weights.dtype == dtype
 
 
-@pytest.mark.parametrize(("layout", "precision", "dtype"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("layout", "precision", "dtype"), LAYOUTS, ids=_name)
 def test_progress_counts_each_byte_once(opened, layout, precision, dtype):
     told = []
     opened.load(layout, precision, lambda *step: told.append(step))
@@ -51,7 +56,7 @@ def test_progress_counts_each_byte_once(opened, layout, precision, dtype):
         (ArrayLayout(), "auto", "float32"),
         (ArrayLayout(), "bfloat16", "bfloat16"),
     ],
-    ids=str,
+    ids=_name,
 )
 def test_the_type_of_norms(opened, layout, dtype, expected):
     params = opened.load(layout, Precision(dtype, None), lambda *step: None).params

@@ -6,6 +6,7 @@ import asyncio
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("complete",)])
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",)])
 def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
@@ -74,6 +75,28 @@ def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [("m.gguf",), ("--model", "m.gguf"), ("--port", "1", "m.gguf", "--seed", "2")])
+def test_the_model_may_stand_without_its_flag(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from server.command import serve
+
+    served: list[ServerSettings] = []
+    monkeypatch.setattr(serve, "run_server", lambda settings, announce: served.append(settings) or 7)
+    assert cli.main(["serve", *arguments]) == 7
+    assert served[0].model == "m.gguf"
+
+
+def test_one_model_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "a.gguf", "--model", "b.gguf"]) == 2
+    assert "the model is given twice: a.gguf and --model b.gguf" in capsys.readouterr().err
+
+
+def test_a_file_that_is_here_need_not_be_pulled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.gguf"
+    path.write_bytes(b"GGUF")
+    assert cli.main(["pull", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
 
 
 def test_an_unknown_model_cannot_be_pulled(capsys: pytest.CaptureFixture[str]) -> None:

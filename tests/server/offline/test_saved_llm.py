@@ -16,7 +16,9 @@ from server.offline.llm import LLM
 from server.offline.saved_llm import FILE_NAME, SavedLLM, SavedLLMError
 from server.sources.builtin_models import BUILTIN_MODELS
 from server.sources.errors import ModelStoreError
+from server.sources.hub_records import HubRecord
 from server.startup.loaded_model import LoadedModel
+from server.startup.progress import silent
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 
@@ -83,6 +85,26 @@ def test_what_is_written(model_file: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_a_built_in_model_keeps_its_name() -> None:
     saved = SavedLLM.of(MODEL, EngineConfig())
     assert (saved.model, saved.sha256, saved.size) == (MODEL, BUILTIN_MODELS[MODEL].sha256, BUILTIN_MODELS[MODEL].size)
+
+
+def test_a_model_of_the_hub_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tiny.gguf").write_bytes(BYTES)
+    HubRecord("owner/name:Q8_0", str(tmp_path), ("tiny.gguf",), "tiny.gguf").write()
+    saved = SavedLLM.of("owner/name:Q8_0", EngineConfig())
+    assert (saved.model, saved.sha256, saved.size) == ("owner/name:Q8_0", hashlib.sha256(BYTES).hexdigest(), len(BYTES))
+
+
+def test_all_shards_of_a_model_count(tmp_path: Path) -> None:
+    shards = [tmp_path / f"big-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for number, path in enumerate(shards):
+        path.write_bytes(b"GGUF %d" % number)
+    saved = SavedLLM.of(str(shards[1]), EngineConfig())
+    assert (saved.model, saved.size) == (str(shards[0]), 12)
+    saved.check_model(str(shards[0]), silent)
+    shards[1].write_bytes(b"GGUF 2")
+    with pytest.raises(SavedLLMError, match="has the SHA-256"):
+        saved.check_model(str(shards[0]), silent)
 
 
 def test_another_model_is_refused(model_file: Path, tmp_path: Path, loads: list[tuple[str, EngineConfig]]) -> None:

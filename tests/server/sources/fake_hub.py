@@ -13,6 +13,17 @@ from email.message import Message
 from http import HTTPStatus
 from urllib.parse import unquote, urlsplit
 
+FOLDER = {
+    "README.md": b"# A model",
+    "config.json": b"{}",
+    "tokenizer.json": b"{ }",
+    "model.safetensors": b"weights" * 50_000,
+    "pytorch_model.bin": b"no weights that are read",
+    "onnx/model.onnx": b"nor these",
+}
+QUANTS = {f"tiny-{quant}.gguf": b"GGUF " + quant.encode() * 10 for quant in ("Q4_K_M", "Q8_0", "UD-Q4_K_M")}
+SHARDS = {f"F16/tiny-F16-0000{number}-of-00002.gguf": b"GGUF of shard %d" % number for number in (1, 2)}
+
 
 @dataclass
 class Repository:
@@ -23,7 +34,7 @@ class Repository:
     is_gated: bool = False  # and so the token is asked for by another error
 
     def commit(self, revision: str) -> str:
-        content = repr(sorted(self.revisions[revision].items()))
+        content = repr(sorted((name, hash(data)) for name, data in self.revisions[revision].items()))
         return hashlib.sha1(content.encode()).hexdigest()
 
     def find(self, revision: str) -> str | None:
@@ -38,6 +49,7 @@ class FakeHub:
     downloads: list[str] = field(default_factory=list)  # file names, in the order in which they were sent
     asked: int = 0  # requests of any kind
     cut_after: int | None = None  # bytes of the next file after which the connection breaks
+    refusal: int | None = None  # a status that every request gets
     gone: set[str] = field(default_factory=set)  # files that are listed but cannot be had
 
     def add(self, name: str, files: dict[str, bytes], **options: str | bool | None) -> Repository:
@@ -47,6 +59,8 @@ class FakeHub:
     def answer(self, method: str, url: str, headers: Message) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body."""
         self.asked += 1
+        if self.refusal is not None:
+            return _refusal(self.refusal, "")
         parts = [unquote(part) for part in urlsplit(url).path.strip("/").split("/")]
         wants_list = parts[:2] == ["api", "models"]
         owner, name, *rest = parts[2:] if wants_list else parts

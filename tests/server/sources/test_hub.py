@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,39 +12,8 @@ from huggingface_hub.utils import close_session
 from server.sources.errors import ModelStoreError
 from server.sources.hub_records import all_records
 from server.sources.model_store import ensure_model, name_of, pull_model, resolve_model
-from tests.server.sources.fake_hub import FakeHub, running_hub
+from tests.server.sources.fake_hub import FOLDER, QUANTS, SHARDS, FakeHub
 from tests.server.sources.wheels import Stages
-
-FOLDER = {
-    "README.md": b"# A model",
-    "config.json": b"{}",
-    "tokenizer.json": b"{ }",
-    "model.safetensors": b"weights" * 50_000,
-    "pytorch_model.bin": b"no weights that are read",
-    "onnx/model.onnx": b"nor these",
-}
-QUANTS = {f"tiny-{quant}.gguf": b"GGUF " + quant.encode() * 10 for quant in ("Q4_K_M", "Q8_0", "UD-Q4_K_M")}
-SHARDS = {f"F16/tiny-F16-0000{number}-of-00002.gguf": b"GGUF of shard %d" % number for number in (1, 2)}
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A Hub with the repositories owner/folder and owner/gguf, and empty caches."""
-    with running_hub() as hub:
-        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "eagre"))
-        # The library reads its variables once, when it is imported.
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        hub.add("owner/folder", FOLDER)
-        hub.add("owner/gguf", {"README.md": b"", **QUANTS, **SHARDS})
-        yield hub
-        close_session()
 
 
 def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +42,8 @@ def test_of_a_folder_only_what_is_read_is_fetched(hub: FakeHub) -> None:
     assert hub.downloads == ["model.safetensors", "tokenizer.json", "config.json"]
     total = sum(len(FOLDER[name]) for name in hub.downloads)
     assert stages.names == ["download owner/folder"]
-    assert [done for _, done, _ in stages.calls] == sorted(done for _, done, _ in stages.calls)
+    counts = [done for _, done, _ in stages.calls]
+    assert counts == sorted(set(counts))  # a bar that has ended must not begin anew
     assert stages.calls[0] == ("download owner/folder", 0, total)
     assert stages.calls[-1] == ("download owner/folder", total, total)
     assert name_of("owner/folder", path) == "owner/folder"
@@ -195,6 +164,29 @@ def test_what_the_hub_does_not_give(hub: FakeHub, name: str, message: str) -> No
     with pytest.raises(ModelStoreError, match=message):
         ensure_model(name, ignore)
     assert resolve_model(name) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, r"refused to give owner/gguf with status 403; the token \(HF_TOKEN\) may not read it"),
+        (500, "with status 500$"),
+    ],
+)
+def test_a_hub_that_refuses(hub: FakeHub, status: int, message: str) -> None:
+    path = pull_model("owner/folder", ignore)
+    hub.refusal = status
+    assert pull_model("owner/folder", unused) == path
+    with pytest.raises(ModelStoreError, match=message):
+        pull_model("owner/gguf", unused)
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "file" / "cache"))
+    assert names_in(ensure_model("owner/folder", ignore)) == {"config.json", "tokenizer.json", "model.safetensors"}
 
 
 @pytest.mark.parametrize("is_gated", [False, True])

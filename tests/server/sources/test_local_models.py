@@ -10,7 +10,7 @@ import pytest
 
 from server.sources.errors import ModelStoreError
 from server.sources.local_models import gguf_models
-from server.sources.model_store import ensure_model, pull_model, resolve_model
+from server.sources.model_store import ensure_model, name_of, pull_model, resolve_model
 
 SHARDS = [f"big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
 
@@ -35,6 +35,12 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_any_shard_means_the_first(tmp_path: Path, name: str) -> None:
     fill(tmp_path, *SHARDS, "other.gguf")
     assert resolve_model(str(tmp_path / name)) == tmp_path / SHARDS[0]
+
+
+def test_shards_have_the_name_of_their_model(tmp_path: Path) -> None:
+    fill(tmp_path, *SHARDS, "own.gguf")
+    assert name_of(str(tmp_path / SHARDS[1]), tmp_path / SHARDS[0]) == "big"
+    assert name_of(str(tmp_path / "own.gguf"), tmp_path / "own.gguf") is None
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "allowed_origins": "https://a.example, https://b.example",
         "sleep_idle_seconds": "600",
         "chat_template": "chat.jinja",
+        "tool_call_parser": "hermes",
         "strict_parameters": "1",
         "sampling_defaults": "openai",
         "log_level": "debug",

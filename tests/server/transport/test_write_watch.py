@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -84,3 +86,17 @@ async def test_a_stalled_end_is_cut_too() -> None:
     async with WriteWatch(write, cut.set, ping=b"", ping_interval=60, write_timeout=0.02) as watch:
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(watch.finish(write_eof), 5)
+
+
+async def test_a_watch_that_is_over_needs_no_garbage_collection() -> None:
+    connection = Connection()
+    gc.disable()
+    try:
+        async with connection.watch(60, 5) as watch:
+            await asyncio.sleep(0)
+        kept = weakref.ref(watch)
+        del watch
+        await asyncio.sleep(0)
+        assert kept() is None
+    finally:
+        gc.enable()

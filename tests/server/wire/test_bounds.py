@@ -139,7 +139,6 @@ def test_an_answer_as_a_library_sends_it_back() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tool_calls", [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]),
         ("function_call", {"name": "f", "arguments": "{}"}),
         ("audio", {"id": "a"}),
         ("refusal", "I will not"),

@@ -1,0 +1,43 @@
+"""How much memory a model would take, from the headers of its files alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import jax
+
+from cache.storage import LARGEST_SHARE_OF_AVAILABLE, PAGE_SIZE_BY_BACKEND, machine_memory
+from engine.border.config import EngineConfig
+from engine.border.footprint import MachineMemory, ModelFootprint
+from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.models.open_model import open_model
+from engine.weights.layout import Precision
+from engine.weights.loader import bytes_in_memory
+
+
+def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
+    """What an engine of this configuration would take for the model.
+
+    Raises:
+        ModelError: the model cannot be served.
+        ValueError: the configuration does not fit the model or the machine.
+    """
+    opened = open_model(path)
+    sizes, tensors = opened.config, opened.tensors
+    bodies = choose_bodies(config, sizes)
+    page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
+    page = sizes.kv_layout(1, page_size, kv_dtype(config, bodies))
+    return ModelFootprint(
+        architecture=opened.architecture.name,
+        num_parameters=sum(math.prod(shape) for shape in tensors.shapes().values()),
+        context_length=sizes.context_length,
+        weight_bytes=bytes_in_memory(tensors, bodies.weights, Precision.of_engine(config)),
+        kv_bytes_per_token=page.bytes_per_page // page_size,
+    )
+
+
+def memory() -> MachineMemory:
+    """The memory of the machine at this moment."""
+    total, available = machine_memory()
+    return MachineMemory(total, available, int(available * LARGEST_SHARE_OF_AVAILABLE))

@@ -1,0 +1,150 @@
+"""Tools that a model may call, as OpenAI's chat requests name them, and the grammar of calls that it must make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field, model_validator
+
+from server.wire.errors import shorten
+from server.wire.strict_model import StrictModel
+from server.wire.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
+
+MAX_TOOLS = 128
+MAX_CALLS = 16  # of one answer that must call; a small model would go on for ever
+_EMPTY = {"type": "object", "properties": {}}
+
+
+class FunctionDefinition(StrictModel):
+    """A function by its name and the JSON schema of its arguments."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # calls that must be made follow the schema always
+
+
+class Tool(StrictModel):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+    def to_template(self) -> dict[str, Any]:
+        """The tool as chat templates know it."""
+        function: dict[str, Any] = {"name": self.function.name, "description": self.function.description or ""}
+        function["parameters"] = self.function.parameters or _EMPTY
+        return {"type": "function", "function": function}
+
+
+class FunctionName(StrictModel):
+    name: str
+
+
+class NamedTool(StrictModel):
+    """A choice of one tool by its name."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class FunctionCall(StrictModel):
+    """What a model called: a name, and arguments as the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_libraries_send_it(cls, value: Any) -> Any:
+        return {name: value[name] for name in cls.model_fields if name in value} if isinstance(value, dict) else value
+
+
+class ToolCall(StrictModel):
+    """A call in an assistant's message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None  # of a stream's deltas, which some clients hand on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_libraries_send_it(cls, value: Any) -> Any:
+        """Leaves out what libraries add, and what is null."""
+        if isinstance(value, dict):
+            return {name: part for name, part in value.items() if name in cls.model_fields and part is not None}
+        return value
+
+    def to_template(self) -> dict[str, Any]:
+        """The call as chat templates know it: the arguments are an object, where their text is that of one."""
+        arguments: Any = self.function.arguments
+        try:
+            read = orjson.loads(arguments or "{}")
+            arguments = read if isinstance(read, dict) else arguments
+        except orjson.JSONDecodeError:
+            pass  # a call that was cut off
+        return {
+            "id": self.id or "",
+            "type": "function",
+            "function": {"name": self.function.name, "arguments": arguments},
+        }
+
+
+class ForcedCalls:
+    """The calls that an answer must consist of: an array of objects with `name` and `arguments`."""
+
+    def __init__(self, tools: Sequence[FunctionDefinition], most: int) -> None:
+        """
+        Args:
+            tools: of which one is called each time.
+            most: calls in one answer.
+        """
+        self._tools = tools
+        self._most = most
+
+    def to_grammar(self) -> Grammar:
+        """The JSON schema of the array.
+
+        Raises:
+            ValueError: the schema of a tool cannot be written as JSON.
+        """
+        definitions = {f"tool{i}": _moved(tool.parameters or _EMPTY, i) for i, tool in enumerate(self._tools)}
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "arguments": {"$ref": f"#/$defs/tool{i}"}},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for i, tool in enumerate(self._tools)
+        ]
+        schema = {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": self._most,
+            "items": {"anyOf": calls} if len(calls) > 1 else calls[0],
+            "$defs": definitions,
+        }
+        try:
+            return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode())
+        except orjson.JSONEncodeError as error:
+            raise ValueError(f"{shorten(schema)} cannot be written as JSON: {error}") from error
+
+
+def _moved(schema: Any, index: int) -> Any:
+    """A tool's schema for its place in the definitions of the whole: its references begin there."""
+    if isinstance(schema, list):
+        return [_moved(part, index) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(part, index) for name, part in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = f"#/$defs/tool{index}{reference[1:]}"
+    return moved
