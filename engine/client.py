@@ -224,14 +224,18 @@ class EngineClient:
             stream.abort()
             stream.end(FinishReason.ABORT, None)
 
-    def shutdown(self) -> None:
-        """Ends every request with an ABORT event, stops the thread and joins it. Idempotent."""
+    def shutdown(self, join_seconds: float = _JOIN_SECONDS) -> None:
+        """Ends every request with an ABORT event, stops the thread and joins it. Idempotent.
+
+        Args:
+            join_seconds: how long to wait for the step that the thread is in, at most.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._watchdog.stop()
         self._engine_loop.post(Shutdown())
-        self._engine_loop.join(_JOIN_SECONDS)
+        self._engine_loop.join(join_seconds)
         self._engine.close()
         self.lifecycle.close("the engine is shut down")
         end = partial(self._end_streams, FinishReason.ABORT, None)

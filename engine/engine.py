@@ -84,7 +84,10 @@ class Engine:
         bodies = choose_bodies(config, sizes)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, bodies, max_model_len)
-        with _kept_programs(config, repr((sizes, layout, bodies.detail))):
+        # So a request that could never fit into the pages is refused as too long, before it is queued.
+        max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
+        opened = opened.for_context(max_model_len)
+        with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
             return cls._load(opened, config, bodies, layout, max_model_len, progress)
 
     @classmethod
@@ -97,8 +100,7 @@ class Engine:
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             vocab_size=sizes.vocab_size,
-            # So a request that could never fit into the pages is refused as too long, before it is queued.
-            max_model_len=min(max_model_len, (layout.num_pages - 1) * layout.page_size),
+            max_model_len=max_model_len,
             dtype=weights.dtype,
             num_parameters=weights.num_parameters,
             device=jax.default_backend(),

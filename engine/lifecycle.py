@@ -126,7 +126,8 @@ class Lifecycle:
             raise EngineBusy(f"{num_begun} requests have begun; wait for them, or let the update drain them")
 
     def _read_weights(self, path: Path) -> Params:
-        opened, runner = open_model(path), self._engine.runner
+        opened = open_model(path).for_context(self._engine.model_info.max_model_len)
+        runner = self._engine.runner
         if opened.model != runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {runner.model.config}")
         precision = Precision.of_engine(self._engine.config)

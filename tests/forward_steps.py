@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,19 +29,28 @@ PAGE_SIZE = 32
 class ForwardSteps:
     """A model whose steps a test composes by hand."""
 
-    def __init__(self, params: Params, model: Model, bodies: Bodies, kv_dtype: str) -> None:
+    def __init__(
+        self, params: Params, model: Model, bodies: Bodies, kv_dtype: str,
+        compiler_options: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.params = params
         self.model = model
         self._kv_dtype = kv_dtype
-        self._forward = jax.jit(partial(forward, model=model, bodies=bodies), donate_argnums=1)
+        program = partial(forward, model=model, bodies=bodies)
+        self._forward = jax.jit(program, donate_argnums=1, compiler_options=compiler_options)
 
     @classmethod
-    def load(cls, path: Path, config: EngineConfig) -> ForwardSteps:
-        """As an engine of this configuration would compute."""
+    def load(cls, path: Path, config: EngineConfig, compiler_options: dict[str, Any] | None = None) -> ForwardSteps:
+        """As an engine of this configuration would compute.
+
+        Args:
+            compiler_options: XLA's, by their names.
+        """
         opened = open_model(path)
+        opened = opened.for_context(config.max_model_len or opened.config.context_length)
         bodies = choose_bodies(config, opened.config)
         params = opened.load(bodies.weights, Precision.of_engine(config), lambda *step: None).params
-        return cls(params, opened.model, bodies, kv_dtype(config, bodies))
+        return cls(params, opened.model, bodies, kv_dtype(config, bodies), compiler_options)
 
     def logits(
         self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,12 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray], num_shards: int 
     write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": 0}, "weight_map": weight_map})
 
 
-def write_gguf_twin(path: Path) -> Path:
-    """The tiny model as the converters for GGUF write it: queries and keys for adjacent-pair rotation."""
+def write_gguf_twin(path: Path, fields: Mapping[str, Any] | None = None) -> Path:
+    """The tiny model as the converters for GGUF write it: queries and keys for adjacent-pair rotation.
+
+    Args:
+        fields: texts, numbers and lists to store besides, such as a vocabulary.
+    """
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(CONFIG["num_hidden_layers"])
     writer.add_context_length(CONFIG["max_position_embeddings"])
@@ -118,6 +123,9 @@ def write_gguf_twin(path: Path) -> Path:
     writer.add_key_length(CONFIG["head_dim"])
     writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
     writer.add_rope_freq_base(CONFIG["rope_theta"])
+    for key, value in (fields or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, list: writer.add_array}[type(value)]
+        add(key, value)
     for name, values in weights(CONFIG).items():
         writer.add_tensor(_gguf_name(name), _adjacent_pairs(values) if is_rotated(name) else values)
     writer.write_header_to_file()

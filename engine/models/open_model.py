@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.border.errors import ModelError
+from engine.border.errors import ModelError, naming
 from engine.border.types import Progress
 from engine.kernels.interface.model_config import ModelConfig
 from engine.models.parts.model import Model
@@ -33,13 +34,18 @@ class OpenModel:
     def config(self) -> ModelConfig:
         return self.model.config
 
+    def for_context(self, num_tokens: int) -> OpenModel:
+        """As it serves requests of up to so many tokens."""
+        return dataclasses.replace(self, model=self.model.for_context(num_tokens))
+
     def load(self, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
         """Reads all weights; `progress` counts bytes of the file.
 
         Raises:
             ModelError: a tensor cannot be read or held.
         """
-        return load_weights(self.tensors, layout, precision, progress)
+        with naming(self.path):
+            return load_weights(self.tensors, layout, precision, progress)
 
 
 def open_model(path: Path) -> OpenModel:
@@ -48,7 +54,8 @@ def open_model(path: Path) -> OpenModel:
     Raises:
         ModelError: the model cannot be served, as the message says.
     """
-    return _open_folder(path) if path.is_dir() else _open_gguf(path)
+    with naming(path):
+        return _open_folder(path) if path.is_dir() else _open_gguf(path)
 
 
 def refuse_unserved(path: Path) -> None:
@@ -57,10 +64,11 @@ def refuse_unserved(path: Path) -> None:
     Raises:
         ModelError: it is not served, or the file cannot be read.
     """
-    if path.is_dir():
-        architecture_of_folder(ModelFolder(path))
-    else:
-        architecture_of_gguf(GGUFTensors(path))
+    with naming(path):
+        if path.is_dir():
+            architecture_of_folder(ModelFolder(path))
+        else:
+            architecture_of_gguf(GGUFTensors(path))
 
 
 def _open_folder(path: Path) -> OpenModel:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from engine.border.errors import ModelError
 from engine.models.architectures.granite import Granite
 from engine.models.architectures.llama import Llama
-from engine.models.architectures.mistral import Ministral, Mistral
+from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
 from engine.models.architectures.olmo2 import Olmo2
+from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.smollm3 import SmolLM3
@@ -29,11 +30,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("llama", "LlamaForCausalLM", Llama),
     Architecture("mistral", "MistralForCausalLM", Mistral),
     Architecture("ministral", "MinistralForCausalLM", Ministral),
+    Architecture("mistral3", "Ministral3ForCausalLM", Ministral3),
     Architecture("qwen2", "Qwen2ForCausalLM", Qwen2),
     Architecture("qwen3", "Qwen3ForCausalLM", Qwen3),
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
+    Architecture("phi3", "Phi3ForCausalLM", Phi3),
 )
 
 

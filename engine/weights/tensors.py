@@ -101,6 +101,37 @@ def paired_rows(head_dim: int) -> Transform:
     return partial(_PairedRows, head_dim=head_dim)
 
 
+def rows(start: int, stop: int, num_rows: int) -> Transform:
+    """Of a matrix of `num_rows` outputs, those from start to stop: one of several matrices that a file has joined."""
+
+    return partial(_Rows, start=start, stop=stop, num_rows=num_rows)
+
+
+@dataclass(frozen=True)
+class _Rows(TensorWrapper):
+    """Some consecutive rows of a tensor."""
+
+    start: int
+    stop: int
+    num_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another number of rows keeps its shape, so that whoever checks shapes tells of it."""
+        whole = self.stored.shape
+        return (self.stop - self.start, *whole[1:]) if whole[:1] == (self.num_rows,) else whole
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.num_bytes * (self.stop - self.start) // self.num_rows
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32()[self.start : self.stop]
+
+    def quantised(self) -> Quantised:
+        return self.stored.quantised().reordered(np.arange(self.start, self.stop))
+
+
 @dataclass(frozen=True)
 class _PairedRows(TensorWrapper):
     """A tensor with the rows of each head in the order of halves."""

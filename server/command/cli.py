@@ -114,6 +114,11 @@ def _build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     source = complete.add_mutually_exclusive_group()
     source.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of a running server (EAGRE_URL)")
     source.add_argument("--local", action="store_true", help="load the model into this process")
+    complete.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="key for the server; as EAGRE_API_KEY it is hidden from the other users of this machine",
+    )
     complete.add_argument("--model", help="what `eagre serve` would serve, for the in-process way")
     complete.add_argument("--chat", action="store_true", help="send the prompt as a chat message")
     complete.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="(default 256)")
@@ -183,7 +188,7 @@ def _models(paths: Sequence[str], *, as_json: bool) -> int:
 
 
 def _complete(options: argparse.Namespace) -> int:
-    from server.command.complete import DEFAULT_URL, CompleteError, NoServer, write_local, write_remote
+    from server.command.complete import DEFAULT_URL, CompleteError, NoServer, first_key, write_local, write_remote
 
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if options.chat else {"prompt": prompt}
@@ -193,7 +198,8 @@ def _complete(options: argparse.Namespace) -> int:
     try:
         if not options.local:
             try:
-                asyncio.run(write_remote(options.url or DEFAULT_URL, body, _write))
+                key = first_key(options.api_key or os.environ.get("EAGRE_API_KEY"))
+                asyncio.run(write_remote(options.url or DEFAULT_URL, body, _write, key))
                 return _end_line()
             except NoServer:
                 if options.url is not None:

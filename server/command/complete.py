@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, closing
 from typing import Any
@@ -14,6 +15,8 @@ from server.command.sse_parser import SseParser
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S = 5.0
 
+_KEY = re.compile(r"[!-~]+")
+
 
 class CompleteError(RuntimeError):
     """There is no answer; the message tells the user why."""
@@ -23,7 +26,23 @@ class NoServer(CompleteError):
     """No server listens at the address."""
 
 
-async def write_remote(url: str, body: dict[str, Any], write: Callable[[str], object]) -> None:
+def first_key(text: str | None) -> str | None:
+    """The key to send, from what a user gives: one key, or the list that the server takes, whose entries have names.
+
+    Raises:
+        CompleteError: no header can carry it.
+    """
+    if text is None:
+        return None
+    entry = text.partition(",")[0].split()
+    if not entry or not _KEY.fullmatch(entry[0]):
+        raise CompleteError("the key (--api-key or EAGRE_API_KEY) must be visible ASCII characters")
+    return entry[0]
+
+
+async def write_remote(
+    url: str, body: dict[str, Any], write: Callable[[str], object], api_key: str | None = None
+) -> None:
     """Streams the answer to `body` from the server at `url`.
 
     A cancellation closes the connection, and so the server aborts the request.
@@ -32,7 +51,7 @@ async def write_remote(url: str, body: dict[str, Any], write: Callable[[str], ob
         NoServer: no server listens there.
         CompleteError: the server refuses the request, fails, or closes the connection too early.
     """
-    async with aclosing(_stream_remote(url, body)) as pieces:
+    async with aclosing(_stream_remote(url, body, api_key)) as pieces:
         async for piece in pieces:
             write(piece)
 
@@ -70,15 +89,16 @@ def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], 
         raise CompleteError(str(error)) from error
 
 
-async def _stream_remote(url: str, body: dict[str, Any]) -> AsyncGenerator[str, None]:
+async def _stream_remote(url: str, body: dict[str, Any], api_key: str | None) -> AsyncGenerator[str, None]:
     import aiohttp
 
     route = "chat/completions" if "messages" in body else "completions"
     address = f"{url.rstrip('/').removesuffix('/v1')}/v1/{route}"
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
             session.post(address, json={**body, "stream": True}) as response,
         ):
             if response.status != 200:

@@ -31,6 +31,7 @@ EXIT_USAGE = 2
 
 SAME_SIGNAL_S = 1.0  # a repetition within this time is ignored: a parent such as make may forward its own signal
 LAST_WORDS_S = 2.0  # the time for aborted or failed streams to write their last event
+JOIN_S = 0.5  # the time for the engine's last step; the process ends then, whether or not the step has
 
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
@@ -102,7 +103,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     finally:
         await listeners.close()
         if loaded is not None:
-            loaded.engine.shutdown()
+            loaded.engine.shutdown(JOIN_S)
 
 
 def _welcome(model: str, listeners: Listeners) -> str:

@@ -15,8 +15,9 @@ from server.routes.route import MessageRoute
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import RETRY_AFTER_S, ApiError
 
-# aiohttp can only close on a frame above its limit; up to here it is answered with an error instead.
-HARD_LIMIT_FACTOR = 4
+# aiohttp can only close on a message above its limit. One that is larger than a body may be by so many bytes is
+# answered with an error instead; the socket buffers no more than that.
+SLACK_BYTES = 64 << 10
 WRITER_LIMIT = 16 << 10  # bytes written before the socket's backlog is looked at
 CLOSE_TIMEOUT_S = 2.0  # for the client's half of the closing handshake
 
@@ -31,7 +32,7 @@ def make_handler(route: MessageRoute) -> Handler:
         socket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S,
             heartbeat=settings.ping_interval,
-            max_msg_size=settings.max_body_bytes * HARD_LIMIT_FACTOR,
+            max_msg_size=settings.max_body_bytes + SLACK_BYTES,
             writer_limit=WRITER_LIMIT,
             protocols=(WEBSOCKET_PROTOCOL,),
             compress=False,  # a delta is too short to gain by it

@@ -55,6 +55,9 @@ class ChatTemplate:
             self._templates = {name: environment.from_string(text) for name, text in sources.items()}
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"the chat template is broken at line {error.lineno}: {error.message}") from error
+        # What jinja2 itself accepts is compiled as Python, which has limits of its own: of depth, digits and blocks.
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+            raise ChatTemplateError(f"the chat template cannot be compiled: {error}") from error
         self._source = "\0".join(sources.values())
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.border.errors import ModelError
+from engine.border.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.sampling_defaults import sampling_defaults
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.failures import NativeFailure, panics_as_errors
 from server.text.vocabularies.folder_metadata import FolderMetadata, read_folder_metadata
 from server.text.vocabularies.gguf_metadata import GgufMetadata, read_gguf_metadata
 
@@ -48,9 +50,10 @@ class TextModel:
             ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
                 broken.
         """
-        model = cls._load_folder(path, chat_template) if path.is_dir() else cls._load_gguf(path, chat_template)
-        recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
-        return replace(model, name=name or model.name, sampling_defaults=recommended)
+        with naming(path), _failures_of_libraries():
+            model = cls._load_folder(path, chat_template) if path.is_dir() else cls._load_gguf(path, chat_template)
+            recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
+            return replace(model, name=name or model.name, sampling_defaults=recommended)
 
     @classmethod
     def _load_gguf(cls, path: Path, own_template: str | None) -> TextModel:
@@ -73,6 +76,19 @@ class TextModel:
         tokenizer = load_folder_tokenizer(folder, metadata)
         name = Path(os.path.abspath(path)).name  # so "." has a name too, and a link keeps its own
         return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling)
+
+
+@contextmanager
+def _failures_of_libraries() -> Iterator[None]:
+    """
+    Raises:
+        ModelError: a native library fails on the model's vocabulary.
+    """
+    try:
+        with panics_as_errors("the tokenizer's library"):
+            yield
+    except NativeFailure as error:
+        raise ModelError(f"the tokenizer is damaged, or of a kind that is not known: {error}") from error
 
 
 def _chat_template(

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 
 import pytest
 
@@ -331,6 +332,21 @@ async def test_a_queued_request_is_told_in_time_although_the_step_hangs(make_cli
     assert (await read(queued))[1] is FinishReason.TIMEOUT
     engine.gate.set()
     assert [(await read(stream))[1] for stream in running] == [FinishReason.LENGTH] * 2
+
+
+async def test_a_shutdown_waits_no_longer_than_it_is_told_while_a_step_hangs(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    stream = client.submit([1], greedy(50))
+    await asyncio.sleep(0.05)
+    started = time.monotonic()
+    client.shutdown(0.2)
+    assert 0.1 < time.monotonic() - started < 2.0
+    assert (await asyncio.wait_for(read(stream), 5))[1] is FinishReason.ABORT
+    engine.gate.set()  # so that the thread ends after all
+    async with asyncio.timeout(5):
+        while engine.world.pool.num_active:
+            await asyncio.sleep(0.01)
 
 
 async def test_all_streams_can_be_ended_while_a_step_hangs(make_client):

@@ -298,7 +298,8 @@ class FakeEngineClient:
         assert self._failure is not None
         return self._failure
 
-    def shutdown(self) -> None:
+    def shutdown(self, join_seconds: float = 5.0) -> None:
+        self.joined_for = join_seconds
         self.is_shut_down = True
         self.is_alive = False
         if self._task is not None:

@@ -63,5 +63,26 @@ def byte_level_fields() -> dict[str, Any]:
     }
 
 
+def whole_vocabulary(kind: str, size: int) -> dict[str, Any]:
+    """The tokenizer's fields for a model of `size` tokens. The kinds are "gpt2" and "llama"."""
+    if kind == "gpt2":
+        fields = {key: value for key, value in byte_level_fields().items() if key.startswith("tokenizer.")}
+    else:
+        pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "h", "e", "he"]
+        types = [TokenType.UNKNOWN, *[TokenType.CONTROL] * 2, *[TokenType.BYTE] * 256, *[TokenType.NORMAL] * 4]
+        fields = {
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": pieces,
+            "tokenizer.ggml.token_type": [int(kind) for kind in types],
+            "tokenizer.ggml.scores": [-float(number) for number in range(size)],
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+        }
+    num_unused = size - len(fields["tokenizer.ggml.tokens"])
+    fields["tokenizer.ggml.tokens"] += [f"<unused{number}>" for number in range(num_unused)]
+    fields["tokenizer.ggml.token_type"] += [int(TokenType.UNUSED)] * num_unused
+    return fields
+
+
 def metadata_of(folder: Path, fields: dict[str, Any]) -> GgufMetadata:
     return read_gguf_metadata(write_gguf(folder / "tiny.gguf", fields))

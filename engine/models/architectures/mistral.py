@@ -1,6 +1,6 @@
-"""Mistral's architecture (Jiang et al., "Mistral 7B", 2023) and that of Ministral: Llama's with sliding windows.
+"""Mistral's architecture (Jiang et al., "Mistral 7B", 2023) and those of Ministral: Llama's with sliding windows.
 
-GGUF files name it as Llama's.
+GGUF files of the former name it as Llama's.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import jax
+import jax.numpy as jnp
+
+from engine.kernels.interface.token_layout import TokenLayout
 from engine.models.architectures.llama import Llama
-from engine.models.parts import folder_config
+from engine.models.parts import folder_config, gguf_config
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.rotary_config import rope_tables
+from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
 _DEFAULT_WINDOW = 4096  # of transformers' classes, where a configuration leaves it out
@@ -36,3 +43,50 @@ class Ministral(Mistral):
     """The same with `layer_types`, which say of each layer whether it has the window."""
 
     model_type = "ministral"
+
+
+@dataclass(frozen=True)
+class Ministral3Config(DecoderConfig):
+    """The usual sizes and constants, and how queries grow."""
+
+    query_growth: float = 0.0  # of the logarithm of how many times the original context lies before a query
+    original_context: int = 1  # tokens
+
+
+@dataclass(frozen=True)
+class Ministral3(Mistral):
+    """Mistral's layers, in which queries grow with their position behind the original context, as in Llama 4."""
+
+    config: Ministral3Config
+    model_type = "ministral3"
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        """Reads the fields of transformers' class of this architecture."""
+        usual = folder_config.read_decoder(config, tensor_names, cls.model_type)
+        windows = folder_config.read_windows(config, [True] * usual.num_layers)
+        growth, original = 0.0, usual.context_length
+        for table in rope_tables(config):
+            growth = table.number("llama_4_scaling_beta") or growth
+            original = table.integer("original_max_position_embeddings", least=1) or original
+        return cls(_growing(dataclasses.replace(usual, windows=windows), growth, original))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        """Reads the fields of the architecture "mistral3"."""
+        usual = gguf_config.read_decoder(file)
+        original = file.fields.integer("rope.scaling.original_context_length") or usual.context_length
+        return cls(_growing(usual, gguf_config.read_multiplier(file, "attention.temperature_scale", 0.0), original))
+
+    def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
+        """As `Decoder.attention_input`. The rotation leaves a query's length as it is, so it may grow before."""
+        config = self.config
+        if config.query_growth == 0.0:
+            return qkv
+        growth = 1 + config.query_growth * jnp.log1p((layout.positions // config.original_context).astype(jnp.float32))
+        is_query = jnp.arange(qkv.shape[1]) < config.q_size
+        return qkv * jnp.where(is_query, growth[:, None], 1).astype(qkv.dtype)
+
+
+def _growing(usual: DecoderConfig, growth: float, original_context: int) -> Ministral3Config:
+    return Ministral3Config(**vars(usual), query_growth=growth, original_context=original_context)

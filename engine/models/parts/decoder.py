@@ -162,12 +162,16 @@ class Decoder(Model):
             x, kv = carry
             norm = self.norm(params, "attention_norm")
             qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
-            attended, kv = bodies.attention(qkv, kv, index, layout, constants)
+            attended, kv = bodies.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
             x = self.added(x, attended, "attention_output", params, index, layout, products)
             return self.feed_forward(x, params, index, layout, products), kv
 
         embedded = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
         return run_layers(layer, config.num_layers, embedded, kv)
+
+    def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
+        """Queries, keys and values as attention takes them, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""
+        return qkv
 
     def feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products

@@ -53,6 +53,13 @@ class Model(ABC):
             ModelError: a field is missing or wrong, or asks for what is not served.
         """
 
+    def for_context(self, num_tokens: int) -> Self:
+        """The model as it serves requests of up to so many tokens; most models compute the same whatever their length.
+
+        It has to be the same for all requests, because they share keys in the prefix cache.
+        """
+        return self
+
     @abstractmethod
     def leaves(self) -> tuple[Leaf, ...]:
         """All parameters. There are to be few: on CPU, each costs about 2.5 µs a call (docs/architecture.md)."""

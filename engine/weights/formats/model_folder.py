@@ -7,6 +7,7 @@ template, so this module belongs to the border between them. It imports neither 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,26 @@ from engine.border.errors import ModelError
 from engine.weights.formats.fields import Fields
 
 CONFIG = "config.json"
+MAX_TEXT_BYTES = 256 << 20  # of a text file; the largest vocabularies take 40 MB
+MAX_JSON_BYTES = 64 << 20  # of JSON that becomes Python's objects, which take many times as much memory
+
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half of a surrogate pair
+
+
+def read_limited(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ModelError: it cannot be read, or it is larger than `max_bytes`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > max_bytes:
+        raise ModelError(f"{path} is larger than {max_bytes} bytes, the limit for such a file")
+    return content
 
 
 class JsonFile(Fields):
@@ -78,19 +99,17 @@ class ModelFolder:
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
-    def text(self, name: str) -> str | None:
+    def text(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> str | None:
         """The content of a text file, or None where there is none of that name.
 
         Raises:
-            ModelError: it cannot be read, or it is not UTF-8.
+            ModelError: it cannot be read, is larger than `max_bytes`, or is not UTF-8.
         """
         path = self.file(name)
         if path is None:
             return None
         try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+            return read_limited(path, max_bytes).decode("utf-8")
         except UnicodeDecodeError as error:
             raise ModelError(f"{path} is damaged: it is not UTF-8: {error}") from error
 
@@ -98,9 +117,9 @@ class ModelFolder:
         """The object in a JSON file, or None where there is none of that name.
 
         Raises:
-            ModelError: it cannot be read, or it is no JSON object.
+            ModelError: it cannot be read, is larger than MAX_JSON_BYTES, or is no JSON object.
         """
-        text = self.text(name)
+        text = self.text(name, MAX_JSON_BYTES)
         if text is None:
             return None
         path = self.path / name
@@ -110,9 +129,25 @@ class ModelFolder:
             raise ModelError(f"{path} is damaged: it is no JSON: {error}") from error
         if not isinstance(values, dict):
             raise ModelError(f"{path} is damaged: it is no JSON object but {type(values).__name__}")
+        if _HALF_A_PAIR.search(text):
+            _refuse_half_pairs(path, values)
         return JsonFile(path, values)
 
 
+def _refuse_half_pairs(path: Path, values: object) -> None:
+    """
+    Raises:
+        ModelError: a text in `values` is no Unicode, which no tokenizer and no template takes.
+    """
+    try:
+        json.dumps(values, ensure_ascii=False).encode("utf-8")
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise ModelError(f"{path} is damaged: a text in it has half of a surrogate pair, or is too deep") from error
+
+
 def _shortened(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:  # reading takes a little less of the stack than writing
+        return "a value of many levels"
     return text if len(text) <= 80 else text[:77] + "..."

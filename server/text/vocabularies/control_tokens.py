@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 # A stretch of plain text, or a control token by its id.
@@ -84,7 +85,9 @@ class ControlTokens:
             for head in heads
         }
         self._head = re.compile(_either(heads) or "(?!)", re.DOTALL)
-        self._first = re.compile(f"[{''.join(map(re.escape, sorted({name[0] for name in ids})))}]" if ids else "(?!)")
+        self._first = re.compile(_class({name[0] for name in ids}) if ids else "(?!)")
+        # The cache belongs to the instance, so that it does not keep the tokens alive. A model has one template.
+        self._remembered_breaks = lru_cache(maxsize=4)(self._find_breaks)
 
     def split(self, text: str) -> Iterator[Part]:
         """The parts of `text` in order; of names that begin at the same place, the longest counts.
@@ -124,17 +127,15 @@ class ControlTokens:
             literals: the template's source.
             is_key: whether the template looks values up by it; then there is no mark in front of it.
         """
+        breaks = self._remembered_breaks(literals)
         pieces = [mark] if not is_key and self._may_end_a_name(text) else []
-        joined: list[str] = []
-        begin = 0
-        for start in self._starts(text):
-            if self._is_broken_at(text, start, literals):
-                pieces += (text[begin : start + 1], mark)
-                begin = start + 1
-            if len(pieces) > WINDOW:
-                joined.append("".join(pieces))
-                pieces = []
-        return "".join([*joined, *pieces, text[begin:]])
+        for begin in range(0, len(text), WINDOW):
+            end = begin + WINDOW
+            if self._first.search(text, begin, end) is None:
+                pieces.append(text[begin:end])
+            else:
+                pieces.append(breaks.marked(text, begin, end, mark))
+        return "".join(pieces)
 
     def _name_at(self, text: str, start: int, head: str) -> str | None:
         for length in self._lengths[head]:
@@ -143,28 +144,62 @@ class ControlTokens:
                 return name
         return None
 
-    def _starts(self, text: str) -> Iterator[int]:
-        for position in range(0, len(text), WINDOW):
-            for found in self._first.finditer(text, position, position + WINDOW):
-                yield found.start()
+    def _find_breaks(self, literals: str) -> _Breaks:
+        """The places for marks, as a pattern over a name's first character and what stands behind it.
 
-    def _is_broken_at(self, text: str, start: int, literals: str) -> bool:
-        end = start + 1
-        is_name = text[start] in self.ids
-        while end < len(text) and text[start : end + 1] in self._prefixes:
-            end += 1
-            is_name = is_name or text[start:end] in self.ids
-        if is_name or end == len(text):
-            return True
-        if end == start + 1 and (text[start].isalnum() or text[start].isspace()):
-            return False  # of a word, which no template takes apart
-        return text[start : end + 1] not in literals
+        A place has no mark where the text goes on as one of the strings that `literals` has: the longest beginning of
+        a name, and the character behind it. Nor has it one behind a character of a word, which no template takes
+        apart, unless a name goes on there.
+        """
+        allowed: dict[str, set[str]] = {name[0]: set() for name in self.ids}
+        longest = 1
+        for found in self._first.finditer(literals):
+            start, end = found.start(), found.end()
+            is_name = found[0] in self.ids
+            while not is_name and literals[start : end + 1] in self._prefixes and end < len(literals):
+                end += 1
+                is_name = literals[start:end] in self.ids
+            if not is_name and end < len(literals):
+                allowed[found[0]].add(re.escape(literals[start + 1 : end + 1]))
+                longest = max(longest, end - start)
+        followers: dict[str, set[str]] = {}
+        for name in self.ids:
+            followers.setdefault(name[0], set()).update(name[1:2])
+        firsts_by_rest: dict[str, list[str]] = {}
+        for first, rests in allowed.items():
+            if first in self.ids:
+                rests.clear()
+            elif first.isalnum() or first.isspace():
+                rests.add(_class(followers[first], is_negated=True) if followers[first] else ".")
+            firsts_by_rest.setdefault("|".join(sorted(rests)), []).append(first)
+        branches = [
+            f"(?<={_class(firsts)})" + (f"(?!{rest})" if rest else "")
+            for rest, firsts in sorted(firsts_by_rest.items())
+        ]
+        pattern = f"(?<={_class(allowed)})(?:{'|'.join(branches)})" if branches else "(?!)"
+        return _Breaks(re.compile(pattern, re.DOTALL), longest)
 
     def _may_end_a_name(self, text: str) -> bool:
         """Whether a template that writes a name's beginning before `text` would make a name of both."""
         if any(text[:end] in self._suffixes for end in range(1, min(len(text), self._longest) + 1)):
             return True
         return 0 < len(text) < self._longest and text in self._all_names
+
+
+class _Breaks(NamedTuple):
+    """Where a text gets marks."""
+
+    places: re.Pattern[str]  # of no length: behind a character
+    longest: int  # characters behind a place that decide about it
+
+    def marked(self, text: str, begin: int, end: int, mark: str) -> str:
+        """`text[begin:end]` with a mark at each place in it, and behind it."""
+        marked = self.places.sub(mark, text[begin : end + self.longest])
+        position, num_beyond = len(marked), max(0, min(len(text) - end, self.longest))
+        while num_beyond:
+            position -= 1
+            num_beyond -= marked[position] != mark
+        return marked[:position]
 
 
 def choose_mark(texts: Iterable[str]) -> str | None:
@@ -181,6 +216,11 @@ def without_mark(text: str, mark: str) -> str:
     if len(text) <= WINDOW:
         return text.replace(mark, "")
     return "".join([text[start : start + WINDOW].replace(mark, "") for start in range(0, len(text), WINDOW)])
+
+
+def _class(characters: Iterable[str], *, is_negated: bool = False) -> str:
+    """A pattern of one of the characters, or of any other one; there is at least one."""
+    return f"[{'^' if is_negated else ''}{''.join(map(re.escape, sorted(characters)))}]"
 
 
 def _either(words: Iterable[str]) -> str:

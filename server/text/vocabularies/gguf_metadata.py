@@ -24,6 +24,7 @@ SAMPLING_FIELDS = {
 # The names that templates for other purposes than plain chat have in files.
 TEMPLATE_VARIANTS = ("tool_use", "rag")
 SCORED = ("llama", "t5")  # the kinds of SentencePiece
+MAX_CONTEXT = (1 << 31) - 1  # tokens; positions are int32 on the device
 
 T = TypeVar("T")
 
@@ -119,6 +120,12 @@ class _Fields:
             raise ModelError(f"{self.path} lacks the field {key}")
         return value
 
+    def required_integer(self, key: str, *, least: int, most: int) -> int:
+        value = self.required(key, int)
+        if not least <= value <= most:
+            raise ModelError(f"{self.path}: the field {key} is {value}; it must be from {least} to {most}")
+        return value
+
     def optional_tuple(self, key: str, kind: type[T]) -> tuple[T, ...]:
         values = self.optional(key, list)
         if values is None:
@@ -145,7 +152,7 @@ class _Fields:
     def check_embedding(self, num_tokens: int) -> None:
         """Raises ModelError where the model's embedding, if the file has it, is not of so many tokens."""
         for tensor in self._file.tensors:
-            num_rows = int(tensor.shape[-1])  # the file has the row's length first
+            num_rows = int(tensor.shape[-1]) if len(tensor.shape) else 1  # the file has the row's length first
             if tensor.name == EMBEDDING and num_rows != num_tokens:
                 raise ModelError(
                     f"{self.path}: the tensor {EMBEDDING} has {num_rows} rows, and the field tokenizer.ggml.tokens "
@@ -171,7 +178,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
     return GgufMetadata(
         architecture=architecture,
         name=fields.optional("general.name", str),
-        context_length=fields.required(f"{architecture}.context_length", int),
+        context_length=fields.required_integer(f"{architecture}.context_length", least=1, most=MAX_CONTEXT),
         tokenizer_model=tokenizer_model,
         tokenizer_pre=fields.optional("tokenizer.ggml.pre", str) or None,
         tokens=tokens,

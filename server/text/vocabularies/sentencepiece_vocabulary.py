@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sentencepiece import SentencePieceProcessor
 
 from engine.border.errors import ModelError
+from engine.weights.formats.model_folder import read_limited
 from server.text.vocabularies.added_token import AddedToken
 from server.text.vocabularies.control_tokens import ControlTokens, Part, is_control_name
 from server.text.vocabularies.failures import TooManyTokens
@@ -120,7 +121,7 @@ class SentencePieceVocabulary:
         }
         try:
             return cls(model_proto(metadata, model_type), tokens, token_types, added, SpacePrefix.ALWAYS)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, OverflowError) as error:  # OverflowError: of a score that no float32 holds
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
     @classmethod
@@ -140,8 +141,8 @@ class SentencePieceVocabulary:
             ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
         """
         added = {} if added is None else added
+        proto = read_limited(path)
         try:
-            proto = path.read_bytes()
             if not proto:  # the library would take empty bytes for a missing argument
                 raise ValueError("it is empty")
             processor = SentencePieceProcessor(model_proto=proto)
@@ -157,10 +158,8 @@ class SentencePieceVocabulary:
                 all_added[name] = replace(token, is_special=token.is_special or name in all_added)
                 _place(name, all_added[name], tokens, token_types, path)
             return cls(proto, tokens, token_types, all_added, prefix)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
-        except OSError as error:
-            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""

@@ -104,7 +104,7 @@ class TokenizerJson:
     def _bytes_of(self, decoder: Any) -> BytesOf:
         """A function that turns a token of the vocabulary into bytes of text, as the stored decoder does."""
         steps = list(_steps(decoder))
-        kinds = {step.get("type") for step in steps}
+        kinds = {str(step.get("type")) for step in steps}
         if kinds == {"ByteLevel"}:
             return _byte_level
         if not kinds & {"Replace", "Metaspace"}:
@@ -126,9 +126,9 @@ class TokenizerJson:
                     raise self._unknown_decoder(kinds)
         return lambda token: _marked(token, replacements, has_bytes="ByteFallback" in kinds)
 
-    def _unknown_decoder(self, kinds: set[Any]) -> ModelError:
+    def _unknown_decoder(self, kinds: set[str]) -> ModelError:
         return ModelError(
-            f"{self._path}: the decoder {', '.join(sorted(map(str, kinds))) or 'null'} is not supported; supported are "
+            f"{self._path}: the decoder {', '.join(sorted(kinds)) or 'null'} is not supported; supported are "
             "ByteLevel, Metaspace, and Replace with ByteFallback, Fuse and Strip"
         )
 

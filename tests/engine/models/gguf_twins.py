@@ -6,6 +6,7 @@ its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,30 @@ def add_window(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
 
 
+def add_growth(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
+    writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
+
+
 def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_embedding_scale(config["embedding_multiplier"])
     writer.add_attention_scale(config["attention_multiplier"])
     writer.add_residual_scale(config["residual_multiplier"])
     writer.add_logit_scale(config["logits_scaling"])
+
+
+def add_phi3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """A window of 0 where there is none, and tensors of factors."""
+    writer.add_sliding_window(config.get("sliding_window") or 0)
+    rotary = config["rope_parameters"]
+    if rotary["rope_type"] != "longrope":
+        return
+    original = config["original_max_position_embeddings"]
+    writer.add_rope_scaling_orig_ctx_len(original)
+    factor = config["max_position_embeddings"] / original
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
+    writer.add_tensor("rope_factors_short.weight", np.array(rotary["short_factor"], np.float32))
+    writer.add_tensor("rope_factors_long.weight", np.array(rotary["long_factor"], np.float32))
 
 
 def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
@@ -88,11 +108,13 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
     "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
+    "Ministral3ForCausalLM": (MODEL_ARCH.MISTRAL3, adjacent_pairs, add_growth),
     "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),
     "Qwen3ForCausalLM": (MODEL_ARCH.QWEN3, as_stored, nothing),
     "SmolLM3ForCausalLM": (MODEL_ARCH.SMOLLM3, adjacent_pairs, nothing),
     "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
     "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
+    "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
 }
 
 
@@ -110,7 +132,8 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    add_rotary(writer, config["rope_parameters"], head_dim(config))
+    rotary = config["rope_parameters"]
+    add_rotary(writer, rotary, int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0)))
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in tensors.items():

@@ -27,6 +27,14 @@ _SIZES: dict[str, Any] = {
 _LLAMA: dict[str, Any] = {**_SIZES, "head_dim": 32}
 _PLAIN = {"rope_type": "default", "rope_theta": 5000.0}
 
+_LONGROPE: dict[str, Any] = {
+    **_SIZES,
+    "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75,
+        "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.5, 5.0, 8.0],
+    },
+}  # fmt: skip
+
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
@@ -68,6 +76,17 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "ministral3": (
+        "Ministral3ForCausalLM",
+        {
+            **_LLAMA,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 5000.0, "factor": 16.0, "original_max_position_embeddings": 32,
+                "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.5,
+            },
+        },
+    ),
     "qwen2": ("Qwen2ForCausalLM", {**_SIZES, "tie_word_embeddings": True, "rope_parameters": _PLAIN}),
     "qwen2_windows": (
         "Qwen2ForCausalLM",
@@ -99,4 +118,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "olmo2": ("Olmo2ForCausalLM", {**_SIZES, "rope_parameters": _PLAIN}),
+    "phi3": ("Phi3ForCausalLM", {**_SIZES, "sliding_window": 45, "rope_parameters": _PLAIN}),
+    "phi3_short": ("Phi3ForCausalLM", {**_LONGROPE, "original_max_position_embeddings": 128}),
+    "phi3_long": ("Phi3ForCausalLM", {**_LONGROPE, "original_max_position_embeddings": 64}),
 }  # fmt: skip
+
+# Where transformers chooses by the length of a sequence, all sequences are on the same side.
+PROMPT_LENGTHS_OF: dict[str, tuple[int, ...]] = {"phi3_long": (65, 70, 100, 90)}

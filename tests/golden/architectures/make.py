@@ -28,7 +28,7 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tests.golden.architectures.configs import CONFIGS, PROMPT_LENGTHS
+from tests.golden.architectures.configs import CONFIGS, PROMPT_LENGTHS, PROMPT_LENGTHS_OF
 from tests.golden.architectures.tiny_weights import tiny_prompt, tiny_weights
 
 HERE = Path(__file__).parent
@@ -55,7 +55,7 @@ def make(name: str) -> None:
             tensors = {tensor: torch.from_numpy(values) for tensor, values in weights.items()}
             save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
             model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-            entries = [outputs(model, length) for length in PROMPT_LENGTHS]
+            entries = [outputs(model, length) for length in PROMPT_LENGTHS_OF.get(name, PROMPT_LENGTHS)]
             if all(entries):
                 break
         else:

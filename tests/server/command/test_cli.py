@@ -132,6 +132,38 @@ async def test_the_address_may_come_from_the_environment(
     assert capsys.readouterr().out == "abc\n"
 
 
+KEY = "sk-tide-and-time"
+
+
+@pytest.mark.parametrize("variable", [None, KEY, f"{KEY} boatman priority=5,another-key"])
+async def test_complete_sends_a_key(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    server = await start_server(api_keys=(KEY,))
+    flags = []
+    if variable is None:
+        flags = ["--api-key", KEY]
+        monkeypatch.setenv("EAGRE_API_KEY", "a-wrong-key")
+    else:
+        monkeypatch.setenv("EAGRE_API_KEY", variable)
+    assert await run_cli("complete", "abc", "--url", server.url, *flags) == 0
+    assert capsys.readouterr().out == "abc\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--api-key", "sk-a-wrong-key"], ["--api-key", "tidé-tidé-tidé"]])
+async def test_without_the_right_key_the_refusal_says_so_and_shows_no_key(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.delenv("EAGRE_API_KEY", raising=False)
+    server = await start_server(api_keys=(KEY,))
+    assert await run_cli("complete", "abc", "--url", server.url, *flags) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("eagre: ")
+    assert "key" in shown.err
+    assert not any(flag in shown.err for flag in flags[1:])
+
+
 async def test_a_refusal_is_reported_in_one_line_and_exits_with_1(
     server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

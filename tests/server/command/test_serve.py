@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import aiohttp
 import pytest
 
 from engine.border.types import Progress
-from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, serve
+from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, JOIN_S, raise_file_limit, serve
 from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
@@ -112,6 +113,7 @@ async def test_the_server_listens_while_it_loads_and_reports_readiness(http: aio
     os.kill(os.getpid(), signal.SIGTERM)
     assert await finish(serving) == EXIT_OK
     assert life.engine.is_shut_down
+    assert life.engine.joined_for == JOIN_S
 
 
 async def test_sigterm_lets_streams_end_and_refuses_new_ones(http: aiohttp.ClientSession) -> None:
@@ -176,6 +178,16 @@ async def test_a_model_that_cannot_be_loaded_is_reported_in_one_line(http: aioht
     life.may_load.set()
     assert await finish(life.start()) == EXIT_FAILURE
     assert life.lines == ["eagre: --model x.gguf is no GGUF file"]
+
+
+def test_the_limit_of_open_files_is_raised_at_the_start() -> None:
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_a_signal_while_loading_ends_at_once() -> None:

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from server.http.websocket import OPEN_SOCKETS
+from server.http.websocket import OPEN_SOCKETS, SLACK_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.http.test_websocket_fuzz import HANDSHAKE, TEXT, frame
+from tests.server.socket_client import open_socket, read_to_end, receive, send
 
 
-async def test_a_frame_far_over_the_limit_closes_the_socket(start_server: StartServer) -> None:
+async def fragments(num_bytes: int) -> AsyncIterator[str]:
+    for _ in range(num_bytes // 1000):
+        yield "x" * 1000
+
+
+@pytest.mark.parametrize("make", [lambda length: "x" * length, fragments])
+async def test_a_message_over_the_limit_is_refused_and_one_far_over_it_closes_the_socket(
+    start_server: StartServer, make: Callable[[int], str | AsyncIterator[str]]
+) -> None:
     server = await start_server(max_body_bytes=2000)
     async with open_socket(server) as socket:
-        await socket.send("x" * 9000)
+        await socket.send(make(SLACK_BYTES))
+        assert (await receive(socket))["error"]["code"] == "body_too_large"
+        with contextlib.suppress(ConnectionClosed):
+            await socket.send(make(20 * SLACK_BYTES))
         with pytest.raises(ConnectionClosed) as closed:
             await socket.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
+
+
+async def test_a_frame_is_refused_by_the_length_that_it_announces(start_server: StartServer) -> None:
+    server = await start_server(max_body_bytes=2000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    writer.write(HANDSHAKE)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    writer.write(frame(TEXT, b"", length=3000 + SLACK_BYTES))
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert answer[0] == 0x88  # a closing frame
+    assert int.from_bytes(answer[2:4], "big") == 1009
+    writer.close()
 
 
 async def test_origins(start_server: StartServer) -> None:

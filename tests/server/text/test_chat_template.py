@@ -153,3 +153,13 @@ def test_a_broken_template_is_named_with_its_line() -> None:
 def test_no_messages_are_refused() -> None:
     with pytest.raises(ChatTemplateError, match="messages is empty"):
         simple().render([])
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{" + "(" * 5000, "{% if a %}" * 500 + "{% endif %}" * 500, "{{" + "not " * 5000 + "a }}", "{% break %}",
+     "{% for a in b %}" * 30 + "{% endfor %}" * 30, "{{ " + "9" * 5000 + " }}"],
+)  # fmt: skip
+def test_a_template_beyond_pythons_limits_is_refused(source: str) -> None:
+    with pytest.raises(ChatTemplateError, match=r"the chat template (cannot be compiled|is broken)"):
+        ChatTemplate(source)

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from engine.border.errors import ModelError
-from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from engine.border.errors import MAX_ERROR_LETTERS, ModelError, naming
+from engine.weights.formats.model_folder import MAX_JSON_BYTES, MAX_TEXT_BYTES, JsonFile, ModelFolder
 
 VALUES = {"text": "x", "flag": False, "count": 3, "share": 0.5, "table": {"inner": 1}, "none": None, "list": [1]} | {
     "huge": 10**400
@@ -68,3 +68,43 @@ def test_files_of_a_folder(tmp_path):
     assert folder.file("pipe") is None  # which would wait for a writer
     with pytest.raises(ModelError, match="cannot be read"):
         folder.file("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "read"),
+    [
+        (MAX_TEXT_BYTES, lambda folder: folder.text("large")),
+        (MAX_JSON_BYTES, lambda folder: folder.json("large")),
+    ],
+)
+def test_a_file_over_its_limit_is_refused(tmp_path, limit, read):
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(limit + 1)  # no disk is needed for it
+    with pytest.raises(ModelError, match=f"large is larger than {limit} bytes"):
+        read(ModelFolder(tmp_path))
+
+
+def test_half_of_a_surrogate_pair_is_refused_and_a_whole_one_is_a_character(tmp_path):
+    (tmp_path / "config.json").write_text('{"key": "\\ud83c\\udf0a"}')
+    assert ModelFolder(tmp_path).config.text("key") == "\U0001f30a"
+    (tmp_path / "config.json").write_text('{"key": ["\\ud83c"]}')
+    with pytest.raises(ModelError, match="half of a surrogate pair"):
+        ModelFolder(tmp_path)
+
+
+def test_a_value_that_is_too_deep_to_be_shown_is_named_all_the_same():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "key is a value of many levels" in str(JsonFile("config.json", {"key": deep}).error("key", "no"))
+    while deep:  # the interpreter's own way to free it takes a level of the stack for each list
+        (deep,) = deep
+
+
+def test_errors_name_the_model_and_are_not_long(tmp_path):
+    for message in ("the field 'x' is 5", f"{tmp_path}: the field 'x' is 5", "x" * 10_000):
+        with pytest.raises(ModelError) as caught, naming(tmp_path):
+            raise ModelError(message)
+        assert str(caught.value).count(str(tmp_path)) == 1
+        assert len(str(caught.value)) < MAX_ERROR_LETTERS + 10

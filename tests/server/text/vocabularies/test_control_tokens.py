@@ -329,6 +329,60 @@ def test_an_open_message_is_shielded_to_its_end() -> None:
     assert names_found(tokenizer, tokenizer.encode_shielded(shielded)) == ["<s>"]
 
 
+# ---------------------------------------------------------------- where marks are
+
+
+def shield_by_hand(ids: dict[str, int], text: str, mark: str, literals: str) -> str:
+    """What `ControlTokens.shield` says of each place, one after the other; without the mark in front."""
+    shielded = ""
+    for start, character in enumerate(text):
+        shielded += character
+        beginnings = [name[:end] for name in ids for end in range(1, len(name) + 1)]
+        here = [beginning for beginning in beginnings if text.startswith(beginning, start)]
+        if not here:
+            continue
+        longest = max(here, key=len)
+        end = start + len(longest)
+        is_word = len(longest) == 1 and (character.isalnum() or character.isspace())
+        has_name = any(longest.startswith(name) for name in ids)
+        if has_name or end == len(text) or not (is_word or text[start : end + 1] in literals):
+            shielded += mark
+    return shielded
+
+
+hostile_texts = st.lists(
+    st.sampled_from(["<", "<|", "<|a", "<|a|>", "|", "a", "ab", "abc", "[", "[x", "-", " ", "\n", "é"])
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    names=st.sets(st.sampled_from(["<|a|>", "<|ab|>", "<|a", "[x]", "abc", "a", " b", "^-]", "\\d", "é"]), max_size=5),
+    pieces=hostile_texts,
+    literals=hostile_texts,
+    window=st.integers(1, 9),
+)
+def test_marks_are_where_the_rule_says(names: set[str], pieces: list[str], literals: list[str], window: int) -> None:
+    ids = {name: number for number, name in enumerate(sorted(names))}
+    text, source = "".join(pieces), "".join(literals)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.text.vocabularies.control_tokens.WINDOW", window)
+        shielded = ControlTokens(ids).shield(text, MARK, source)
+    assert shielded.removeprefix(MARK) == shield_by_hand(ids, text, MARK, source)
+
+
+@pytest.mark.parametrize("word", ["<|im_start|>", "<", "<|im", "[control_1]", "[", "[c", "hello "])
+def test_work_grows_with_the_text_alone(many: Tokenizer, word: str) -> None:
+    def seconds(length: int) -> float:
+        text = word * (length // len(word))
+        started = time.thread_time()
+        many.control.shield(text, MARK, "[INST]{{ x }}")
+        return time.thread_time() - started
+
+    seconds(1000)  # the first call prepares the pattern
+    assert seconds(400_000) < 0.4  # 0.05 s on a quiet machine
+
+
 # ---------------------------------------------------------------- other threads meanwhile
 
 
