@@ -336,5 +336,5 @@ def test_unigram_models_with_their_normalization(tmp_path: Path, normalization: 
 def test_a_damaged_normalization_is_refused(tmp_path: Path, charsmap: list[int]) -> None:
     fields = fields_of(train_unigram("identity")) | {"tokenizer.ggml.model": "t5"}
     fields["tokenizer.ggml.precompiled_charsmap"] = charsmap
-    with pytest.raises(ModelError, match="SentencePiece does not accept|charsmap holds something that is not a byte"):
+    with pytest.raises(ModelError, match=r"SentencePiece does not accept|charsmap holds something that is not a byte"):
         Tokenizer.from_gguf(metadata_of(tmp_path, fields))
