@@ -10,12 +10,17 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 from gguf.quants import quantize
 
-# Of formats that the gguf package cannot write: bytes of a block of 256 weights, where its float16
-# scale stands and, where it has one, that of the minima; and scales for weights of about 1.
-_K_QUANTS: dict[Kind, tuple[int, dict[int, float]]] = {
-    Kind.Q4_K: (144, {0: 1 / 200, 2: 1 / 27}),
-    Kind.Q5_K: (176, {0: 1 / 400, 2: 1 / 26}),
-    Kind.Q6_K: (210, {208: 1 / 1400}),
+# Of formats that the gguf package cannot write: weights and bytes of a block, where its float16 scale stands and, where
+# it has one, that of the minima; and scales for weights of about 1.
+_BLOCKS: dict[Kind, tuple[int, int, dict[int, float]]] = {
+    Kind.Q2_K: (256, 84, {80: 1 / 13, 82: 1 / 9}),
+    Kind.Q3_K: (256, 110, {108: 1 / 43}),
+    Kind.Q4_K: (256, 144, {0: 1 / 200, 2: 1 / 27}),
+    Kind.Q5_K: (256, 176, {0: 1 / 400, 2: 1 / 26}),
+    Kind.Q6_K: (256, 210, {208: 1 / 1400}),
+    Kind.IQ4_NL: (32, 18, {0: 1 / 70}),
+    Kind.IQ4_XS: (256, 136, {0: 1 / 1300}),
+    Kind.IQ3_S: (256, 110, {0: 1 / 130}),
 }
 
 HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, VOCAB_SIZE = 256, 512, 2, 4, 2, 64, 300
@@ -34,11 +39,11 @@ MATRICES = {
 
 def random_rows(random: np.random.Generator, kind: Kind, outputs: int, inputs: int, size: float = 1.0) -> np.ndarray:
     """A matrix as a file holds it, uint8[outputs, bytes] or floats; its weights are of about `size`."""
-    if kind not in _K_QUANTS:
+    if kind not in _BLOCKS:
         weights = random.standard_normal((outputs, inputs)).astype(np.float32) * np.float32(size)
         return weights if kind is Kind.F32 else quantize(weights, kind)
-    num_bytes, scales = _K_QUANTS[kind]
-    blocks = random.integers(0, 256, (outputs, inputs // 256, num_bytes), np.uint8)
+    num_weights, num_bytes, scales = _BLOCKS[kind]
+    blocks = random.integers(0, 256, (outputs, inputs // num_weights, num_bytes), np.uint8)
     for offset, scale in scales.items():
         values = random.uniform(0.5, 1.5, blocks.shape[:2]) * scale * size
         blocks[:, :, offset : offset + 2] = values.astype(np.float16)[..., None].view(np.uint8)

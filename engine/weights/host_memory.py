@@ -20,7 +20,8 @@ def large_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size == 0:
         return np.empty(shape, dtype)
-    memory = mmap.mmap(-1, size)
+    # Memory of this process alone: systems give huge pages to it more freely than to what could be shared.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):  # on Linux
         with contextlib.suppress(OSError):  # a kernel that was built without them
             memory.madvise(mmap.MADV_HUGEPAGE)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from engine.border.config import EngineConfig
+from engine.weights.concurrently import run_all
 from engine.weights.host_memory import large_array
 from engine.weights.tensors import ModelTensor
 
@@ -18,6 +21,10 @@ Params: TypeAlias = dict[str, Any]  # leaves by their names: vectors are arrays,
 
 # The tensors of a leaf: for each layer those that are joined along their outputs.
 LayerTensors: TypeAlias = Sequence[Sequence[ModelTensor]]
+
+
+# Told the bytes of the file that have been read, from any thread.
+Count: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Precision:
 
 
 class WeightsLayout(Protocol):
-    """Makes the leaves that one body of kernels reads. Every tensor is read once."""
+    """Makes the leaves that one body of kernels reads. Every tensor is read once, by several threads."""
 
     @property
     def can_quantise(self) -> bool:
@@ -45,36 +52,43 @@ class WeightsLayout(Protocol):
     def vector_dtype(self, precision: Precision) -> str:
         """The type of norms and biases."""
 
-    def matrix(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Matrix:
+    def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> Matrix:
         """The matrices of all layers as one leaf, of a gated product the gates' tensor and the ups'.
 
         Raises:
             ModelError: a tensor cannot be held.
         """
 
-    def embedding(self, tensor: ModelTensor, precision: Precision) -> Matrix:
+    def embedding(self, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
         """One matrix [vocab, hidden], to be looked up by rows and multiplied into logits.
 
         Raises:
             ModelError: the tensor cannot be held.
         """
 
-    def dtype_name(self, matrix: Matrix) -> str:
-        """The type of a matrix of this layout, such as "float32" or "int4"."""
+    def dtype_names(self, matrix: Matrix) -> frozenset[str]:
+        """The types in a matrix of this layout, such as "float32" or "int4"."""
 
 
-def stacked_arrays(layers: LayerTensors, dtype: str) -> jax.Array:
+def stacked_arrays(layers: LayerTensors, dtype: str, count: Count) -> jax.Array:
     """[num_layers, …], each layer's tensors joined along their outputs and transposed: [inputs, outputs] of a matrix.
 
     It is written in place, so that no second copy of it is ever held.
     """
     joined = (sum(tensor.shape[0] for tensor in layers[0]), *layers[0][0].shape[1:])
     stack = large_array((len(layers), *reversed(joined)), jnp.dtype(dtype))
-    for target, tensors in zip(stack, layers, strict=True):
+
+    def fill(target: np.ndarray, tensor: ModelTensor) -> None:
+        target[:] = tensor.float32().T
+        count(tensor.num_bytes)
+
+    jobs = []
+    for of_layer, tensors in zip(stack, layers, strict=True):
         start = 0
         for tensor in tensors:
             end = start + tensor.shape[0]
-            target[..., start:end] = tensor.float32().T
+            jobs.append(partial(fill, of_layer[..., start:end], tensor))
             start = end
+    run_all(jobs)
     array: jax.Array = jax.device_put(stack)
     return array

@@ -7,20 +7,20 @@ how a leaf lies in memory; the loader knows neither of the two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import product
+from threading import Lock
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from engine.border.errors import ModelError
 from engine.border.types import Progress
-from engine.weights.layout import Matrix, Params, Precision, WeightsLayout, stacked_arrays
+from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout, stacked_arrays
 from engine.weights.leaf import Leaf, LeafKind, Part
-from engine.weights.packing import Quantised
-from engine.weights.tensors import ModelTensor, TensorFile, TensorWrapper
+from engine.weights.tensors import ModelTensor, TensorFile
+
+EXACT = Precision("float32", None)
 
 
 class Weights(NamedTuple):
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
 
     params: Params
     num_parameters: int  # without what pads them
-    dtype: str  # the types of the matrices, such as "float32" or "int4+int8"
+    dtype: str  # the types of the matrices, such as "float32" or "int4+int8"; without those that are exact always
 
 
 class LeafTensors:
@@ -110,53 +110,37 @@ def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precisi
 
     Args:
         tensors: of the shapes that the leaves declare.
-        progress: counts bytes of the file.
+        progress: counts bytes of the file; it is called by one thread at a time.
 
     Raises:
         ModelError: a tensor is missing or cannot be held.
     """
     found = [(leaf, tensors.of(leaf)) for leaf in tensors.leaves]
     every = [tensor for _, layers in found for joined in layers for tensor in joined]
-    total, done = sum(tensor.num_bytes for tensor in every), 0
+    total, done, lock = sum(tensor.num_bytes for tensor in every), 0, Lock()
 
     def count(num_bytes: int) -> None:
         nonlocal done
-        done += num_bytes
-        progress("load weights", done, total)
+        with lock:
+            done += num_bytes
+            progress("load weights", done, total)
 
     params: Params = {}
     dtypes = set[str]()
     for leaf, layers in found:
-        counted = [[_CountedTensor(tensor, count) for tensor in joined] for joined in layers]
-        params[leaf.name] = made = _leaf(leaf.kind, counted, layout, precision)
-        if leaf.kind is not LeafKind.VECTOR:
-            dtypes.add(layout.dtype_name(made))
+        of_leaf = EXACT if leaf.is_exact else precision
+        params[leaf.name] = made = _leaf(leaf.kind, layers, layout, of_leaf, count)
+        if leaf.kind is not LeafKind.VECTOR and not leaf.is_exact:
+            dtypes |= layout.dtype_names(made)
     num_parameters = sum(math.prod(tensor.shape) for tensor in every)
     return Weights(params, num_parameters, "+".join(sorted(dtypes)))
 
 
-def _leaf(
-    kind: LeafKind, layers: Sequence[Sequence[ModelTensor]], layout: WeightsLayout, precision: Precision
-) -> Matrix:
+def _leaf(kind: LeafKind, layers: LayerTensors, layout: WeightsLayout, precision: Precision, count: Count) -> Matrix:
     match kind:
         case LeafKind.VECTOR:
-            return stacked_arrays(layers, layout.vector_dtype(precision))
+            return stacked_arrays(layers, layout.vector_dtype(precision), count)
         case LeafKind.EMBEDDING:
-            return layout.embedding(layers[0][0], precision)
+            return layout.embedding(layers[0][0], precision, count)
         case LeafKind.MATRIX | LeafKind.GATED:
-            return layout.matrix(layers, precision, is_gated=kind is LeafKind.GATED)
-
-
-@dataclass(frozen=True)
-class _CountedTensor(TensorWrapper):
-    """A tensor that tells when it is read."""
-
-    count: Callable[[int], None]  # of its bytes
-
-    def float32(self) -> np.ndarray:
-        self.count(self.num_bytes)
-        return super().float32()
-
-    def quantised(self) -> Quantised:
-        self.count(self.num_bytes)
-        return super().quantised()
+            return layout.matrix(layers, precision, count, is_gated=kind is LeafKind.GATED)

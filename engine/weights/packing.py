@@ -1,10 +1,11 @@
 """Weight matrices as the native kernels read them: packed in blocks of 16 outputs and 32 inputs.
 
-The layout is described in engine/kernels/native/src/products/format.h.
+The layout is described in engine/kernels/native/src/tiles/format.h.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -13,7 +14,8 @@ import jax
 import numpy as np
 
 TILE = 16  # outputs of a block
-GROUP = 32  # inputs of a block
+GROUP = 32  # inputs of a group
+ALIGNMENT = 64  # bytes of a line of the cache, in which offsets count
 
 
 class PackingError(ValueError):
@@ -29,10 +31,23 @@ class Format(IntEnum):
     INT8_MIN = 3  # weight = scale * number + minimum
     INT4 = 4  # weight = scale * (number - 8)
     INT4_MIN = 5
+    FLOAT16 = 6
+    # The numbers of the formats of these names in GGUF files, whose scales are products of two.
+    Q2_K = 7
+    Q3_K = 8
+    Q4_K = 9
+    Q5_K = 10
+    Q6_K = 11
+    IQ4_XS = 12
 
     @property
     def is_integer(self) -> bool:
-        return self >= Format.INT8
+        return self not in (Format.FLOAT32, Format.BFLOAT16, Format.FLOAT16)
+
+    @property
+    def is_k(self) -> bool:
+        """Whether a block is of eight groups."""
+        return self >= Format.Q2_K
 
     @property
     def is_nibbles(self) -> bool:
@@ -40,41 +55,121 @@ class Format(IntEnum):
 
     @property
     def has_minima(self) -> bool:
-        return self in (Format.INT8_MIN, Format.INT4_MIN)
+        return self in (Format.INT8_MIN, Format.INT4_MIN, Format.Q2_K, Format.Q4_K, Format.Q5_K)
 
     @property
-    def block_bytes(self) -> int:
-        if not self.is_integer:
-            return TILE * GROUP * (4 if self is Format.FLOAT32 else 2)
-        return TILE * (4 if self.has_minima else 2) + TILE * GROUP // (2 if self.is_nibbles else 1)
+    def input_multiple(self) -> int:
+        """The number of inputs is a multiple of it."""
+        return 8 * GROUP if self.is_k else GROUP
+
+    def tile_bytes(self, num_inputs: int) -> int:
+        """Of 16 outputs, as many inputs."""
+        return num_inputs // self.input_multiple * _BLOCK_BYTES[self]
+
+
+# As src/tiles/format.h lays them out.
+_BLOCK_BYTES = {
+    Format.FLOAT32: TILE * GROUP * 4,
+    Format.BFLOAT16: TILE * GROUP * 2,
+    Format.FLOAT16: TILE * GROUP * 2,
+    Format.INT8: 32 + 512,
+    Format.INT8_MIN: 64 + 512,
+    Format.INT4: 32 + 256,
+    Format.INT4_MIN: 64 + 256,
+    Format.Q2_K: 576 + 8 * 128,
+    Format.Q3_K: 320 + 8 * 192,
+    Format.Q4_K: 320 + 8 * 256,
+    Format.Q5_K: 320 + 8 * 320,
+    Format.Q6_K: 320 + 8 * 384,
+    Format.IQ4_XS: 192 + 8 * 512,
+}
+
+
+class Place(NamedTuple):
+    """Where a part of a matrix lies among the bytes of its stack."""
+
+    format: Format
+    offset: int  # of its first tile, a multiple of ALIGNMENT
+    stride: int  # from tile to tile
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the matrices of a stack lie.
+
+    All are joined of parts with the same numbers of tiles, each part in a format of its own.
+    """
+
+    places: tuple[tuple[Place, ...], ...]  # by the index into the stack, then by part
+    tiles: tuple[int, ...]  # of each part
+    num_inputs: int
+
+    @classmethod
+    def of(
+        cls, formats: Sequence[Sequence[Format]], tiles: Sequence[int], num_inputs: int, *, is_gated: bool
+    ) -> Placement:
+        """Lays parts one behind the other.
+
+        Args:
+            formats: by the index into the stack, then by part.
+            is_gated: whether the tiles of the two parts, gates and ups, lie in turn, as a gated product reads them.
+        """
+        places, offset = [], 0
+        for parts in formats:
+            sizes, of_matrix = [kind.tile_bytes(num_inputs) for kind in parts], list[Place]()
+            start = offset
+            for kind, size, count in zip(parts, sizes, tiles, strict=True):
+                # Tiles in turn have no room for padding between them, so that only their own sizes align them.
+                in_turn = is_gated and all(own % ALIGNMENT == 0 for own in sizes)
+                of_matrix.append(Place(kind, start, sum(sizes) if in_turn else size))
+                start += size if in_turn else _aligned(size * count)
+            offset = max(
+                _aligned(place.offset + (count - 1) * place.stride + size)
+                for place, count, size in zip(of_matrix, tiles, sizes, strict=True)
+            )
+            places.append(tuple(of_matrix))
+        return cls(tuple(places), tuple(tiles), num_inputs)
+
+    @property
+    def num_bytes(self) -> int:
+        return max(
+            _aligned(place.offset + (count - 1) * place.stride + place.format.tile_bytes(self.num_inputs))
+            for parts in self.places
+            for place, count in zip(parts, self.tiles, strict=True)
+        )
+
+    @property
+    def formats(self) -> frozenset[Format]:
+        return frozenset(place.format for parts in self.places for place in parts)
+
+    def part(self, blocks: np.ndarray, index: int, part: int) -> np.ndarray:
+        """uint8[tiles, tile bytes], a view of the tiles of one part."""
+        place, count = self.places[index][part], self.tiles[part]
+        size = place.format.tile_bytes(self.num_inputs)
+        return np.lib.stride_tricks.as_strided(blocks[place.offset :], (count, size), (place.stride, 1))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PackedMatrix:
-    """Matrices [outputs, inputs] of all layers, in one format."""
+    """A stack of matrices [outputs, inputs], such as those of all layers, each part in a format of its own."""
 
-    blocks: jax.Array  # uint8[num_layers, tiles, groups, block bytes]
-    format: Format = field(metadata={"static": True})
+    blocks: jax.Array  # uint8[bytes]
+    placement: Placement = field(metadata={"static": True})
     num_outputs: int = field(metadata={"static": True})
 
     @property
     def num_inputs(self) -> int:
-        return self.blocks.shape[2] * GROUP
+        return self.placement.num_inputs
 
 
 class Quantised(NamedTuple):
     """A matrix [outputs, inputs] as numbers in groups of 32 inputs, before it is packed."""
 
-    format: Format
+    format: Format  # INT8, INT4 or one of their twins with minima
     scales: np.ndarray  # float32[outputs, groups]
     minima: np.ndarray | None  # float32[outputs, groups], of formats that have them
     numbers: np.ndarray  # uint8[outputs, groups, 32], or [outputs, groups, 16] of two nibbles a byte
-
-    def reordered(self, order: np.ndarray) -> Quantised:
-        """Its outputs in another order, int[outputs]."""
-        minima = None if self.minima is None else self.minima[order]
-        return Quantised(self.format, self.scales[order], minima, self.numbers[order])
 
 
 def pack_quantised(matrix: Quantised) -> np.ndarray:
@@ -88,7 +183,7 @@ def pack_quantised(matrix: Quantised) -> np.ndarray:
     """
     num_outputs, num_groups = matrix.scales.shape
     tiles = -(-num_outputs // TILE)
-    blocks = np.zeros((tiles, num_groups, matrix.format.block_bytes), np.uint8)
+    blocks = np.zeros((tiles, num_groups, _BLOCK_BYTES[matrix.format]), np.uint8)
 
     def halves(values: np.ndarray) -> np.ndarray:
         padded = _float16(_pad(values, tiles))
@@ -102,21 +197,6 @@ def pack_quantised(matrix: Quantised) -> np.ndarray:
     numbers = _pad(matrix.numbers, tiles)
     blocks[:, :, offset:] = _interleave(numbers, tiles, num_groups)
     return blocks
-
-
-def pack_floats(matrix: np.ndarray, kind: Format) -> np.ndarray:
-    """uint8[tiles, groups, block bytes] of float32[outputs, inputs], as FLOAT32 or BFLOAT16."""
-    num_outputs, num_inputs = matrix.shape
-    tiles, num_groups = -(-num_outputs // TILE), num_inputs // GROUP
-    if kind is Format.BFLOAT16:
-        matrix = matrix.astype(jax.numpy.bfloat16).view(np.uint16)
-    padded = np.ascontiguousarray(_pad(matrix, tiles)).view(np.uint8).reshape(tiles * TILE, num_groups, -1)
-    return _interleave(padded, tiles, num_groups)
-
-
-def alternate_tiles(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Tiles of two packed matrices of equal shape in turn, as a gated product takes them."""
-    return np.stack([first, second], axis=1).reshape(-1, *first.shape[1:])
 
 
 def quantise(matrix: np.ndarray, bits: int) -> Quantised:
@@ -138,15 +218,6 @@ def quantise(matrix: np.ndarray, bits: int) -> Quantised:
     scales = _float16_above((groups.max(axis=2) - minima) / np.float32(15.0))
     numbers = np.rint((groups - minima[..., None]) / _nonzero(scales)[..., None]).astype(np.uint8)
     return Quantised(Format.INT4_MIN, scales, minima, to_nibbles(numbers))
-
-
-def widen(matrix: Quantised, kind: Format) -> Quantised:
-    """The same weights, exactly, in INT8_MIN, or of INT4 in INT4_MIN."""
-    numbers = matrix.numbers
-    if matrix.format.is_nibbles and not kind.is_nibbles:
-        numbers = from_nibbles(numbers)
-    minima = matrix.minima if matrix.minima is not None else matrix.scales * -zero_point(matrix.format)
-    return Quantised(kind, matrix.scales, minima, numbers)
 
 
 def zero_point(kind: Format) -> np.float32:
@@ -199,3 +270,7 @@ def _interleave(rows: np.ndarray, tiles: int, num_groups: int) -> np.ndarray:
     """From uint8[outputs, groups, bytes] to [tiles, groups, ...]: four bytes after four, of all 16 outputs each."""
     words = rows.reshape(tiles, TILE, num_groups, -1, 4).transpose(0, 2, 3, 1, 4)
     return np.ascontiguousarray(words).reshape(tiles, num_groups, -1)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.weights.packing import Format, Quantised
+from engine.weights.encodings import EncodedRows
+from engine.weights.packing import Format
 
 
 class ModelTensor(Protocol):
@@ -34,8 +35,8 @@ class ModelTensor(Protocol):
     def float32(self) -> np.ndarray:
         """All of it, float32[shape]."""
 
-    def quantised(self) -> Quantised:
-        """All of it in `format`, which is one of integers."""
+    def encoded(self) -> EncodedRows | None:
+        """A matrix as the file holds it; None: it is read as floats alone."""
 
 
 class FileTensor(ModelTensor, Protocol):
@@ -85,11 +86,19 @@ class TensorWrapper:
     def float32(self) -> np.ndarray:
         return self.stored.float32()
 
-    def quantised(self) -> Quantised:
-        return self.stored.quantised()
+    def encoded(self) -> EncodedRows | None:
+        return self.stored.encoded()
 
 
 Transform = Callable[[ModelTensor], ModelTensor]
+
+
+@dataclass(frozen=True)
+class OneMore(TensorWrapper):
+    """A norm's weights, of which the file holds the differences from 1; it is a `Transform`."""
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32() + np.float32(1)
 
 
 def paired_rows(head_dim: int) -> Transform:
@@ -128,8 +137,9 @@ class _Rows(TensorWrapper):
     def float32(self) -> np.ndarray:
         return self.stored.float32()[self.start : self.stop]
 
-    def quantised(self) -> Quantised:
-        return self.stored.quantised().reordered(np.arange(self.start, self.stop))
+    def encoded(self) -> EncodedRows | None:
+        encoded = self.stored.encoded()
+        return None if encoded is None else encoded.taken(np.arange(self.start, self.stop))
 
 
 @dataclass(frozen=True)
@@ -142,8 +152,9 @@ class _PairedRows(TensorWrapper):
         reordered: np.ndarray = self.stored.float32()[self._order()]
         return reordered
 
-    def quantised(self) -> Quantised:
-        return self.stored.quantised().reordered(self._order())
+    def encoded(self) -> EncodedRows | None:
+        encoded = self.stored.encoded()
+        return None if encoded is None else encoded.taken(self._order())
 
     def _order(self) -> np.ndarray:
         """int[rows]."""

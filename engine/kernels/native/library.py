@@ -27,12 +27,21 @@ TARGETS = (
     "sample_random", "sample_full", "logprobs",
 )  # fmt: skip
 
+# Of `eagre_pack` in src/border/packing_calls.cc; what it returns is an int.
+_PACK_ARGUMENTS = (
+    ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_void_p, ctypes.c_int64,
+)  # fmt: skip
+
 VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
 FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
 
 
 class NativeUnavailable(BodyUnavailable):
     """The kernels cannot be used here; the message says why, and how to get them."""
+
+
+_libraries: dict[str, ctypes.CDLL] = {}  # by variant, those whose targets are registered
 
 
 @cache
@@ -51,6 +60,15 @@ def load() -> str:
     name, path = _choose(os.environ.get(VARIANT_VARIABLE) or None)
     _register(name, path)
     return name
+
+
+def shared_library() -> ctypes.CDLL:
+    """The library, for what is called without XLA; such calls do not hold the interpreter's lock.
+
+    Raises:
+        NativeUnavailable: as `load`.
+    """
+    return _libraries[load()]
 
 
 def target(name: str) -> str:
@@ -73,6 +91,7 @@ def _register(variant: str, path: Path) -> None:
     try:
         _check_version(library)
         handlers = {name: jax.ffi.pycapsule(getattr(library, f"eagre_{name}")) for name in TARGETS}
+        library.eagre_pack.argtypes = _PACK_ARGUMENTS
     except AttributeError as error:
         raise NativeUnavailable(f"the native kernels are of another version; build them again: {error}") from error
     try:
@@ -82,6 +101,7 @@ def _register(variant: str, path: Path) -> None:
         raise NativeUnavailable(
             f"the native kernels were built for another jaxlib; build them again: {error}"
         ) from error
+    _libraries[variant] = library
 
 
 def _check_version(library: ctypes.CDLL) -> None:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
 
 import jax
 import numpy as np
 
 from engine.border.errors import ModelError
+from engine.kernels.native.packer import pack_encoded, pack_rows
+from engine.weights.concurrently import Job, run_all
+from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.host_memory import large_array
-from engine.weights.layout import LayerTensors, Precision
+from engine.weights.layout import Count, LayerTensors, Precision
 from engine.weights.packing import (
-    GROUP,
     TILE,
     Format,
     PackedMatrix,
     PackingError,
-    alternate_tiles,
-    pack_floats,
+    Placement,
     pack_quantised,
     quantise,
-    widen,
 )
 from engine.weights.tensors import ModelTensor
+
+_JOB_BYTES = 8 << 20  # of a tensor: what one job reads and packs
+
+_NAMES = {Format.INT8_MIN: "int8", Format.INT4_MIN: "int4"}
 
 
 class PackedLayout:
@@ -31,58 +36,92 @@ class PackedLayout:
     can_quantise = True
 
     def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
-        kind = packed_format([tensor for tensors in layers for tensor in tensors], precision)
-        num_outputs, num_inputs = sum(tensor.shape[0] for tensor in layers[0]), layers[0][0].shape[1]
-        return len(layers) * -(-num_outputs // TILE) * (num_inputs // GROUP) * kind.block_bytes
+        return _placement(layers, precision, is_gated=is_gated).num_bytes
 
     def vector_dtype(self, precision: Precision) -> str:
         return "float32"
 
-    def matrix(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> PackedMatrix:
-        kind = packed_format([tensor for tensors in layers for tensor in tensors], precision)
+    def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> PackedMatrix:
+        placement = _placement(layers, precision, is_gated=is_gated)
         # Written in place, so that no second copy of it is ever held.
-        num_outputs, num_inputs = sum(tensor.shape[0] for tensor in layers[0]), layers[0][0].shape[1]
-        stack = large_array((len(layers), -(-num_outputs // TILE), num_inputs // GROUP, kind.block_bytes), np.uint8)
-        for target, tensors in zip(stack, layers, strict=True):
-            parts = [_packed(tensor, kind, precision) for tensor in tensors]
-            target[:] = alternate_tiles(*parts) if is_gated else np.concatenate(parts)
-        return PackedMatrix(jax.device_put(stack), kind, num_outputs)
+        blocks = large_array((placement.num_bytes,), np.uint8)
+        jobs = [
+            job
+            for index, tensors in enumerate(layers)
+            for part, (tensor, place) in enumerate(zip(tensors, placement.places[index], strict=True))
+            for job in _jobs(tensor, place.format, placement.part(blocks, index, part), count)
+        ]
+        run_all(jobs)
+        return PackedMatrix(jax.device_put(blocks), placement, sum(tensor.shape[0] for tensor in layers[0]))
 
-    def embedding(self, tensor: ModelTensor, precision: Precision) -> PackedMatrix:
-        return self.matrix([[tensor]], precision, is_gated=False)
+    def embedding(self, tensor: ModelTensor, precision: Precision, count: Count) -> PackedMatrix:
+        return self.matrix([[tensor]], precision, count, is_gated=False)
 
-    def dtype_name(self, matrix: PackedMatrix) -> str:
-        return matrix.format.name.lower().removesuffix("_min")
+    def dtype_names(self, matrix: PackedMatrix) -> frozenset[str]:
+        return frozenset(_NAMES.get(kind, kind.name.lower()) for kind in matrix.placement.formats)
 
 
-def packed_format(tensors: Sequence[ModelTensor], precision: Precision) -> Format:
-    """The one format in which tensors are packed that make one leaf."""
+def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
+    """The format in which a tensor is packed."""
     if precision.dtype == "float32":
         return Format.FLOAT32
     if precision.dtype == "bfloat16":
         return Format.BFLOAT16
-    formats = {tensor.format if tensor.format.is_integer else _format_of_floats(precision) for tensor in tensors}
-    if len(formats) == 1:
-        return formats.pop()
-    if any(not kind.is_integer for kind in formats):
-        return Format.BFLOAT16
-    return Format.INT4_MIN if all(kind.is_nibbles for kind in formats) else Format.INT8_MIN
+    if tensor.format.is_integer or precision.quantize is None:
+        return tensor.format
+    return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
 
 
-def _format_of_floats(precision: Precision) -> Format:
-    """What becomes of a tensor of floats where the type is left open."""
-    return {None: Format.BFLOAT16, "int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
+def _placement(layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Placement:
+    formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
+    tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
+    return Placement.of(formats, tiles, layers[0][0].shape[1], is_gated=is_gated)
 
 
-def _packed(tensor: ModelTensor, kind: Format, precision: Precision) -> np.ndarray:
-    """uint8[tiles, groups, block bytes]."""
-    if not kind.is_integer:
-        return pack_floats(tensor.float32(), kind)
+def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:
+    """What fills uint8[tiles, tile bytes] with a tensor, in pieces that several threads may do at once."""
+    encoded = tensor.encoded()
+    if encoded is not None and _holds(kind, encoded.encoding):
+        for start, stop, num_bytes in _pieces(tensor):
+            yield partial(_fill_encoded, tensor, encoded, kind, tiles, (start, stop), num_bytes, count)
+    else:
+        yield partial(_fill_whole, tensor, kind, tiles, count)
+
+
+def _holds(kind: Format, encoding: Encoding) -> bool:
+    """Whether the packer makes the format of an encoding."""
+    return kind is encoding.format or (not kind.is_integer and not encoding.format.is_integer)
+
+
+def _pieces(tensor: ModelTensor) -> Iterator[tuple[int, int, int]]:
+    """Outputs from and to which, in whole tiles, and bytes of the file that hold them."""
+    num_outputs, total = tensor.shape[0], tensor.num_bytes
+    step = max(1, _JOB_BYTES * num_outputs // max(1, total) // TILE) * TILE
+    for start in range(0, num_outputs, step):
+        stop = min(start + step, num_outputs)
+        yield start, stop, total * stop // num_outputs - total * start // num_outputs
+
+
+def _fill_encoded(
+    tensor: ModelTensor, encoded: EncodedRows, kind: Format, tiles: np.ndarray, outputs: tuple[int, int],
+    num_bytes: int, count: Count,
+) -> None:  # fmt: skip
+    start, stop = outputs
     try:
-        if tensor.format.is_integer:
-            quantised = tensor.quantised()
-        else:
-            quantised = quantise(tensor.float32(), 4 if _format_of_floats(precision).is_nibbles else 8)
-        return pack_quantised(quantised if quantised.format is kind else widen(quantised, kind))
+        pack_encoded(encoded, kind, tiles[start // TILE :], start, stop)
     except PackingError as error:
         raise ModelError(f"{tensor.name} cannot be packed: {error}") from error
+    count(num_bytes)
+
+
+def _fill_whole(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> None:
+    matrix = tensor.float32()
+    try:
+        if kind.is_integer:
+            tiles[:] = pack_quantised(quantise(matrix, 4 if kind.is_nibbles else 8)).reshape(tiles.shape)
+        else:
+            rows = np.ascontiguousarray(matrix).view(np.uint8)
+            pack_rows(Encoding.F32, rows, kind, tiles, num_outputs=matrix.shape[0], num_inputs=matrix.shape[1])
+    except PackingError as error:
+        raise ModelError(f"{tensor.name} cannot be packed: {error}") from error
+    count(tensor.num_bytes)

@@ -4,12 +4,12 @@ Weights, norms and biases are whole stacks over the layers, and an index says wh
 ever made. An array of size 0 stands for a norm or a bias that a model does not have. Tokens that are padding are
 neither read nor written: their rows of a result hold whatever was there before.
 
-The number of inputs is a multiple of 32, as PackedMatrix has it; the number of outputs is free.
+The number of inputs is a multiple of 32, or of what the formats of PackedMatrix ask for; that of outputs is free.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native.library import target
-from engine.weights.packing import PackedMatrix
+from engine.weights.packing import ALIGNMENT, PackedMatrix
 
 Array: TypeAlias = jax.Array | np.ndarray
 
@@ -29,8 +29,8 @@ def norm_product(
 ) -> jax.Array:  # fmt: skip
     """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or where it is gated, activation(gate) * up.
 
-    A gated product is that of Shazeer, "GLU variants improve transformer", 2020. Its matrix has the tiles of the gate
-    and of `up` in turn (`alternate_tiles`).
+    A gated product is that of Shazeer, "GLU variants improve transformer", 2020. The first half of its matrix's parts
+    are the gate's, and the second half those of `up`.
 
     Args:
         x: float32[num_tokens, inputs].
@@ -56,8 +56,8 @@ def norm_product(
     num_outputs = weights.num_outputs // 2 if is_gated else weights.num_outputs
     call = jax.ffi.ffi_call(target("norm_product"), jax.ShapeDtypeStruct((x.shape[0], num_outputs), jnp.float32))
     product: jax.Array = call(
-        x, rows, layer, norm, norm_bias, weights.blocks, bias,
-        num_tiles=num_tiles, format=int(weights.format), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
+        x, rows, layer, norm, norm_bias, weights.blocks, _places(weights), bias,
+        num_tiles=num_tiles, **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
         activation=int(activation), is_gated=is_gated,
     )  # fmt: skip
     return product
@@ -75,8 +75,8 @@ def add_product(
     out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
     total: jax.Array = call(
-        addend, x, rows, layer, weights.blocks, bias,
-        num_tiles=num_tiles, format=int(weights.format), scale=np.float32(scale),
+        addend, x, rows, layer, weights.blocks, _places(weights), bias,
+        num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale),
     )  # fmt: skip
     return total
 
@@ -108,8 +108,8 @@ def head_product(
     out = jax.ShapeDtypeStruct((sampled.shape[0], weights.num_outputs), jnp.float32)
     call = jax.ffi.ffi_call(target("head_product"), out)
     logits: jax.Array = call(
-        x, sampled, norm[None], norm_bias[None], weights.blocks, bias[None],
-        format=int(weights.format), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
+        x, sampled, norm[None], norm_bias[None], weights.blocks, _places(weights), bias[None],
+        **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
         scale=np.float32(scale), softcap=np.float32(softcap),
     )  # fmt: skip
     return logits
@@ -119,9 +119,23 @@ def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1
     """scale times the embedding's rows of int32[num_tokens], float32[num_tokens, hidden]."""
     out = jax.ShapeDtypeStruct((tokens.shape[0], weights.num_inputs), jnp.float32)
     embedded: jax.Array = jax.ffi.ffi_call(target("embed"), out)(
-        tokens, rows, weights.blocks, num_tiles=num_tiles, format=int(weights.format), scale=np.float32(scale)
+        tokens, rows, weights.blocks, _places(weights), num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale)
     )
     return embedded
+
+
+def _places(weights: PackedMatrix) -> np.ndarray:
+    """int32[entries, parts, 3], a constant of the program: format, offset in lines of the cache, stride in bytes."""
+    places = [
+        [(int(place.format), place.offset // ALIGNMENT, place.stride) for place in parts]
+        for parts in weights.placement.places
+    ]
+    return np.array(places, np.int32)
+
+
+def _sizes(weights: PackedMatrix) -> dict[str, Any]:
+    """The attributes that every call has."""
+    return {"tiles": np.array(weights.placement.tiles, np.int64), "num_inputs": weights.num_inputs}
 
 
 def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:

@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from engine.weights.layout import LayerTensors, Matrix, Precision, stacked_arrays
+from engine.weights.layout import Count, LayerTensors, Matrix, Precision, stacked_arrays
 from engine.weights.tensors import ModelTensor
 
 
@@ -23,13 +23,15 @@ class ArrayLayout:
     def vector_dtype(self, precision: Precision) -> str:
         return "float32" if precision.dtype == "auto" else precision.dtype
 
-    def matrix(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Matrix:
+    def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> Matrix:
         """[num_layers, inputs, outputs]; the gates of a gated product, then the ups."""
-        return stacked_arrays(layers, self.vector_dtype(precision))
+        return stacked_arrays(layers, self.vector_dtype(precision), count)
 
-    def embedding(self, tensor: ModelTensor, precision: Precision) -> Matrix:
+    def embedding(self, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
         """[vocab, hidden]."""
-        return jnp.asarray(tensor.float32(), self.vector_dtype(precision))
+        matrix = jnp.asarray(tensor.float32(), self.vector_dtype(precision))
+        count(tensor.num_bytes)
+        return matrix
 
-    def dtype_name(self, matrix: jax.Array) -> str:
-        return str(matrix.dtype.name)
+    def dtype_names(self, matrix: jax.Array) -> frozenset[str]:
+        return frozenset({str(matrix.dtype.name)})

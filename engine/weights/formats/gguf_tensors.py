@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, ReaderTensor
+from gguf import ReaderTensor
 from gguf.quants import dequantize
 
 from engine.border.errors import ModelError
+from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.fields import MAX_INTEGER, Fields
-from engine.weights.formats.gguf_file import GGUFFile
-from engine.weights.formats.gguf_quants import FORMATS, quantised
+from engine.weights.formats.gguf_file import GGUFFile, forget
 from engine.weights.formats.gguf_shards import tensors_of_shards
-from engine.weights.packing import Format, Quantised
+from engine.weights.packing import Format
+
+_ENCODINGS = frozenset(map(int, Encoding))
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class GGUFTensor:
 
     @property
     def format(self) -> Format:
-        return FORMATS.get(self.stored.tensor_type, Format.BFLOAT16)
+        encoding = self._encoding
+        return Format.BFLOAT16 if encoding is None else encoding.format
 
     def float32(self) -> np.ndarray:
         """
@@ -54,14 +57,28 @@ class GGUFTensor:
             array = dequantize(self._data, kind)
         except NotImplementedError as error:
             raise ModelError(f"{self.stored.name}: the format {kind.name} cannot be read") from error
-        return array.astype(np.float32, copy=False).reshape(self.shape)
+        array = array.astype(np.float32, copy=False).reshape(self.shape)
+        forget(self._data)
+        return array
 
-    def quantised(self) -> Quantised:
+    def encoded(self) -> EncodedRows | None:
+        encoding = self._encoding
+        if encoding is None or len(self.shape) != 2:
+            return None
         rows = self._data.view(np.uint8).reshape(self.shape[0], -1)
-        return quantised(rows, GGMLQuantizationType(self.stored.tensor_type))
+        return EncodedRows(
+            encoding, *self.shape,
+            read=lambda start, stop: rows[start:stop], forget=forget,
+        )  # fmt: skip
 
     def expert(self, index: int) -> GGUFTensor:
         return GGUFTensor(self.stored, index)
+
+    @property
+    def _encoding(self) -> Encoding | None:
+        """None of formats that are read as floats alone."""
+        kind = self.stored.tensor_type
+        return Encoding(kind) if kind in _ENCODINGS else None
 
     @property
     def _data(self) -> np.ndarray:

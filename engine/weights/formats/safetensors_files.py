@@ -18,8 +18,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from engine.border.errors import ModelError
+from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.model_folder import ModelFolder
-from engine.weights.packing import Format, Quantised
+from engine.weights.packing import Format
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -38,20 +39,16 @@ class StoredTensor:
     name: str
     shape: tuple[int, ...]  # row-major, as stored
     num_bytes: int
+    encoding: Encoding
     _file: safe_open
     _index: int | None = None  # of the expert, where this is one of a tensor of all experts
 
     @property
     def format(self) -> Format:
-        """How it would be packed: floats are."""
-        return Format.BFLOAT16
+        return self.encoding.format
 
-    def quantised(self) -> Quantised:
-        """
-        Raises:
-            TypeError: always; these files hold floats.
-        """
-        raise TypeError(f"{self.name} is not quantised")
+    def encoded(self) -> EncodedRows | None:
+        return None if len(self.shape) != 2 else EncodedRows(self.encoding, *self.shape, read=self._rows)
 
     def float32(self) -> np.ndarray:
         """The whole tensor, float32[shape]."""
@@ -63,7 +60,17 @@ class StoredTensor:
         return array.astype(np.float32, copy=False)
 
     def expert(self, index: int) -> StoredTensor:
-        return StoredTensor(self.name, self.shape[1:], self.num_bytes // self.shape[0], self._file, index)
+        return StoredTensor(
+            self.name, self.shape[1:], self.num_bytes // self.shape[0], self.encoding, self._file, index
+        )
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        """uint8[stop - start, bytes of a row]."""
+        stored = self._file.get_slice(self.name)
+        rows: np.ndarray = (
+            stored[start:stop] if self._index is None else stored[self._index : self._index + 1, start:stop][0]
+        )
+        return np.ascontiguousarray(rows).view(np.uint8)
 
 
 class SafetensorsFiles:
@@ -113,7 +120,7 @@ class SafetensorsFiles:
         shape, kind = tuple(stored.get_shape()), stored.get_dtype()
         if kind not in STORED_TYPES:
             raise ModelError(f"{self._folder.path}: {name} is stored as {kind}; read are {', '.join(STORED_TYPES)}")
-        return StoredTensor(name, shape, math.prod(shape) * STORED_TYPES[kind].itemsize, file)
+        return StoredTensor(name, shape, math.prod(shape) * STORED_TYPES[kind].itemsize, Encoding[kind], file)
 
     def _shard(self, index: Path, name: str) -> Path:
         # A name with folders in it could lead out of this one; nobody's tool writes such an index.

@@ -9,10 +9,10 @@ from gguf import GGMLQuantizationType as Kind
 from engine.border.config import EngineConfig
 from engine.kernels.interface.body import Bodies
 from engine.kernels.xla.body import BODY as XLA_BODY
-from engine.weights.packing import TILE, PackedMatrix
+from engine.weights.packing import PackedMatrix
 from tests.forward_steps import ForwardSteps
 from tests.gguf_tensors import VOCAB_SIZE, write_random_model
-from tests.packed_blocks import unpack
+from tests.packed_blocks import unpack_layers
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -83,16 +83,12 @@ def test_logits_are_near_those_of_the_exact_weights(model, file, change, bound):
 def unpacked(params):
     """The same weights as arrays for XLA, in float32."""
 
-    def rows(matrix):
-        return np.stack([unpack(layer, matrix.format)[: matrix.num_outputs] for layer in np.asarray(matrix.blocks)])
-
-    gate_up = rows(params["gate_up"]).reshape(len(params["mlp_norm"]), -1, 2, TILE, params["gate_up"].num_inputs)
-    matrices = {name: rows(params[name]) for name in ("qkv", "attention_output", "down")}
-    matrices["gate_up"] = np.moveaxis(gate_up, 2, 1).reshape(len(gate_up), -1, gate_up.shape[-1])
+    matrices = {name: unpack_layers(params[name]) for name in ("qkv", "attention_output", "down")}
+    matrices["gate_up"] = unpack_layers(params["gate_up"], is_gated=True)
     return (
         params
         | {name: np.swapaxes(matrix, 1, 2) for name, matrix in matrices.items()}
-        | {name: rows(params[name])[0] for name in ("embedding", "output")}
+        | {name: unpack_layers(params[name])[0] for name in ("embedding", "output")}
     )
 
 

@@ -1,5 +1,7 @@
 """What is packed comes back from the blocks; what is rounded stays within its stated error."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -7,20 +9,17 @@ from engine.weights.packing import (
     GROUP,
     TILE,
     Format,
-    PackedMatrix,
     PackingError,
+    Placement,
     Quantised,
-    alternate_tiles,
     from_nibbles,
-    pack_floats,
     pack_quantised,
     quantise,
     to_nibbles,
-    widen,
 )
-from tests.packed_blocks import float32, pack_stack, unpack
+from tests.packed_blocks import dequantise, unpack
 
-INTEGERS = [kind for kind in Format if kind.is_integer]
+INTEGERS = [kind for kind in Format if kind.is_integer and not kind.is_k]
 SMALLEST = 2.0**-24  # of float16
 LARGEST = 65504.0
 
@@ -41,29 +40,18 @@ def random_matrix(kind, outputs, inputs, seed=0):
 def test_integers_come_back_and_missing_outputs_are_zeros(kind, outputs, inputs):
     matrix = random_matrix(kind, outputs, inputs)
     blocks = pack_quantised(matrix)
-    assert blocks.shape == (-(-outputs // TILE), inputs // GROUP, kind.block_bytes)
+    assert blocks.shape[:2] == (-(-outputs // TILE), inputs // GROUP)
+    assert blocks[0].nbytes == kind.tile_bytes(inputs)
     back = unpack(blocks, kind)
-    assert np.array_equal(back[:outputs], float32(matrix))
+    assert np.array_equal(back[:outputs], dequantise(matrix))
     assert not back[outputs:].any()
-
-
-@pytest.mark.parametrize("kind", [Format.FLOAT32, Format.BFLOAT16], ids=lambda kind: kind.name)
-@pytest.mark.parametrize(("outputs", "inputs"), [(16, 32), (50, 96)])
-def test_floats_come_back(kind, outputs, inputs):
-    matrix = np.random.default_rng(0).standard_normal((outputs, inputs)).astype(np.float32)
-    blocks = pack_floats(matrix, kind)
-    assert blocks.shape == (-(-outputs // TILE), inputs // GROUP, kind.block_bytes)
-    back = unpack(blocks, kind)
-    np.testing.assert_allclose(back[:outputs], matrix, rtol=0 if kind is Format.FLOAT32 else 2**-8)
-    assert not back[outputs:].any()
-    assert np.array_equal(pack_floats(back[:outputs], kind), blocks)
 
 
 def test_a_scale_that_is_no_float16_is_rounded_by_one_part_in_two_thousand():
     matrix = random_matrix(Format.INT4_MIN, 16, 64)
     changed = matrix._replace(scales=matrix.scales * 1.0001, minima=matrix.minima * 0.9999)
     largest = np.abs(matrix.scales[..., None] * from_nibbles(matrix.numbers)) + np.abs(matrix.minima[..., None])
-    error = np.abs(unpack(pack_quantised(changed), Format.INT4_MIN) - float32(changed))
+    error = np.abs(unpack(pack_quantised(changed), Format.INT4_MIN) - dequantise(changed))
     assert (error <= largest.reshape(error.shape) / 2000).all()
 
 
@@ -72,33 +60,50 @@ def test_nibbles_come_back():
     assert np.array_equal(from_nibbles(to_nibbles(numbers)), numbers)
 
 
-def test_the_order_of_outputs_can_be_changed():
-    matrix, order = random_matrix(Format.INT4_MIN, 8, 32), np.random.default_rng(1).permutation(8)
-    assert np.array_equal(float32(matrix.reordered(order)), float32(matrix)[order])
+def places(placement):
+    """The bytes of all tiles, matrix by matrix and part by part."""
+    return [
+        [
+            [range(start, start + place.format.tile_bytes(placement.num_inputs)) for start in starts]
+            for place, count in zip(parts, placement.tiles, strict=True)
+            for starts in [range(place.offset, place.offset + count * place.stride, place.stride)]
+        ]
+        for parts in placement.places
+    ]
 
 
-def test_gate_and_up_lie_tile_by_tile():
-    gate, up = random_matrix(Format.INT8, 48, 64, seed=1), random_matrix(Format.INT8, 48, 64, seed=2)
-    back = unpack(alternate_tiles(pack_quantised(gate), pack_quantised(up)), Format.INT8).reshape(3, 2, TILE, 64)
-    assert np.array_equal(back[:, 0].reshape(48, 64), float32(gate))
-    assert np.array_equal(back[:, 1].reshape(48, 64), float32(up))
-
-
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("num_inputs", [256, 768])
 @pytest.mark.parametrize(
-    ("kind", "wider"),
+    "formats",
     [
-        (Format.INT8, Format.INT8_MIN),
-        (Format.INT4, Format.INT4_MIN),
-        (Format.INT4, Format.INT8_MIN),
-        (Format.INT4_MIN, Format.INT8_MIN),
+        [[Format.INT8, Format.INT8]] * 3,
+        [[Format.Q4_K, Format.Q6_K], [Format.Q4_K, Format.Q4_K], [Format.Q6_K, Format.BFLOAT16]],
     ],
+    ids=["one format", "several"],
 )
-def test_widening_is_exact(kind, wider):
-    matrix = random_matrix(kind, 20, 64)
-    wide = widen(matrix, wider)
-    assert wide.format is wider
-    np.testing.assert_allclose(float32(wide), float32(matrix), rtol=0, atol=2**-15)  # of float32's own rounding
-    assert np.array_equal(unpack(pack_quantised(wide), wider)[:20], float32(wide))
+def test_tiles_lie_apart_in_their_order(formats, num_inputs, is_gated):
+    placement = Placement.of(formats, [4, 4], num_inputs, is_gated=is_gated)
+    assert [[place.format for place in parts] for parts in placement.places] == formats
+    tiles = places(placement)
+    assert all(len(part) == 4 and part[0].start % 64 == 0 for matrix in tiles for part in matrix)
+    if is_gated:
+        in_order = [tile for first, second in tiles for pair in zip(first, second, strict=True) for tile in pair]
+    else:
+        in_order = [tile for matrix in tiles for part in matrix for tile in part]
+    assert all(before.stop <= after.start for before, after in pairwise(in_order))
+    assert in_order[0].start == 0
+    assert placement.num_bytes == sum(map(len, in_order))
+
+
+def test_tiles_of_a_gated_product_that_are_no_whole_lines_lie_one_behind_the_other():
+    placement = Placement.of([[Format.INT8, Format.INT4]], [3, 3], 32, is_gated=True)
+    gates, ups = places(placement)[0]
+    assert [tile.start for tile in gates] == [0, 544, 1088]
+    assert [tile.start for tile in ups] == [1664, 1952, 2240]
+    assert placement.num_bytes == 2560
+    blocks = np.arange(placement.num_bytes).astype(np.uint8)
+    assert placement.part(blocks, 0, 1).tolist() == [[at % 256 for at in tile] for tile in ups]
 
 
 def groups_of_all_kinds():
@@ -136,15 +141,15 @@ def test_rounding_stays_within_half_a_step(bits):
         below = below - np.maximum(np.abs(below) * 1e-3, SMALLEST)
         step = (groups.max(axis=1) - below) / 15
     step = np.maximum(step * 1.001, step + SMALLEST)
-    error = np.abs(float32(matrix) - groups)
+    error = np.abs(dequantise(matrix) - groups)
     float32_error = np.abs(groups).max(axis=1) * 2.0**-22
     assert (error <= (step / 2 + float32_error)[:, None]).all()
-    assert np.array_equal(unpack(pack_quantised(matrix), matrix.format)[: len(groups)], float32(matrix))
+    assert np.array_equal(unpack(pack_quantised(matrix), matrix.format)[: len(groups)], dequantise(matrix))
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_zeros_stay_zeros(bits):
-    assert not float32(quantise(np.zeros((2, 2 * GROUP), np.float32), bits)).any()
+    assert not dequantise(quantise(np.zeros((2, 2 * GROUP), np.float32), bits)).any()
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -153,7 +158,7 @@ def test_the_largest_that_fit(bits, sign):
     largest = LARGEST * 127 if bits == 8 else LARGEST
     values = np.full((1, GROUP), sign * largest, np.float32)
     values[0, 1] = 0.0
-    np.testing.assert_allclose(float32(quantise(values, bits)), values, rtol=0, atol=largest * 1e-3)
+    np.testing.assert_allclose(dequantise(quantise(values, bits)), values, rtol=0, atol=largest * 1e-3)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -171,11 +176,3 @@ def test_scales_beyond_float16_are_refused(field):
     getattr(matrix, field)[2, 0] = 65520.0
     with pytest.raises(PackingError, match="float16"):
         pack_quantised(matrix)
-
-
-def test_the_sizes_of_a_stack():
-    layers = [pack_quantised(random_matrix(Format.INT4, 50, 64, seed=layer)) for layer in range(3)]
-    packed = pack_stack(layers, Format.INT4, 50)
-    assert isinstance(packed, PackedMatrix)
-    assert (packed.num_inputs, packed.num_outputs) == (64, 50)
-    assert packed.blocks.shape == (3, 4, 2, Format.INT4.block_bytes)

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
 
-from engine.weights.packing import GROUP, Format, PackedMatrix, Quantised, pack_floats, pack_quantised, to_nibbles
-from tests.packed_blocks import pack_stack
+from engine.weights.encodings import Encoding
+from engine.weights.packing import GROUP, Format, PackedMatrix, Quantised, pack_quantised, to_nibbles
+from tests.gguf_tensors import random_rows
+from tests.packed_blocks import pack, pack_floats, pack_stack
 
-FLOAT_TYPES = {Format.FLOAT32: np.float32, Format.BFLOAT16: jnp.bfloat16}
+FLOAT_TYPES = {Format.FLOAT32: np.float32, Format.BFLOAT16: jnp.bfloat16, Format.FLOAT16: np.float16}
 
 
 @dataclass(frozen=True)
@@ -22,16 +26,35 @@ class Matrices:
     magnitudes: np.ndarray  # of the terms that a weight is the sum of, which bound the rounding errors
 
 
-def make_matrix(random: np.random.Generator, kind: Format, num_layers: int, outputs: int, inputs: int) -> Matrices:
-    """Weights of about the standard deviation 1; numbers are of their whole range."""
+def make_matrix(
+    random: np.random.Generator, kind: Format, num_layers: int, outputs: int, inputs: int, *, is_gated: bool = False
+) -> Matrices:
+    """Weights of about the standard deviation 1; numbers are of their whole range.
+
+    Args:
+        is_gated: whether the first half of the outputs are gates; each half is then padded to whole tiles.
+    """
     layers = [_make_layer(random, kind, outputs, inputs) for _ in range(num_layers)]
     packed, values, magnitudes = zip(*layers, strict=True)
-    return Matrices(pack_stack(list(packed), kind, outputs), np.stack(values), np.stack(magnitudes))
+    parts = [np.split(tiles, 2) for tiles in packed] if is_gated else packed
+    stack = pack_stack(parts, kind, outputs, is_gated=is_gated)
+    return Matrices(stack, np.stack(values), np.stack(magnitudes))
+
+
+def fitted(kind: Format, inputs: int) -> int:
+    """At least so many inputs, as many as the format takes."""
+    return -(-inputs // kind.input_multiple) * kind.input_multiple
 
 
 def _make_layer(
     random: np.random.Generator, kind: Format, outputs: int, inputs: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if kind.is_k:
+        rows = random_rows(random, GGMLQuantizationType[kind.name], outputs, inputs)
+        values = dequantize(rows, GGMLQuantizationType[kind.name]).astype(np.float64)
+        # Where there are minima, a weight may be much smaller than the two terms that it is the sum of.
+        magnitudes = np.abs(values) + (8.0 if kind.has_minima else 0.0)
+        return pack(Encoding[kind.name], rows, kind, inputs), values, magnitudes
     if not kind.is_integer:
         weights = random.standard_normal((outputs, inputs)).astype(np.float32)
         values = weights.astype(FLOAT_TYPES[kind]).astype(np.float64)

@@ -12,11 +12,11 @@ from engine.kernels.native.matrices import PackedLayout, packed_format
 from engine.kernels.xla.matrices import ArrayLayout
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
-from engine.weights.packing import TILE, Format, PackedMatrix
+from engine.weights.packing import Format, PackedMatrix
 from tests.gguf_tensors import HIDDEN, write_random_model
 from tests.golden.tiny_llama import CONFIG, weights
 from tests.model_folders import write_folder
-from tests.packed_blocks import unpack
+from tests.packed_blocks import unpack_layers
 
 
 def load(path, dtype="auto", quantize=None):
@@ -34,17 +34,9 @@ def mixed(name):
     return {"attn_v": Kind.Q6_K, "ffn_down": Kind.Q6_K, "token_embd": Kind.Q8_0}.get(name, Kind.Q4_K)
 
 
-def layers_of(matrix):
-    """float32[num_layers, outputs, inputs] of a packed matrix."""
-    blocks = np.asarray(matrix.blocks)
-    return np.stack([unpack(layer, matrix.format)[: matrix.num_outputs] for layer in blocks])
-
-
-def alternated(gate_up):
-    """[num_layers, inputs, outputs] of an array tree, as the packed tiles of a gated product lie."""
-    gate, up = np.split(np.swapaxes(gate_up, 1, 2), 2, axis=1)
-    tiles = [part.reshape(len(part), -1, TILE, part.shape[2]) for part in (gate, up)]
-    return np.stack(tiles, axis=2).reshape(len(gate), -1, gate.shape[2])
+def formats_of(matrix):
+    """By layer, then by part."""
+    return [[place.format for place in parts] for parts in matrix.placement.places]
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,7 @@ class Tensor:
     name: str = "t"
     shape: tuple[int, ...] = (16, 32)
     num_bytes: int = 0
-    quantised: None = field(default=None)
+    encoded: None = field(default=None)
     float32: None = field(default=None)
 
 
@@ -64,52 +56,67 @@ def precision(dtype="auto", quantize=None):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "formats", "expected"),
+    ("wanted", "of_file", "expected"),
     [
-        (precision("float32"), [Format.INT4], Format.FLOAT32),
-        (precision("bfloat16"), [Format.INT4, Format.BFLOAT16], Format.BFLOAT16),
-        (precision(), [Format.INT4, Format.INT4], Format.INT4),
-        (precision(), [Format.INT4, Format.INT4_MIN], Format.INT4_MIN),
-        (precision(), [Format.INT4_MIN, Format.INT8, Format.INT4_MIN], Format.INT8_MIN),
-        (precision(), [Format.INT4, Format.INT8], Format.INT8_MIN),
-        (precision(), [Format.INT8, Format.INT8_MIN], Format.INT8_MIN),
-        (precision(), [Format.BFLOAT16], Format.BFLOAT16),
-        (precision(), [Format.BFLOAT16, Format.INT8], Format.BFLOAT16),
-        (precision(quantize="int8"), [Format.BFLOAT16], Format.INT8),
-        (precision(quantize="int4"), [Format.BFLOAT16], Format.INT4_MIN),
-        (precision(quantize="int8"), [Format.INT4], Format.INT4),
-        (precision(quantize="int8"), [Format.BFLOAT16, Format.INT8], Format.INT8),
-        (precision(quantize="int8"), [Format.BFLOAT16, Format.INT4], Format.INT8_MIN),
-        (precision(quantize="int4"), [Format.BFLOAT16, Format.INT8], Format.INT8_MIN),
-        (precision(quantize="int4"), [Format.BFLOAT16, Format.INT4], Format.INT4_MIN),
+        (precision("float32"), Format.INT4, Format.FLOAT32),
+        (precision("float32"), Format.FLOAT16, Format.FLOAT32),
+        (precision("bfloat16"), Format.Q4_K, Format.BFLOAT16),
+        (precision("bfloat16"), Format.FLOAT16, Format.BFLOAT16),
+        (precision(), Format.Q6_K, Format.Q6_K),
+        (precision(), Format.BFLOAT16, Format.BFLOAT16),
+        (precision(), Format.FLOAT16, Format.FLOAT16),
+        (precision(quantize="int8"), Format.BFLOAT16, Format.INT8),
+        (precision(quantize="int8"), Format.FLOAT16, Format.INT8),
+        (precision(quantize="int4"), Format.BFLOAT16, Format.INT4_MIN),
+        (precision(quantize="int4"), Format.Q6_K, Format.Q6_K),
     ],
 )
-def test_one_format_holds_all_tensors_of_a_leaf(wanted, formats, expected):
-    assert packed_format([Tensor(kind) for kind in formats], wanted) is expected
+def test_the_format_of_a_tensor(wanted, of_file, expected):
+    assert packed_format(Tensor(of_file), wanted) is expected
+
+
+Q4_K, Q6_K = Format.Q4_K, Format.Q6_K
 
 
 @pytest.mark.parametrize(
     ("kind_of", "formats"),
     [
-        (lambda name: Kind.Q4_0, {"qkv": Format.INT4, "down": Format.INT4}),
-        (mixed, {"qkv": Format.INT8_MIN, "down": Format.INT8, "gate_up": Format.INT4_MIN}),
-        (lambda name: Kind.F32, {"qkv": Format.BFLOAT16, "down": Format.BFLOAT16}),
+        (lambda name: Kind.Q4_0, {"qkv": [Format.INT4] * 3, "gate_up": [Format.INT4] * 2, "down": [Format.INT4]}),
+        (mixed, {"qkv": [Q4_K, Q4_K, Q6_K], "gate_up": [Q4_K, Q4_K], "down": [Q6_K], "embedding": [Format.INT8]}),
+        (lambda name: Kind.F16, {"qkv": [Format.FLOAT16] * 3, "down": [Format.FLOAT16]}),
+        (lambda name: Kind.BF16, {"qkv": [Format.BFLOAT16] * 3, "down": [Format.BFLOAT16]}),
+        (lambda name: Kind.IQ3_S, {"qkv": [Format.BFLOAT16] * 3, "down": [Format.BFLOAT16]}),
+        (
+            lambda name: {"attn_k": Kind.F32, "ffn_up": Kind.Q3_K, "ffn_gate": Kind.Q2_K}.get(name, Kind.IQ4_XS),
+            {
+                "qkv": [Format.IQ4_XS, Format.BFLOAT16, Format.IQ4_XS],
+                "gate_up": [Format.Q2_K, Format.Q3_K],
+                "down": [Format.IQ4_XS],
+            },
+        ),
     ],
 )
 def test_a_packed_tree_holds_what_the_file_holds(tmp_path, kind_of, formats):
     path = write_random_model(tmp_path / "model.gguf", kind_of)
     params, exact = load(path), load_exact(path)
-    assert {name: params[name].format for name in formats} == formats
-    tolerance = {"rtol": 0, "atol": 2e-3 if kind_of is not mixed else 5e-3}
-    for name in ("qkv", "attention_output", "down"):
-        matrix = params[name]
-        np.testing.assert_allclose(layers_of(matrix), np.swapaxes(exact[name], 1, 2), **tolerance)
-    np.testing.assert_allclose(layers_of(params["gate_up"]), alternated(exact["gate_up"]), **tolerance)
-    for name in ("embedding", "output"):
-        np.testing.assert_allclose(layers_of(params[name])[0], exact[name], **tolerance)
+    for name, kinds in formats.items():
+        assert formats_of(params[name]) == [kinds] * len(params[name].placement.places)
+        rtol = 2**-8 if Format.BFLOAT16 in kinds and kind_of("attn_k") is not Kind.BF16 else 0
+        unpacked = unpack_layers(params[name], is_gated=name == "gate_up")
+        expected = exact[name][None] if name == "embedding" else np.swapaxes(exact[name], 1, 2)
+        np.testing.assert_allclose(unpacked, expected, rtol=rtol)
     for name in ("attention_norm", "mlp_norm"):
         assert np.array_equal(params[name], exact[name])
     assert np.array_equal(params["output_norm"], exact["output_norm"])
+
+
+def test_layers_keep_formats_of_their_own(tmp_path):
+    """As the mixture Q4_K_M has them, in which every other layer is finer."""
+    layers = iter([Kind.Q6_K, Kind.Q4_K])
+    path = write_random_model(tmp_path / "model.gguf", lambda name: next(layers) if name == "attn_v" else Kind.Q4_K)
+    params, exact = load(path), load_exact(path)
+    assert formats_of(params["qkv"]) == [[Q4_K, Q4_K, Q6_K], [Q4_K, Q4_K, Q4_K]]
+    np.testing.assert_array_equal(unpack_layers(params["qkv"]), np.swapaxes(exact["qkv"], 1, 2))
 
 
 def test_floats_beside_integers_are_rounded_into_the_same_leaf(tmp_path):
@@ -122,11 +129,12 @@ def test_floats_beside_integers_are_rounded_into_the_same_leaf(tmp_path):
     exact = load_exact(path)
     for quantize, step in (("int8", 1 / 127), ("int4", 1 / 15)):
         params = load(path, quantize=quantize)
-        assert params["qkv"].format is (Format.INT8_MIN if quantize == "int8" else Format.INT4_MIN)
+        rounded = Format.INT8 if quantize == "int8" else Format.INT4_MIN
+        assert formats_of(params["qkv"]) == [[Format.INT4_MIN, Format.INT4_MIN, rounded]] * 2
         expected = np.swapaxes(exact["qkv"], 1, 2)
-        error = np.abs(layers_of(params["qkv"]) - expected)
+        error = np.abs(unpack_layers(params["qkv"]) - expected)
         num_integers = HIDDEN + 128
-        assert error[:, :num_integers].max() < 1e-5
+        assert error[:, :num_integers].max() == 0
         assert 0 < error[:, num_integers:].max() < step * np.ptp(expected)
 
 

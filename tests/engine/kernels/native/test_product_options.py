@@ -15,11 +15,11 @@ import pytest
 
 from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import products
-from engine.weights.packing import GROUP, Format, PackedMatrix, alternate_tiles, pack_floats
+from engine.weights.packing import GROUP, Format, PackedMatrix
 from tests.engine.kernels.native.calls import EPSILON, NOTHING, add_product, head_product, norm_product
-from tests.engine.kernels.native.matrices import make_matrix
+from tests.engine.kernels.native.matrices import fitted, make_matrix
 from tests.engine.kernels.native.steps import make_step, random_step
-from tests.packed_blocks import pack_stack
+from tests.packed_blocks import pack_floats, pack_stack
 
 ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {
     Activation.NONE: lambda x: x,
@@ -125,8 +125,8 @@ def test_gated_product_with_biases(variant, activation, has_bias, num_tokens, ou
     inputs = 96
     random = np.random.default_rng(outputs)
     gate, up = normal(random, outputs, inputs), normal(random, outputs, inputs)
-    alternating = alternate_tiles(pack_floats(gate, Format.FLOAT32), pack_floats(up, Format.FLOAT32))
-    packed = pack_stack([alternating, alternating], Format.FLOAT32, 2 * outputs)
+    parts = [pack_floats(gate, Format.FLOAT32), pack_floats(up, Format.FLOAT32)]
+    packed = pack_stack([parts, parts], Format.FLOAT32, 2 * outputs, is_gated=True)
     step = random_step(random, num_tokens)
     real = step.real()
     x = normal(random, step.num_tokens, inputs) / inputs**0.5
@@ -221,7 +221,7 @@ def test_scaled_embedding(variant, kind):
 @pytest.mark.parametrize("kind", list(Format), ids=lambda kind: kind.name)
 def test_a_row_is_the_same_whatever_is_beside_it(variant, kind):
     random = np.random.default_rng(5)
-    num_tokens, inputs = 40, 32 * 9
+    num_tokens, inputs = 40, fitted(kind, 32 * 9)
     matrix = make_matrix(random, kind, 1, 56, inputs)
     norm, norm_bias, bias = normal(random, 1, inputs), normal(random, 1, inputs), normal(random, 1, 56)
     x = normal(random, num_tokens, inputs)

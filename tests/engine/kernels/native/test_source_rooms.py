@@ -9,7 +9,10 @@ import pytest
 from engine.kernels.native.sources import SOURCES
 
 # From the top to the bottom: a file includes files of its own room and of rooms below it.
-ROOMS = ("border", "sampling", "cuts", "processors", "attention", "products", "runtime", "vectors", "isa")
+ROOMS = (
+    "border", "sampling", "cuts", "processors", "attention", "products", "packing", "tiles", "runtime", "vectors",
+    "isa",
+)  # fmt: skip
 MAX_FILES = 15
 
 FILES = sorted(path.relative_to(SOURCES).as_posix() for path in SOURCES.glob("**/*.*"))

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 from engine.border.errors import ModelError
-from engine.weights.formats.gguf_file import GGUFFile
+from engine.weights.formats.gguf_file import GGUFFile, forget
 
 SCALARS: list[tuple[str, Any, GGUFValueType]] = [
     ("uint8", 200, GGUFValueType.UINT8),
@@ -184,3 +184,32 @@ def test_a_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         GGUFFile(tmp_path / "absent.gguf")
+
+
+def resident_bytes(path):
+    """Of the file's mapping, as the system counts this process's memory."""
+    sizes, is_file = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if line.split(" ")[0].count("-") == 1 and not line.split(" ")[0].endswith(":"):
+            is_file = line.endswith(str(path))
+        elif is_file and line.startswith("Rss:"):
+            sizes += int(line.split()[1]) << 10
+    return sizes
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
+def test_the_memory_of_what_was_read_is_given_back(tmp_path):
+    path = tmp_path / "large.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("large", np.arange(1 << 20, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GGUFFile(path)
+    data = np.asarray(file.tensors[0].data)
+    assert np.array_equal(data, np.arange(1 << 20))
+    assert resident_bytes(path) >= 4 << 20
+    forget(data)
+    assert resident_bytes(path) < 1 << 20
+    assert np.array_equal(data, np.arange(1 << 20))

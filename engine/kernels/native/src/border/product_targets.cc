@@ -3,30 +3,70 @@
 // Shapes are checked here, so that a mistake in a caller is an error and not a read or write astray. A buffer without
 // elements stands for a norm or a bias that a model does not have.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "border/handler.h"
 #include "border/step.h"
 #include "products/embedding.h"
-#include "products/format.h"
-#include "products/packed_rows.h"
+#include "tiles/format.h"
+#include "tiles/packed_rows.h"
 #include "products/product.h"
 
 namespace eagre {
 namespace {
 
-// A layer of stacked matrices uint8[layers][tiles][groups][block bytes].
-ffi::Error read_matrix(const U8& blocks, int64_t layer, int64_t format_number, Matrix& matrix) {
-  if (format_number < 0 || format_number > static_cast<int64_t>(Format::kInt4Min)) return invalid("unknown format");
-  const Format format = static_cast<Format>(format_number);
-  const auto shape = blocks.dimensions();
-  if (shape.size() != 4 || shape[3] != static_cast<int64_t>(block_bytes(format))) {
+// Where an entry of a stack of packed matrices lies, entry by entry and part by part: a number of Format, the offset of
+// the first tile in units of 64 bytes, and the bytes from tile to tile.
+struct Place {
+  int32_t format, offset, stride;
+};
+constexpr int64_t kPlaceNumbers = 3, kOffsetUnit = 64;
+
+using Tiles = ffi::Span<const int64_t>;
+
+// A stack of packed matrices as its caller hands it over.
+struct Stack {
+  const U8& blocks;   // [bytes]
+  const S32& places;  // [entries][parts][kPlaceNumbers]
+  Tiles tiles;        // of each part
+  int64_t num_inputs;
+};
+
+ffi::Error read_part(const Stack& stack, const Place& place, int64_t num_tiles, MatrixPart& part) {
+  if (place.format < 0 || place.format >= kNumFormats) return invalid("unknown format");
+  part.format = static_cast<Format>(place.format);
+  const int64_t num_groups = stack.num_inputs / kGroup;
+  if (num_groups % layout_of(part.format).block_groups != 0) return invalid("the inputs are no whole blocks");
+  const int64_t own = static_cast<int64_t>(tile_bytes(part.format, static_cast<int>(num_groups)));
+  const int64_t offset = place.offset * kOffsetUnit;
+  if (offset < 0 || num_tiles < 0 || place.stride < own ||
+      (num_tiles > 0 && offset + (num_tiles - 1) * place.stride + own > static_cast<int64_t>(stack.blocks.size_bytes()))) {
     return invalid("a matrix has another shape");
   }
-  if (layer < 0 || layer >= shape[0]) return invalid("there is no such layer");
-  const int64_t bytes = shape[1] * shape[2] * shape[3];
-  matrix = {format, reinterpret_cast<const std::byte*>(blocks.typed_data()) + layer * bytes, shape[1],
-            static_cast<int>(shape[2])};
+  part.tiles = reinterpret_cast<const std::byte*>(stack.blocks.typed_data()) + offset;
+  part.stride = place.stride;
+  part.num_tiles = num_tiles;
+  return ffi::Error::Success();
+}
+
+ffi::Error read_matrix(const Stack& stack, int64_t entry, Matrix& matrix) {
+  const auto shape = stack.places.dimensions();
+  const int64_t num_parts = static_cast<int64_t>(stack.tiles.size());
+  if (shape.size() != 3 || shape[1] != num_parts || shape[2] != kPlaceNumbers || num_parts < 1 ||
+      num_parts > Matrix::kMostParts || stack.num_inputs < 0 || stack.num_inputs % kGroup != 0) {
+    return invalid("a matrix has another shape");
+  }
+  if (entry < 0 || entry >= shape[0]) return invalid("there is no such layer");
+  matrix.num_parts = static_cast<int>(num_parts);
+  matrix.num_groups = static_cast<int>(stack.num_inputs / kGroup);
+  matrix.num_tiles = 0;
+  for (int64_t part = 0; part < num_parts; ++part) {
+    Place place;
+    std::memcpy(&place, stack.places.typed_data() + (entry * num_parts + part) * kPlaceNumbers, sizeof place);
+    if (ffi::Error error = read_part(stack, place, stack.tiles[part], matrix.parts[part]); error.failure()) return error;
+    matrix.num_tiles += stack.tiles[part];
+  }
   return ffi::Error::Success();
 }
 
@@ -43,9 +83,9 @@ ffi::Error read_vector(const F32& stack, int64_t layer, int64_t size, const char
 
 struct ProductCall {
   const F32& x;
-  const U8& blocks;
+  Stack weights;
   const F32& bias;
-  int64_t layer, format;
+  int64_t layer;
   Norm norm{};
   Finish finish = Finish::kNone;
   float scale = 1.0f, softcap = 0.0f;
@@ -71,7 +111,7 @@ ffi::Error read_norm(const F32& norm, const F32& norm_bias, int64_t kind, float 
 ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const std::vector<int32_t>& from,
                          const std::vector<int32_t>& to, F32Result& y) {
   Matrix matrix;
-  if (ffi::Error error = read_matrix(call.blocks, call.layer, call.format, matrix); error.failure()) return error;
+  if (ffi::Error error = read_matrix(call.weights, call.layer, matrix); error.failure()) return error;
   const auto x_shape = call.x.dimensions(), y_shape = y->dimensions();
   const int64_t num_inputs = int64_t{matrix.num_groups} * kGroup;
   if (x_shape.size() != 2 || x_shape[1] != num_inputs) return invalid("x has another shape");
@@ -89,8 +129,7 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   }
   if (from.empty()) return ffi::Error::Success();
   static PackedRows& packed = *new PackedRows;  // the caller holds the pool
-  packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm},
-              static_cast<int>(num_inputs), matrix.format);
+  packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, matrix);
   multiply(step.pool(), packed, matrix,
            {y->typed_data(), to.data(), y_shape[1], bias, call.finish, call.scale, call.softcap, call.is_gated,
             call.addend == nullptr ? nullptr : call.addend->typed_data()});
@@ -108,10 +147,10 @@ ffi::Error multiply_step(const ProductCall& call, const S32& rows, int64_t num_t
 
 // y = activation(norm(x) @ transpose(W) + bias), for a step's real tokens; gated: activation(gate) * partner, whose tiles
 // alternate.
-ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 blocks, F32 bias, F32Result y,
-                        int64_t num_tiles, int64_t format, int64_t norm_kind, float epsilon, int64_t activation,
-                        bool is_gated) {
-  ProductCall call{x, blocks, bias, layer.typed_data()[0], format};
+ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias,
+                        F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs, int64_t norm_kind,
+                        float epsilon, int64_t activation, bool is_gated) {
+  ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kGeluErf)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
@@ -120,9 +159,9 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
 }
 
 // y = addend + scale * (x @ transpose(W) + bias), for a step's real tokens; y may be the addend.
-ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, F32 bias, F32Result y, int64_t num_tiles,
-                       int64_t format, float scale) {
-  ProductCall call{x, blocks, bias, layer.typed_data()[0], format};
+ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 places, F32 bias, F32Result y,
+                       int64_t num_tiles, Tiles tiles, int64_t num_inputs, float scale) {
+  ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   call.addend = &addend;
   call.finish = scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
@@ -131,9 +170,9 @@ ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, F32 bi
 
 // Logits of the tokens `sampled`, of which negative ones are padding: z = scale * (norm(x[sampled[i]]) @ transpose(W) +
 // bias), or softcap * tanh(z / softcap).
-ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, F32 bias, F32Result y, int64_t format,
-                        int64_t norm_kind, float epsilon, float scale, float softcap) {
-  ProductCall call{x, blocks, bias, 0, format};
+ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias, F32Result y,
+                        Tiles tiles, int64_t num_inputs, int64_t norm_kind, float epsilon, float scale, float softcap) {
+  ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, 0};
   call.finish = softcap > 0.0f ? Finish::kCapped : scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
   call.softcap = softcap;
@@ -156,10 +195,11 @@ ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, 
   return multiply_rows(step, call, from, to, y);
 }
 
-// y = scale * rows of the embedding, uint8[1][tiles][groups][block bytes], of a step's real tokens.
-ffi::Error embed(S32 tokens, S32 rows, U8 blocks, F32Result y, int64_t num_tiles, int64_t format, float scale) {
+// y = scale * rows of the embedding, a stack of one matrix, of a step's real tokens.
+ffi::Error embed(S32 tokens, S32 rows, U8 blocks, S32 places, F32Result y, int64_t num_tiles, Tiles tiles,
+                 int64_t num_inputs, float scale) {
   Matrix matrix;
-  if (ffi::Error error = read_matrix(blocks, 0, format, matrix); error.failure()) return error;
+  if (ffi::Error error = read_matrix({blocks, places, tiles, num_inputs}, 0, matrix); error.failure()) return error;
   const auto shape = y->dimensions();
   const int64_t count = tokens.element_count(), width = int64_t{matrix.num_groups} * kGroup;
   if (shape.size() != 2 || shape[0] != count || shape[1] != width) return invalid("y has another shape");
@@ -178,24 +218,24 @@ ffi::Error embed(S32 tokens, S32 rows, U8 blocks, F32Result y, int64_t num_tiles
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_norm_product, InTurn<norm_product>::call,
                               bind_run()
-                                  .Arg<F32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<F32>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<int64_t>("format").Attr<int64_t>("norm_kind")
+                                  .Arg<F32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
+                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<int64_t>("norm_kind")
                                   .Attr<float>("epsilon").Attr<int64_t>("activation").Attr<bool>("is_gated"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_add_product, InTurn<add_product>::call,
                               bind_run()
-                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<U8>().Arg<F32>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<int64_t>("format").Attr<float>("scale"));
+                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
+                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<float>("scale"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_head_product, InTurn<head_product>::call,
                               bind_run()
-                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<F32>().Ret<F32>()
-                                  .Attr<int64_t>("format").Attr<int64_t>("norm_kind").Attr<float>("epsilon")
+                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
+                                  .Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<int64_t>("norm_kind").Attr<float>("epsilon")
                                   .Attr<float>("scale").Attr<float>("softcap"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_embed, InTurn<embed>::call,
                               bind_run()
-                                  .Arg<S32>().Arg<S32>().Arg<U8>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<int64_t>("format").Attr<float>("scale"));
+                                  .Arg<S32>().Arg<S32>().Arg<U8>().Arg<S32>().Ret<F32>()
+                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<float>("scale"));
 
 }  // namespace eagre

@@ -148,12 +148,19 @@ inline Floats load_bf16(const uint16_t* p) {
   return as_floats({_mm256_slli_epi32(bits.low, 16), _mm256_slli_epi32(bits.high, 16)});
 }
 
-// Nibbles of each byte.
-inline Words low_nibbles(Words x) {
-  const __m256i mask = _mm256_set1_epi8(15);
-  return {_mm256_and_si256(x.low, mask), _mm256_and_si256(x.high, mask)};
+// Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
+// them leaves its byte.
+template <int kLeft>
+inline Words shifted_bits(Words x, int mask) {
+  const __m256i chosen = _mm256_set1_epi8(static_cast<char>(mask));
+  const auto half = [&](__m256i y) {
+    const __m256i moved =
+        kLeft >= 0 ? _mm256_slli_epi16(y, kLeft >= 0 ? kLeft : 0) : _mm256_srli_epi16(y, kLeft < 0 ? -kLeft : 0);
+    return _mm256_and_si256(moved, chosen);
+  };
+  return {half(x.low), half(x.high)};
 }
-inline Words high_nibbles(Words x) { return low_nibbles({_mm256_srli_epi16(x.low, 4), _mm256_srli_epi16(x.high, 4)}); }
+inline Words either(Words a, Words b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
 
 inline int32_t word_at(const void* p) {
   int32_t word;
@@ -162,11 +169,11 @@ inline int32_t word_at(const void* p) {
 }
 
 // Four products a lane, of unsigned bytes with the four signed bytes at `b`, added to `a`.
-template <bool kNibbles>  // the unsigned bytes are below 16
+template <bool kSmall>  // the unsigned bytes are below 128
 inline Ints dot4(Ints a, Words bytes, const void* b) {
   const __m256i other = _mm256_set1_epi32(word_at(b));
   const auto dot = [&](__m256i x) {
-    if constexpr (kNibbles) {  // a sum of two products fits into 16 bits
+    if constexpr (kSmall) {  // a sum of two products fits into 16 bits
       return _mm256_madd_epi16(_mm256_maddubs_epi16(x, other), _mm256_set1_epi16(1));
     } else {  // it would not, so bytes 0 and 2, and then 1 and 3, are multiplied as 16-bit numbers
       const __m256i even = _mm256_and_si256(x, _mm256_set1_epi16(0xff)), odd = _mm256_srli_epi16(x, 8);

@@ -86,16 +86,21 @@ inline Floats load_bf16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-// Nibbles of each byte.
-inline Words low_nibbles(Words x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
-inline Words high_nibbles(Words x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
+// Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
+// them leaves its byte.
+template <int kLeft>
+inline Words shifted_bits(Words x, int mask) {
+  const Words moved = kLeft >= 0 ? _mm512_slli_epi16(x, kLeft >= 0 ? kLeft : 0) : _mm512_srli_epi16(x, kLeft < 0 ? -kLeft : 0);
+  return _mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(mask)));
+}
+inline Words either(Words a, Words b) { return _mm512_or_si512(a, b); }
 
 // A word in memory that may belong to an object of another type. It is read through a pointer, so that the instruction
 // that broadcasts it reads it itself.
 using Word = int32_t __attribute__((may_alias, aligned(1)));
 
 // Four products a lane, of unsigned bytes with the four signed bytes at `b`, added to `a`.
-template <bool kNibbles>  // the unsigned bytes are below 16
+template <bool kSmall>  // the unsigned bytes are below 128
 inline Ints dot4(Ints a, Words bytes, const void* b) {
   return _mm512_dpbusd_epi32(a, bytes, _mm512_set1_epi32(*static_cast<const Word*>(b)));
 }

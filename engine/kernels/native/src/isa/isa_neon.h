@@ -166,12 +166,16 @@ inline Floats load_bf16(const uint16_t* p) {
   return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
 }
 
-// Nibbles of each byte.
-inline Words low_nibbles(const Words& x) {
-  return parts<Words>([&](int i) { return vandq_u32(x.part[i], vdupq_n_u32(0x0f0f0f0f)); });
+// Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
+// them leaves its byte.
+template <int kLeft>
+inline Words shifted_bits(const Words& x, int mask) {
+  const uint32x4_t chosen = vdupq_n_u32(0x01010101u * static_cast<uint32_t>(mask));
+  const int32x4_t left = vdupq_n_s32(kLeft);  // the instruction shifts by negative counts, too
+  return parts<Words>([&](int i) { return vandq_u32(vshlq_u32(x.part[i], left), chosen); });
 }
-inline Words high_nibbles(const Words& x) {
-  return parts<Words>([&](int i) { return vreinterpretq_u32_u8(vshrq_n_u8(vreinterpretq_u8_u32(x.part[i]), 4)); });
+inline Words either(const Words& a, const Words& b) {
+  return parts<Words>([&](int i) { return vorrq_u32(a.part[i], b.part[i]); });
 }
 
 inline uint32x4_t broadcast_word(const void* p) {
@@ -191,13 +195,13 @@ inline int32x4_t dot_signed(int32x4_t a, int8x16_t x, int8x16_t y) {
 }
 
 // Four products a lane, of unsigned bytes with the four signed bytes at `b`, added to `a`.
-template <bool kNibbles>  // the unsigned bytes are below 16
+template <bool kSmall>  // the unsigned bytes are below 128
 inline Ints dot4(const Ints& a, const Words& bytes, const void* b) {
   const int8x16_t other = vreinterpretq_s8_u32(broadcast_word(b));
 #ifdef __ARM_FEATURE_MATMUL_INT8
   return parts<Ints>([&](int i) { return vusdotq_s32(a.part[i], vreinterpretq_u8_u32(bytes.part[i]), other); });
 #else
-  if constexpr (kNibbles) {
+  if constexpr (kSmall) {
     return parts<Ints>([&](int i) { return dot_signed(a.part[i], vreinterpretq_s8_u32(bytes.part[i]), other); });
   } else {  // of the bytes less 128, which are signed, and 128 times the sum of b's
     const int32x4_t short_by = dot_signed(vdupq_n_s32(0), vdupq_n_s8(-128), other);

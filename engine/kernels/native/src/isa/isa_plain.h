@@ -184,16 +184,21 @@ inline Floats load_bf16(const uint16_t* p) {
   return lanes<Floats>([&](int i) { return same_bits<float>(static_cast<uint32_t>(p[i]) << 16); });
 }
 
-// Nibbles of each byte.
-inline Words low_nibbles(const Words& x) {
-  return lanes<Words>([&](int i) { return x.lane[i] & 0x0f0f0f0fu; });
+// Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
+// them leaves its byte.
+template <int kLeft>
+inline Words shifted_bits(const Words& x, int mask) {
+  const uint32_t chosen = 0x01010101u * static_cast<uint32_t>(mask);
+  return lanes<Words>([&](int i) {
+    return (kLeft >= 0 ? x.lane[i] << (kLeft >= 0 ? kLeft : 0) : x.lane[i] >> (kLeft < 0 ? -kLeft : 0)) & chosen;
+  });
 }
-inline Words high_nibbles(const Words& x) {
-  return lanes<Words>([&](int i) { return x.lane[i] >> 4 & 0x0f0f0f0fu; });
+inline Words either(const Words& a, const Words& b) {
+  return lanes<Words>([&](int i) { return a.lane[i] | b.lane[i]; });
 }
 
 // Four products a lane, of unsigned bytes with the four signed bytes at `b`, added to `a`.
-template <bool kNibbles>  // the unsigned bytes are below 16
+template <bool kSmall>  // the unsigned bytes are below 128
 [[gnu::noinline]] Ints dot4(const Ints& a, const Words& bytes, const void* b) {
   uint32_t bits;
   std::memcpy(&bits, b, sizeof bits);

@@ -3,62 +3,89 @@
 #include <cstring>
 
 #include "isa/isa.h"
-#include "products/format.h"
+#include "tiles/format.h"
+#include "tiles/group.h"
 
 namespace eagre {
 namespace {
 
-float half_at(const std::byte* halves, int64_t index) {
-  alignas(64) float all[kTile];
-  store(all, load_halves(halves));
-  return all[index];
-}
 
-float number_at(Format format, const std::byte* numbers, int lane, int input) {
-  const auto byte_at = [&](size_t at) { return std::to_integer<int>(numbers[at]); };
-  switch (format) {
-    case Format::kFloat32: {
-      float value;
-      std::memcpy(&value, numbers + (input * kTile + lane) * sizeof value, sizeof value);
-      return value;
-    }
-    case Format::kBfloat16: {
-      uint16_t half;
-      std::memcpy(&half, numbers + ((input / 2 * kTile + lane) * 2 + input % 2) * sizeof half, sizeof half);
-      const uint32_t bits = uint32_t{half} << 16;
-      float value;
-      std::memcpy(&value, &bits, sizeof value);
-      return value;
-    }
-    case Format::kInt8:
-    case Format::kInt8Min:
-      return static_cast<float>(byte_at((input / 4 * kTile + lane) * 4 + input % 4));
-    case Format::kInt4:
-    case Format::kInt4Min: {
-      const int within = input % (kGroup / 2), both = byte_at((within / 4 * kTile + lane) * 4 + within % 4);
-      return static_cast<float>(input < kGroup / 2 ? both & 15 : both >> 4);
+
+// One output of a block, which is a lane of its vectors.
+template <Format F>
+void unpack_integers(const std::byte* block, int lane, float scale, float* to) {
+  const BlockReader<F> reader(block);
+  constexpr Layout kLayout = layout_of(F);
+  for (int i = 0; i < kLayout.block_groups; ++i, to += kGroup) {
+    typename BlockReader<F>::Group group;
+    reader.read(i, group);
+    UnpackedGroup unpacked;
+    group.store_unpacked(unpacked);
+    for (int input = 0; input < kGroup; ++input) {
+      const int part = input * kLayout.parts / kGroup;
+      const int number = unpacked.numbers[(input / 4 * kTile + lane) * 4 + input % 4] - kLayout.zero_point;
+      const float minimum = kLayout.has_minima ? unpacked.minima[part][lane] : 0.0f;
+      to[input] = (static_cast<float>(number) * unpacked.scales[part][lane] + minimum) * scale;
     }
   }
-  return 0.0f;
+}
+
+template <Format F>
+void unpack_floats(const std::byte* block, int lane, float scale, float* to) {
+  for (int input = 0; input < kGroup; ++input) {
+    alignas(64) float all[kTile];
+    if constexpr (F == Format::kBfloat16) {
+      uint16_t bits;
+      std::memcpy(&bits, block + ((input / 2 * kTile + lane) * 2 + input % 2) * sizeof bits, sizeof bits);
+      const uint32_t wide = uint32_t{bits} << 16;
+      std::memcpy(&all[lane], &wide, sizeof wide);
+    } else if constexpr (F == Format::kFloat16) {
+      store(all, load_halves(block + input * kHalves));
+    } else {
+      std::memcpy(all, block + input * sizeof all, sizeof all);
+    }
+    to[input] = all[lane] * scale;
+  }
+}
+
+template <Format F>
+void unpack_blocks(const std::byte* tile, int num_groups, int lane, float scale, float* to) {
+  for (int group = 0; group < num_groups; group += layout_of(F).block_groups, tile += block_bytes(F)) {
+    if constexpr (is_integer(F)) {
+      unpack_integers<F>(tile, lane, scale, to + group * kGroup);
+    } else {
+      unpack_floats<F>(tile, lane, scale, to + group * kGroup);
+    }
+  }
+}
+
+using UnpackBlocks = decltype(&unpack_blocks<Format::kFloat32>);
+
+UnpackBlocks unpack_blocks_of(Format format) {
+  switch (format) {
+    case Format::kFloat32: return unpack_blocks<Format::kFloat32>;
+    case Format::kBfloat16: return unpack_blocks<Format::kBfloat16>;
+    case Format::kInt8: return unpack_blocks<Format::kInt8>;
+    case Format::kInt8Min: return unpack_blocks<Format::kInt8Min>;
+    case Format::kInt4: return unpack_blocks<Format::kInt4>;
+    case Format::kInt4Min: return unpack_blocks<Format::kInt4Min>;
+    case Format::kFloat16: return unpack_blocks<Format::kFloat16>;
+    case Format::kQ2K: return unpack_blocks<Format::kQ2K>;
+    case Format::kQ3K: return unpack_blocks<Format::kQ3K>;
+    case Format::kQ4K: return unpack_blocks<Format::kQ4K>;
+    case Format::kQ5K: return unpack_blocks<Format::kQ5K>;
+    case Format::kQ6K: return unpack_blocks<Format::kQ6K>;
+    case Format::kIq4Xs: return unpack_blocks<Format::kIq4Xs>;
+  }
+  return unpack_blocks<Format::kFloat32>;
 }
 
 }  // namespace
 
 void unpack_output(const Matrix& matrix, int64_t index, float scale, float* to) {
-  const size_t bytes = block_bytes(matrix.format);
-  const std::byte* block = matrix.blocks + index / kTile * matrix.num_groups * bytes;
-  const int lane = static_cast<int>(index % kTile);
-  for (int group = 0; group < matrix.num_groups; ++group, block += bytes, to += kGroup) {
-    const std::byte* numbers = block + numbers_offset(matrix.format);
-    const bool scaled = is_integer(matrix.format);
-    const float step = scaled ? half_at(block, lane) : 1.0f;
-    const float minimum = has_minima(matrix.format) ? half_at(block + kHalves, lane) : 0.0f;
-    const int zero = scaled && !has_minima(matrix.format) ? zero_point(matrix.format) : 0;
-    for (int i = 0; i < kGroup; ++i) {
-      const float number = number_at(matrix.format, numbers, lane, i) - static_cast<float>(zero);
-      to[i] = (number * step + minimum) * scale;
-    }
-  }
+  int64_t tile = index / kTile;
+  const MatrixPart& part = matrix.part_of(tile);
+  unpack_blocks_of(part.format)(part.tile(tile), matrix.num_groups, static_cast<int>(index % kTile), scale, to);
 }
 
 }  // namespace eagre

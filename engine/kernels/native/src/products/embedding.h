@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "products/matrix.h"
+#include "tiles/matrix.h"
 
 namespace eagre {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "products/finish.h"
-#include "products/matrix.h"
-#include "products/packed_rows.h"
+#include "tiles/matrix.h"
+#include "tiles/packed_rows.h"
 #include "runtime/pool.h"
 
 namespace eagre {
@@ -18,8 +18,8 @@ struct Output {
   const float* bias;    // [num_outputs], of a gated product [2 * num_outputs], the gate's first; or null
   Finish finish;        // of the sums, bias included
   float scale, softcap;  // of the finishes that have them
-  // Tiles alternate between a gate's and its partner's, and what is stored is finish(gate) * partner (Shazeer, "GLU
-  // variants improve transformer", 2020), which is half as many outputs.
+  // The first half of the matrix's tiles are gates, the second their partners, and what is stored is finish(gate) *
+  // partner (Shazeer, "GLU variants improve transformer", 2020), which is half as many outputs.
   bool is_gated;
   const float* addend;  // added to what is finished, laid out as `values`, which it may be; or null
 };

@@ -1,0 +1,26 @@
+// What a loader of weights calls, in any number of threads at once: these are plain functions, and no targets of XLA.
+#include <cstddef>
+#include <cstdint>
+
+#include "packing/pack.h"
+#include "tiles/format.h"
+
+namespace eagre {
+
+// As pack_rows; returns a number of PackResult.
+extern "C" int32_t eagre_pack(int32_t encoding, int32_t format, const uint8_t* rows, int64_t row_bytes,
+                              const int32_t* order, int64_t num_outputs, int64_t num_groups, uint8_t* tiles,
+                              int64_t stride) {
+  if (format < 0 || format >= kNumFormats) return static_cast<int32_t>(PackResult::kNoSuchFormat);
+  const EncodedRows from{static_cast<Encoding>(encoding), rows, row_bytes, order, num_outputs,
+                         static_cast<int>(num_groups)};
+  return static_cast<int32_t>(pack_rows(from, static_cast<Format>(format), reinterpret_cast<std::byte*>(tiles), stride));
+}
+
+// Bytes of a tile of so many groups of inputs in a format.
+extern "C" int64_t eagre_tile_bytes(int32_t format, int64_t num_groups) {
+  if (format < 0 || format >= kNumFormats) return -1;
+  return static_cast<int64_t>(tile_bytes(static_cast<Format>(format), static_cast<int>(num_groups)));
+}
+
+}  // namespace eagre

@@ -1,0 +1,50 @@
+// The forms in which model files hold rows of weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tiles/format.h"
+
+namespace eagre {
+
+// The values are those of the types of the ggml project (ggml.h), and of Encoding in engine/weights/encodings.py.
+enum class Encoding : int32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2K = 10,
+  kQ3K = 11,
+  kQ4K = 12,
+  kQ5K = 13,
+  kQ6K = 14,
+  kIq4Nl = 20,
+  kIq4Xs = 23,
+  kBf16 = 30,
+  kMxfp4 = 39,
+};
+
+// What a block of a packed matrix takes of one row: up to eight groups. Scales and minima are those of format.h.
+struct RowBlock {
+  uint8_t numbers[8 * kGroup];
+  uint16_t scale, minimum;  // float16
+  int8_t scales[16], minima[16];  // of K formats
+};
+
+// Takes apart one block of a row.
+using Decode = void (*)(const uint8_t* block, RowBlock& to);
+
+// An encoding of integers.
+struct IntegerEncoding {
+  Format format;        // which holds the same numbers
+  size_t block_bytes;   // of as many weights as a block of the format has
+  Decode decode;        // null where there is no such encoding
+};
+
+IntegerEncoding integer_encoding(Encoding encoding);
+
+}  // namespace eagre

@@ -1,0 +1,108 @@
+// Products of groups of integers with rows, group after group.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "isa/isa.h"
+#include "tiles/group.h"
+#include "tiles/stream.h"
+
+namespace eagre {
+
+// The groups of a block of rows that a kernel works on.
+struct RowGroups {
+  const int8_t* values;  // [group][row][kGroup]
+  const float* scales;   // [group][row]
+  const int32_t* sums;   // [group][row][parts]
+
+  RowGroups(const PackedRows& x, Sums kind, int block, int first) {
+    const size_t at = size_t{1} * first * x.rows_of(block);
+    values = reinterpret_cast<const int8_t*>(x.values(Activations::kInt8, block)) + at * kGroup;
+    scales = x.scales(block) + at;
+    sums = x.sums(kind, block) + at * (is_of_halves(kind) ? 2 : 1);
+  }
+
+  template <int R, int kParts>
+  void advance() {
+    values += R * kGroup;
+    scales += R;
+    sums += R * kParts;
+  }
+};
+
+// Adds the products of one group to the sums of R rows. Sums within a part of a group are exact.
+template <int R, int kParts, bool kHasMinima, bool kSmall>
+[[gnu::always_inline]] inline void add_group(const IntegerGroup<kParts, kHasMinima>& group, const RowGroups& rows,
+                                             Floats (&total)[R]) {
+  constexpr int kVectors = kVectorsOfBytes / kParts;
+  EAGRE_UNROLL(16)
+  for (int r = 0; r < R; ++r) {
+    EAGRE_UNROLL(2)
+    for (int part = 0; part < kParts; ++part) {
+      const int32_t* own_sum = rows.sums + r * kParts + part;
+      Ints dot = broadcast_int(kHasMinima ? 0 : *own_sum);
+      EAGRE_UNROLL(8)
+      for (int i = 0; i < kVectors; ++i) {
+        const int vector = part * kVectors + i;
+        dot = dot4<kSmall>(dot, group.numbers[vector], rows.values + r * kGroup + 4 * vector);
+      }
+      total[r] = fma(to_floats(dot), mul(group.scales[part], broadcast(rows.scales[r])), total[r]);
+      if constexpr (kHasMinima) {
+        float sum;
+        std::memcpy(&sum, own_sum, sizeof sum);
+        total[r] = fma(group.minima[part], broadcast(sum), total[r]);
+      }
+    }
+  }
+}
+
+template <Format F, int R>
+void accumulate_packed(const std::byte* block, RowGroups rows, int num_groups, float* totals) {
+  constexpr Shape kShape = shape_of(F);
+  constexpr int kBlockGroups = layout_of(F).block_groups;
+  Floats total[R];
+  for (int r = 0; r < R; ++r) total[r] = load(totals + r * kTile);
+  for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
+    prefetch_behind(block, block_bytes(F));
+    const BlockReader<F> reader(block);
+    for (int i = 0; i < kBlockGroups; ++i) {
+      typename BlockReader<F>::Group group;
+      reader.read(i, group);
+      add_group<R, kShape.parts, kShape.has_minima, kShape.is_small>(group, rows, total);
+      rows.advance<R, kShape.parts>();
+    }
+  }
+  for (int r = 0; r < R; ++r) store(totals + r * kTile, total[r]);
+}
+
+template <int kParts, bool kHasMinima, bool kSmall, int R>
+void accumulate_unpacked(const UnpackedGroup* unpacked, RowGroups rows, int num_groups, float* totals) {
+  Floats total[R];
+  for (int r = 0; r < R; ++r) total[r] = load(totals + r * kTile);
+  for (int g = 0; g < num_groups; ++g) {
+    IntegerGroup<kParts, kHasMinima> group;
+    group.load_unpacked(unpacked[g]);
+    add_group<R, kParts, kHasMinima, kSmall>(group, rows, total);
+    rows.advance<R, kParts>();
+  }
+  for (int r = 0; r < R; ++r) store(totals + r * kTile, total[r]);
+}
+
+// Always inlined: GCC 12 has been seen to leave out calls of this function, whose results it thinks nobody reads.
+template <Format F>
+[[gnu::always_inline]] inline void unpack(const std::byte* block, int num_groups, UnpackedGroup* to) {
+  constexpr int kBlockGroups = layout_of(F).block_groups;
+  for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
+    prefetch_behind(block, block_bytes(F));
+    const BlockReader<F> reader(block);
+    for (int i = 0; i < kBlockGroups; ++i) {
+      typename BlockReader<F>::Group group;
+      reader.read(i, group);
+      group.store_unpacked(to[g + i]);
+    }
+  }
+}
+
+}  // namespace eagre

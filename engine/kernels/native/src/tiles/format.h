@@ -1,0 +1,108 @@
+// How a weight matrix [outputs, inputs] lies in memory: in one layout, for one row of activations and for thousands.
+//
+// A tile is 16 outputs, and a group is 32 inputs. A tile is a row of blocks of one group or, of the K formats, of eight,
+// so that a product with few rows reads memory in one stream. A block holds, for the 16 outputs:
+//   scales   float16[16], then minima float16[16] where the format has them. In a K format these are factors for the
+//            whole block, and behind them stand int8[16] scales, and then minima, for each part of each group, in the
+//            order of inputs; the bytes are filled up to a multiple of 64
+//   numbers  of one group after the other, in order of inputs, four (bytes and less), two (16 bits) or one (float32) at
+//            a time for all 16 outputs, which is what one vector instruction takes: a group of bytes is 8 vectors. Of
+//            numbers of fewer bits, field f of each byte in vector v is that of vector v + f * vectors: of nibbles,
+//            inputs 0 to 15 of the group are the low halves and 16 to 31 the high ones. The high bits that some
+//            formats have stand behind the low ones in vectors of their own, packed in the same way
+// The weight is scale * number + minimum, or scale * (number - zero point) without minima.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace eagre {
+
+constexpr int kTile = 16;   // outputs
+constexpr int kGroup = 32;  // inputs
+
+// The K formats hold the numbers of the formats of those names in GGUF files.
+enum class Format : int64_t {
+  kFloat32 = 0,
+  kBfloat16 = 1,
+  kInt8 = 2,
+  kInt8Min = 3,
+  kInt4 = 4,
+  kInt4Min = 5,
+  kFloat16 = 6,
+  kQ2K = 7,
+  kQ3K = 8,
+  kQ4K = 9,
+  kQ5K = 10,
+  kQ6K = 11,
+  kIq4Xs = 12,
+};
+constexpr int64_t kNumFormats = 13;
+
+// What rows of activations are rounded to before they are multiplied.
+enum class Activations { kFloat32, kBfloat16, kInt8 };
+constexpr int kNumActivations = 3;
+
+// What the integer kernels take of the sums of a row's int8 values, over a group or over each half of it: times the
+// row's scale for minima, or times minus the zero point.
+enum class Sums { kScaled, kZero8, kZero128, kHalvesScaled, kHalvesZero4, kHalvesZero32 };
+constexpr int kNumSums = 6;
+
+struct Layout {
+  Activations activations;
+  int low_bits;   // of a number, in vectors that hold those of one group
+  int high_bits;  // on top of them, in vectors of their own
+  int block_groups;
+  // Of formats of integers:
+  int parts;  // of a group, each with a scale
+  bool has_minima;
+  int zero_point;  // where there are no minima
+  Sums sums;
+};
+
+constexpr Layout layout_of(Format format) {
+  constexpr Activations kInt8 = Activations::kInt8;
+  switch (format) {
+    case Format::kFloat32: return {Activations::kFloat32, 32, 0, 1, 0, false, 0, Sums::kScaled};
+    case Format::kFloat16: return {Activations::kFloat32, 16, 0, 1, 0, false, 0, Sums::kScaled};
+    case Format::kBfloat16: return {Activations::kBfloat16, 16, 0, 1, 0, false, 0, Sums::kScaled};
+    case Format::kInt8: return {kInt8, 8, 0, 1, 1, false, 128, Sums::kZero128};
+    case Format::kInt8Min: return {kInt8, 8, 0, 1, 1, true, 0, Sums::kScaled};
+    case Format::kInt4: return {kInt8, 4, 0, 1, 1, false, 8, Sums::kZero8};
+    case Format::kInt4Min: return {kInt8, 4, 0, 1, 1, true, 0, Sums::kScaled};
+    case Format::kQ2K: return {kInt8, 2, 0, 8, 2, true, 0, Sums::kHalvesScaled};
+    case Format::kQ3K: return {kInt8, 2, 1, 8, 2, false, 4, Sums::kHalvesZero4};
+    case Format::kQ4K: return {kInt8, 4, 0, 8, 1, true, 0, Sums::kScaled};
+    case Format::kQ5K: return {kInt8, 4, 1, 8, 1, true, 0, Sums::kScaled};
+    case Format::kQ6K: return {kInt8, 4, 2, 8, 2, false, 32, Sums::kHalvesZero32};
+    case Format::kIq4Xs: return {kInt8, 8, 0, 8, 1, false, 128, Sums::kZero128};
+  }
+  return {};
+}
+
+constexpr bool is_integer(Format f) { return layout_of(f).activations == Activations::kInt8; }
+constexpr bool is_k(Format f) { return layout_of(f).block_groups > 1; }
+constexpr bool has_minima(Format f) { return layout_of(f).has_minima; }
+
+constexpr bool is_of_halves(Sums sums) { return sums >= Sums::kHalvesScaled; }
+
+constexpr size_t kHalves = kTile * sizeof(uint16_t);  // bytes of float16[16]
+
+// Where the int8 scales of a K format begin in a block, and where its minima do.
+constexpr size_t scales_offset(Format f) { return has_minima(f) ? 2 * kHalves : kHalves; }
+constexpr size_t minima_offset(Format f) {
+  return scales_offset(f) + size_t{kTile} * layout_of(f).parts * layout_of(f).block_groups;
+}
+constexpr size_t numbers_offset(Format f) {
+  if (!is_integer(f)) return 0;
+  if (!is_k(f)) return scales_offset(f);
+  const size_t scales = minima_offset(f) - scales_offset(f);
+  return (scales_offset(f) + (has_minima(f) ? 2 : 1) * scales + 63) / 64 * 64;
+}
+constexpr size_t group_bytes(Format f) {  // of the numbers
+  return size_t{kTile} * kGroup * (layout_of(f).low_bits + layout_of(f).high_bits) / 8;
+}
+constexpr size_t block_bytes(Format f) { return numbers_offset(f) + layout_of(f).block_groups * group_bytes(f); }
+constexpr size_t tile_bytes(Format f, int num_groups) { return num_groups / layout_of(f).block_groups * block_bytes(f); }
+
+}  // namespace eagre

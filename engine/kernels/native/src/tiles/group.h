@@ -1,0 +1,112 @@
+// A group of a tile of integers, unpacked from its block into registers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "isa/isa.h"
+#include "tiles/format.h"
+
+namespace eagre {
+
+constexpr int kVectorsOfBytes = kGroup * kTile / 64;
+
+// What is left of a format when its numbers have been unpacked to bytes.
+struct Shape {
+  int parts;  // of a group, each with a scale
+  bool has_minima;
+  bool is_small;  // the numbers are below 128
+};
+
+constexpr Shape shape_of(Format f) {
+  const Layout layout = layout_of(f);
+  return {layout.parts, layout.has_minima, layout.low_bits + layout.high_bits < 8};
+}
+
+// A group in memory, as many rows take it.
+struct alignas(64) UnpackedGroup {
+  uint8_t numbers[kGroup * kTile];
+  float scales[2][kTile];
+  float minima[2][kTile];
+};
+
+template <int kParts, bool kHasMinima>
+struct IntegerGroup {
+  Words numbers[kVectorsOfBytes];
+  Floats scales[kParts], minima[kParts];
+
+  void load_unpacked(const UnpackedGroup& group) {
+    EAGRE_UNROLL(8)
+    for (int i = 0; i < kVectorsOfBytes; ++i) numbers[i] = load_words(group.numbers + 64 * i);
+    for (int part = 0; part < kParts; ++part) {
+      scales[part] = load(group.scales[part]);
+      if constexpr (kHasMinima) minima[part] = load(group.minima[part]);
+    }
+  }
+
+  void store_unpacked(UnpackedGroup& group) const {
+    EAGRE_UNROLL(8)
+    for (int i = 0; i < kVectorsOfBytes; ++i) store_words(group.numbers + 64 * i, numbers[i]);
+    for (int part = 0; part < kParts; ++part) {
+      store(group.scales[part], scales[part]);
+      if constexpr (kHasMinima) store(group.minima[part], minima[part]);
+    }
+  }
+};
+
+// Reads the groups of one block.
+template <Format F>
+class BlockReader {
+ public:
+  static constexpr Layout kLayout = layout_of(F);
+  using Group = IntegerGroup<kLayout.parts, kLayout.has_minima>;
+
+  explicit BlockReader(const std::byte* block) : block_(block), scale_(load_halves(block)) {
+    if constexpr (kLayout.has_minima) minimum_ = load_halves(block + kHalves);
+  }
+
+  void read(int index, Group& group) const {
+    if constexpr (is_k(F)) {
+      const int8_t* bytes = reinterpret_cast<const int8_t*>(block_);
+      for (int part = 0; part < kLayout.parts; ++part) {
+        const size_t at = size_t{kTile} * (index * kLayout.parts + part);
+        group.scales[part] = mul(scale_, load_bytes(bytes + scales_offset(F) + at));
+        if constexpr (kLayout.has_minima) {
+          group.minima[part] = mul(minimum_, load_bytes(bytes + minima_offset(F) + at));
+        }
+      }
+    } else {
+      group.scales[0] = scale_;
+      if constexpr (kLayout.has_minima) group.minima[0] = minimum_;
+    }
+    read_numbers(block_ + numbers_offset(F) + index * group_bytes(F), group, std::make_index_sequence<kVectorsOfBytes>());
+  }
+
+ private:
+  template <size_t... kVectors>
+  static void read_numbers(const std::byte* from, Group& group, std::index_sequence<kVectors...>) {
+    (read_vector<static_cast<int>(kVectors)>(from, group), ...);
+  }
+
+  template <int kVector>
+  static void read_vector(const std::byte* from, Group& group) {
+    constexpr int kLow = kLayout.low_bits, kHigh = kLayout.high_bits;
+    if constexpr (kLow == 8) {
+      group.numbers[kVector] = load_words(from + 64 * kVector);
+    } else {
+      const Words low = load_words(from + 64 * (kVector % kLow));
+      group.numbers[kVector] = shifted_bits<-kLow*(kVector / kLow)>(low, (1 << kLow) - 1);
+      if constexpr (kHigh > 0) {
+        const Words high = load_words(from + 64 * (kLow + kVector % kHigh));
+        const Words on_top = shifted_bits<kLow - kHigh*(kVector / kHigh)>(high, ((1 << kHigh) - 1) << kLow);
+        group.numbers[kVector] = either(group.numbers[kVector], on_top);
+      }
+    }
+  }
+
+  const std::byte* block_;
+  Floats scale_, minimum_;
+};
+
+}  // namespace eagre

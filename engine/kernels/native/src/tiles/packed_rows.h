@@ -1,0 +1,74 @@
+// Rows of activations, made ready for products: normalised, quantised and interleaved.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tiles/format.h"
+#include "tiles/matrix.h"
+#include "runtime/pool.h"
+#include "runtime/scratch.h"
+#include "vectors/norms.h"
+
+namespace eagre {
+
+constexpr int kBlockRows = 16;  // rows that one pass over a tile of weights serves
+
+// The rows of a block are padded to one of a few counts, for each of which there is a kernel.
+constexpr int padded_rows(int rows) {
+  return rows <= 2 ? rows : rows <= 4 ? 4 : rows <= 8 ? 8 : rows <= 12 ? 12 : kBlockRows;
+}
+
+// What is done to a row before it is multiplied.
+struct RowSource {
+  const float* values;   // [rows][num_inputs]
+  const int32_t* index;  // [num_rows], which rows to take
+  int num_rows;
+  Norm norm;  // over the row
+};
+
+// Bytes of a group of 32 values of a row.
+constexpr size_t group_bytes(Activations kind) {
+  return kGroup * (kind == Activations::kFloat32 ? 4 : kind == Activations::kBfloat16 ? 2 : 1);
+}
+
+// Blocks of kBlockRows rows, each laid out as [group][row][...], so that what a kernel loads lies close together, once
+// for each kind of activations that a matrix asks for. Each group of int8 values has a scale: a value is scale * int8.
+class PackedRows {
+ public:
+  // `weights` says what will be asked for.
+  void pack(Pool& pool, const RowSource& source, const Matrix& weights);
+
+  int num_rows() const { return num_rows_; }
+  int num_groups() const { return num_groups_; }
+  int num_blocks() const { return (num_rows_ + kBlockRows - 1) / kBlockRows; }
+  int rows_of(int block) const {  // padded
+    return padded_rows(std::min(kBlockRows, num_rows_ - block * kBlockRows));
+  }
+
+  const std::byte* values(Activations kind, int block) const {
+    return values_[static_cast<int>(kind)] + first_group(block) * group_bytes(kind);
+  }
+  const float* scales(int block) const { return scales_ + first_group(block); }
+  // int32, or float32 of those that are scaled: [group][row], or [group][row][2] of halves.
+  const int32_t* sums(Sums kind, int block) const {
+    return sums_[static_cast<int>(kind)] + first_group(block) * (is_of_halves(kind) ? 2 : 1);
+  }
+
+ private:
+  size_t first_group(int block) const { return size_t{1} * block * kBlockRows * num_groups_; }
+  void pack_row(const RowSource& source, int row, float* normed);
+  void copy_row(const float* x, int row, Activations kind);
+  void quantise_row(const float* x, int row);
+  void store_sums(size_t at, float scale, int total, int first);
+
+  int num_rows_ = 0, num_groups_ = 0;
+  std::byte* values_[kNumActivations] = {};  // null where nobody asks for them
+  float* scales_ = nullptr;
+  int32_t* sums_[kNumSums] = {};
+  bool halves_are_asked_for_ = false;
+  Scratch values_memory_[kNumActivations], scales_memory_, sums_memory_[kNumSums], normed_memory_;
+};
+
+}  // namespace eagre

@@ -1,0 +1,31 @@
+// How kernels walk over tiles: what is prefetched, and the kernel for a number of rows.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "isa/isa.h"
+#include "tiles/packed_rows.h"
+
+namespace eagre {
+
+constexpr int kPrefetchBytes = 4096;  // ahead in the stream of weights: what the hardware prefetches ends at each page
+
+inline void prefetch_behind(const std::byte* block, size_t num_bytes) {
+  for (size_t line = 0; line < num_bytes; line += 64) prefetch(block + kPrefetchBytes + line);
+}
+
+// Calls body with a constant that is the number of rows, one of those that padded_rows gives.
+template <class Body>
+void with_rows(int rows, const Body& body) {
+  switch (rows) {
+    case 1: return body(std::integral_constant<int, 1>());
+    case 2: return body(std::integral_constant<int, 2>());
+    case 4: return body(std::integral_constant<int, 4>());
+    case 8: return body(std::integral_constant<int, 8>());
+    case 12: return body(std::integral_constant<int, 12>());
+    default: return body(std::integral_constant<int, kBlockRows>());
+  }
+}
+
+}  // namespace eagre

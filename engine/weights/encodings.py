@@ -1,0 +1,77 @@
+"""The forms in which model files hold rows of weights, and which packed format holds the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from engine.weights.packing import Format
+
+
+class Encoding(IntEnum):
+    """How a file holds weights. The values are those of the ggml project's types, and of the native packer."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
+    Q8_0 = 8
+    Q2_K = 10
+    Q3_K = 11
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+    IQ4_NL = 20
+    IQ4_XS = 23
+    BF16 = 30
+    MXFP4 = 39
+
+    @property
+    def format(self) -> Format:
+        """The packed format of the same numbers; float32 is rounded to bfloat16."""
+        return _FORMATS[self] if self in _FORMATS else Format[self.name]
+
+
+_FORMATS = {
+    Encoding.F32: Format.BFLOAT16,
+    Encoding.BF16: Format.BFLOAT16,
+    Encoding.F16: Format.FLOAT16,
+    Encoding.Q4_0: Format.INT4,
+    Encoding.Q4_1: Format.INT4_MIN,
+    # Numbers of five bits, of four with a table and of floats with four bits: integers of eight.
+    Encoding.Q5_0: Format.INT8,
+    Encoding.Q5_1: Format.INT8_MIN,
+    Encoding.Q8_0: Format.INT8,
+    Encoding.IQ4_NL: Format.INT8,
+    Encoding.MXFP4: Format.INT8,
+}
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """A matrix [outputs, inputs] as a file holds it; nothing is read until it is asked for."""
+
+    encoding: Encoding
+    num_outputs: int
+    num_inputs: int
+    read: Callable[[int, int], np.ndarray]  # uint8[stop - start, bytes of a row] of the file's rows start to stop
+    forget: Callable[[np.ndarray], None] = lambda rows: None  # told of what `read` gave when nobody needs it any more
+    order: np.ndarray | None = None  # int32[num_outputs]: output i is the file's row order[i]; None: row i
+
+    def taken(self, outputs: np.ndarray) -> EncodedRows:
+        """The matrix of some of its outputs, in any order, int[outputs of the result]."""
+        order = (outputs if self.order is None else self.order[outputs]).astype(np.int32)
+        return replace(self, num_outputs=len(outputs), order=order)
+
+    def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """What holds the outputs from start to stop: rows of the file, and which of them each output is."""
+        if self.order is None:
+            return self.read(start, stop), None
+        order = self.order[start:stop]
+        first = int(order.min())
+        return self.read(first, int(order.max()) + 1), order - np.int32(first)

@@ -1,0 +1,36 @@
+"""Jobs of a loader: all are done, by several threads, and the first failure is told."""
+
+import threading
+
+import pytest
+
+from engine.weights.concurrently import run_all
+
+
+def test_every_job_is_done():
+    done = []
+    run_all([lambda number=number: done.append(number) for number in range(50)])
+    assert sorted(done) == list(range(50))
+    run_all([])
+
+
+def test_a_single_job_needs_no_thread():
+    threads = []
+    run_all([lambda: threads.append(threading.current_thread())])
+    assert threads == [threading.current_thread()]
+
+
+def test_the_first_failure_is_raised_and_what_has_not_begun_is_left_out():
+    done, failed = [], threading.Event()
+
+    def fail(number):
+        failed.set()
+        raise ValueError(f"job {number}")
+
+    def wait():
+        failed.wait()
+        done.append(True)
+
+    with pytest.raises(ValueError, match="job 0"):
+        run_all([lambda: fail(0), *[wait] * 5000, lambda: fail(1)])
+    assert len(done) < 5000
