@@ -48,9 +48,8 @@ Turns::Account& Turns::account_of(int64_t run) {
 const Turns::Account* Turns::first_but(const Account& mine) const {
   const Account* first = nullptr;
   for (const Account& account : accounts_) {
-    if (&account == &mine) continue;
     const bool is_between_calls = &account == holder_ && !is_held_ && Clock::now() - since_ < kGap;
-    if (account.num_waiting == 0 && !is_between_calls) continue;
+    if (&account == &mine || (account.num_waiting == 0 && !is_between_calls)) continue;
     if (first == nullptr || account.held < first->held) first = &account;
   }
   return first;
