@@ -46,4 +46,4 @@ def test_a_template_that_cannot_be_read_ends_the_start(tmp_path: Path, content: 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelError, match=rf"the chat template .*chat.jinja {words}"):
-        load_model(ServerSettings(model=str(tmp_path), chat_template=str(path)), silent)
+        load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(path)), silent)
