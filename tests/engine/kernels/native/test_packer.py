@@ -122,3 +122,19 @@ def test_what_the_packer_cannot_make_is_refused(variant, encoding, kind, inputs)
     tiles = np.zeros((1, kind.tile_bytes(256)), np.uint8)
     with pytest.raises(PackingError, match="its format cannot hold it"):
         pack_rows(encoding, np.zeros((1, 4096), np.uint8), kind, tiles, num_outputs=1, num_inputs=inputs)
+
+
+@pytest.mark.parametrize(("encoding", "num_bytes"), [(Encoding.Q4_K, 143), (Encoding.Q8_0, 271), (Encoding.BF16, 511)])
+def test_rows_that_are_cut_short_are_refused(variant, encoding, num_bytes):
+    with pytest.raises(PackingError, match="its rows are shorter than its shape says"):
+        pack(encoding, np.zeros((16, num_bytes), np.uint8), encoding.format, 256)
+
+
+@pytest.mark.parametrize("order", [None, np.array([0, 3], np.int32)], ids=["in order", "in another order"])
+def test_rows_that_are_missing_are_refused(order):
+    tiles = np.zeros((1, Format.INT8.tile_bytes(32)), np.uint8)
+    with pytest.raises(PackingError, match="it has fewer rows than its shape says"):
+        pack_rows(
+            Encoding.Q8_0, np.zeros((3, 34), np.uint8), Format.INT8, tiles,
+            num_outputs=4 if order is None else 2, num_inputs=32, order=order,
+        )  # fmt: skip
