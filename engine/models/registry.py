@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from engine.border.errors import ModelError
+from engine.models.architectures.gemma2 import Gemma2
+from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
+from engine.models.architectures.mixtral import Mixtral
 from engine.models.architectures.olmo2 import Olmo2
+from engine.models.architectures.olmoe import Olmoe
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
+from engine.models.architectures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -37,6 +42,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
     Architecture("phi3", "Phi3ForCausalLM", Phi3),
+    Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
+    Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
+    Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
+    Architecture("mixtral", "MixtralForCausalLM", Mixtral),
+    Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
+    Architecture("olmoe", "OlmoeForCausalLM", Olmoe),
 )
 
 
@@ -58,8 +69,11 @@ def architecture_of_gguf(file: GGUFTensors) -> Architecture:
     Raises:
         ModelError: the architecture is not served.
     """
+    # The ggml project knows Mixtral as Llama with experts.
+    is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")
+    name = "mixtral" if is_mixtral else file.architecture
     for architecture in ARCHITECTURES:
-        if file.architecture == architecture.name:
+        if name == architecture.name:
             return architecture
     served = ", ".join(repr(architecture.name) for architecture in ARCHITECTURES)
     raise ModelError(f"the architecture {file.architecture!r} is not served; this version serves {served}")

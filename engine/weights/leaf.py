@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from engine.weights.tensors import Transform
@@ -55,4 +55,14 @@ class Leaf:
     parts: tuple[Part, ...]  # joined along their outputs
     split: Split = Split.REPLICATED
     is_per_layer: bool = True  # stacked over all layers; else there is one
+    is_exact: bool = False  # kept in float32, as a router's: what is rounded would pick other experts
     num_experts: int = 0  # above 0, expert i of a layer stands at layer * num_experts + i of the stack
+
+    def renamed(self, file_format: str, new_name: Callable[[str], str]) -> Leaf:
+        """The same with other names of its tensors in one format of files."""
+
+        def of_part(part: Part) -> Part:
+            stored = part.stored[file_format]
+            return replace(part, stored={**part.stored, file_format: replace(stored, name=new_name(stored.name))})
+
+        return replace(self, parts=tuple(map(of_part, self.parts)))

@@ -20,13 +20,15 @@ from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision
 from engine.weights.leaf import Leaf, LeafKind, Part
 from engine.weights.tensors import ModelTensor, TensorFile
 
+EXACT = Precision("float32", None)
+
 
 class Weights(NamedTuple):
     """All weights of a model."""
 
     params: Params
     num_parameters: int  # without what pads them
-    dtype: str  # the types of the matrices, such as "float32" or "int4+int8"
+    dtype: str  # the types of the matrices, such as "float32" or "int4+int8"; without those that are exact always
 
 
 class LeafTensors:
@@ -126,8 +128,9 @@ def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precisi
     params: Params = {}
     dtypes = set[str]()
     for leaf, layers in found:
-        params[leaf.name] = made = _leaf(leaf.kind, layers, layout, precision, count)
-        if leaf.kind is not LeafKind.VECTOR:
+        of_leaf = EXACT if leaf.is_exact else precision
+        params[leaf.name] = made = _leaf(leaf.kind, layers, layout, of_leaf, count)
+        if leaf.kind is not LeafKind.VECTOR and not leaf.is_exact:
             dtypes |= layout.dtype_names(made)
     num_parameters = sum(math.prod(tensor.shape) for tensor in every)
     return Weights(params, num_parameters, "+".join(sorted(dtypes)))

@@ -93,6 +93,14 @@ class TensorWrapper:
 Transform = Callable[[ModelTensor], ModelTensor]
 
 
+@dataclass(frozen=True)
+class OneMore(TensorWrapper):
+    """A norm's weights, of which the file holds the differences from 1; it is a `Transform`."""
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32() + np.float32(1)
+
+
 def paired_rows(head_dim: int) -> Transform:
     """Of a matrix whose rows are stored for a rotation of adjacent features: in the order of rotated halves.
 

@@ -14,14 +14,16 @@ from server.offline.batch import Job
 from server.routes.chat import ChatCall
 from server.routes.completions import CompletionCall
 from server.routes.route import BodyCall
-from server.wire.errors import ApiError, shorten, to_api_error
+from server.wire.errors import ApiError, FieldError, UnknownField, shorten, to_api_error
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]  # one for all prompts, or one each
 Options: TypeAlias = Mapping[str, Any]  # wire name: value
 
 # Of the wire's parameters, those that say nothing to a caller in the same process.
-_WIRE_ONLY = frozenset({"model", "request_id", "return_token_ids", "stream", "stream_options", "user"})
+_WIRE_ONLY = frozenset(
+    {"include_metrics", "model", "request_id", "return_token_ids", "stream", "stream_options", "user"}
+)
 
 
 class Prepare(Protocol):
@@ -61,7 +63,10 @@ class Task(NamedTuple):
         length = {} if params is None else {"max_tokens": params.max_tokens}
         body = {**length, **options, "stream": is_streamed, self.field: self.to_wire(start)}
         with refusals(self.field):
-            return prepare(self.parse(body).request, params)
+            call = self.parse(body)
+            for name in options.keys() & set(call.ignored):  # whoever writes the call can mend it
+                raise UnknownField(name)
+            return prepare(call.request, params)
 
     def prepare_many(
         self, starts: Iterable[object], params: Params | None, options: Options, prepare: Prepare
@@ -103,7 +108,7 @@ def refusals(field: str) -> Iterator[None]:
         yield
     except InvalidParameter:
         raise
-    except (ApiError, ValidationError) as error:
+    except (ApiError, FieldError, ValidationError) as error:
         refusal = to_api_error(error)
         raise InvalidParameter(refusal.param or field, refusal.message) from None
     except ValueError as error:  # a text that is no Unicode

@@ -10,7 +10,7 @@ import jax
 
 from cache.storage import KVPages
 from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.operands import Activation, AttentionConstants, Norm
+from engine.kernels.interface.operands import Activation, AttentionConstants, Norm, Picks
 from engine.kernels.interface.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBody
@@ -55,6 +55,23 @@ class Products(Protocol):
         Args:
             addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
             bias: [num_layers, outputs].
+        """
+
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
+        layout: TokenLayout, *, activation: Activation,
+    ) -> jax.Array:  # fmt: skip
+        """addend + the sum over each token's picks of share * ((activation(x @ gate) * (x @ up)) @ down).
+
+        Only experts that a token picks are read, and each computes those tokens alone (Shazeer et al., 2017).
+
+        Args:
+            addend: [num_tokens, hidden]; it may be written to, and is not to be used again.
+            x: [num_tokens, hidden].
+            gate_up, down: stacks of all experts of all layers.
+
+        Returns:
+            [num_tokens, hidden].
         """
 
     def head_product(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -34,6 +35,14 @@ class Norm:
     epsilon: float
     kind: NormKind = NormKind.RMS
     bias: jax.Array | None = None  # [num_layers, size], of a LayerNorm that has one
+
+
+class Picks(NamedTuple):
+    """Which experts of a layer each token of a step goes through, and what counts of them."""
+
+    experts: jax.Array  # int32[num_tokens, num_picked], different ones for each token
+    shares: jax.Array  # float32[num_tokens, num_picked]
+    num_experts: int  # of a layer; in a stack of matrices, expert i of a layer stands at layer * num_experts + i
 
 
 @dataclass(frozen=True)

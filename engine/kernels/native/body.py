@@ -9,11 +9,12 @@ import numpy as np
 from cache.storage import KVPages
 from engine.kernels.interface.body import Body
 from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.operands import Activation, AttentionConstants, Norm, NormKind
+from engine.kernels.interface.operands import Activation, AttentionConstants, Norm, NormKind, Picks
 from engine.kernels.interface.token_layout import TokenLayout
 from engine.kernels.native import library, products
 from engine.kernels.native.arrays import empty
 from engine.kernels.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
+from engine.kernels.native.experts import add_experts
 from engine.kernels.native.matrices import PackedLayout
 from engine.kernels.native.sampler import NATIVE
 from engine.weights.packing import GROUP, TILE, PackedMatrix
@@ -47,6 +48,13 @@ class NativeProducts:
         return products.add_product(
             addend, x, layout.rows, layer, weights, _or_nothing(bias), scale=scale, num_tiles=layout.num_tiles
         )
+
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_experts`, in place of the addend."""
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, activation=activation)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,

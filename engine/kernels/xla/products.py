@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from engine.kernels.interface.norms import biased, normed, of_layer
-from engine.kernels.interface.operands import Activation, Norm
+from engine.kernels.interface.operands import Activation, Norm, Picks
 from engine.kernels.interface.token_layout import TokenLayout
+from engine.kernels.xla.experts import add_experts
 
 _ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.SILU: jax.nn.silu,
@@ -32,10 +33,7 @@ class XlaProducts:
     ) -> jax.Array:  # fmt: skip
         """As `Products.norm_product` (gated: Shazeer, "GLU variants improve transformer", 2020)."""
         product = biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer)
-        if not is_gated:
-            return _activated(product, activation)
-        gate, up = jnp.split(product, 2, axis=-1)
-        return _activated(gate, activation) * up
+        return _finished(product, activation, is_gated)
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
@@ -43,6 +41,14 @@ class XlaProducts:
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_product`."""
         return addend + _scaled(biased(x @ of_layer(weights, layer), bias, layer), scale)
+
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
+        layout: TokenLayout, *, activation: Activation,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_experts`."""
+        gated = partial(_finished, activation=activation, is_gated=True)
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
@@ -58,6 +64,14 @@ class XlaProducts:
 
 def _scaled(x: jax.Array, scale: float) -> jax.Array:
     return x if scale == 1.0 else x * scale
+
+
+def _finished(product: jax.Array, activation: Activation, is_gated: bool) -> jax.Array:
+    """What is made of the sums of a product, gates and then ups where it is gated."""
+    if not is_gated:
+        return _activated(product, activation)
+    gate, up = jnp.split(product, 2, axis=-1)
+    return _activated(gate, activation) * up
 
 
 def _activated(x: jax.Array, activation: Activation) -> jax.Array:

@@ -79,6 +79,7 @@ def refuse_quantised(config: JsonFile) -> None:
 def read_decoder(
     config: JsonFile, tensor_names: Set[str], model_type: str, *,
     rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
+    hidden_act: str = "silu",
 ) -> DecoderConfig:  # fmt: skip
     """What most models of the family say; every layer rotates alike and sees all tokens.
 
@@ -86,14 +87,15 @@ def read_decoder(
         rotary: the rotary embedding where the architecture reads it in its own way.
         is_tied: whether the embedding makes the logits where the configuration does not say.
         default_theta: the base of the rotary embedding's frequencies where the configuration does not say.
+        hidden_act: the only activation of the architecture, by its name in configurations.
 
     Raises:
         ModelError: a field is missing or wrong, or asks for what is not served.
     """
     if config.text("model_type") not in (None, model_type):
         raise config.error("model_type", f'of this architecture it must be "{model_type}"')
-    if config.text("hidden_act") not in (None, "silu"):
-        raise config.error("hidden_act", 'this version serves "silu"')
+    if config.text("hidden_act") not in (None, hidden_act):
+        raise config.error("hidden_act", f'of this architecture it must be "{hidden_act}"')
     refuse_quantised(config)
     sizes = read_sizes(config)
     head_dim, context = sizes["head_dim"], sizes["context_length"]

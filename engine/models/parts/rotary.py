@@ -10,6 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from engine.border.errors import ModelError
+
+# A file may have numbers that are no float32. What comes of them is looked at in the end, by `_rotary`.
+_unwarned = np.errstate(divide="ignore", over="ignore", invalid="ignore")
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -30,11 +35,13 @@ def rotary_frequencies(rotary_dim: int, theta: float) -> np.ndarray:
     return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
 
 
+@_unwarned
 def plain(rotary_dim: int, theta: float) -> Rotary:
     """Of models that do not stretch it."""
     return _rotary(rotary_frequencies(rotary_dim, theta))
 
 
+@_unwarned
 def divided(rotary_dim: int, theta: float, factors: Sequence[float] | float, magnitude: float = 1.0) -> Rotary:
     """Each frequency divided by its factor, or all by one.
 
@@ -44,6 +51,7 @@ def divided(rotary_dim: int, theta: float, factors: Sequence[float] | float, mag
     return _rotary(rotary_frequencies(rotary_dim, theta) / np.asarray(factors, np.float32), magnitude)
 
 
+@_unwarned
 def llama3(
     rotary_dim: int, theta: float, *, factor: float, low_freq_factor: float, high_freq_factor: float,
     original_context: int,
@@ -61,6 +69,7 @@ def llama3(
     return _rotary((1 - share) * frequencies / np.float32(factor) + share * frequencies)
 
 
+@_unwarned
 def yarn(
     rotary_dim: int, theta: float, *, factor: float, original_context: int,
     beta_fast: float = 32.0, beta_slow: float = 1.0, is_truncated: bool = True, magnitude: float | None = None,
@@ -118,4 +127,10 @@ def rotation_tables(positions: jax.Array, tables: Sequence[Rotary]) -> jax.Array
 
 
 def _rotary(frequencies: np.ndarray, magnitude: float = 1.0) -> Rotary:
+    """
+    Raises:
+        ModelError: a base or a factor of a file is too small for float32.
+    """
+    if not np.isfinite(frequencies).all():
+        raise ModelError("the base or the factors of the rotary embedding give frequencies that are not finite")
     return Rotary(tuple(frequencies.astype(np.float32).tolist()), magnitude)

@@ -65,6 +65,10 @@ class JsonFile(Fields):
             return JsonFile(self.path, value)
         raise self.error(key, "it must be an object")
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> JsonFile:
+        """The same with values for keys that are absent; a null that is written down stays one."""
+        return JsonFile(self.path, {**defaults, **self._values})
+
     def error(self, key: str, demand: str) -> ModelError:
         """An error to raise for the value of `key`."""
         return ModelError(f"{self.path}: {key} is {_shortened(self.value(key))}; {demand}")

@@ -32,6 +32,53 @@ def adjacent_pairs(name: str, values: np.ndarray, config: Mapping[str, Any]) -> 
     return halves.swapaxes(1, 2).reshape(values.shape)
 
 
+def norms_with_one(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Norms as the factors that they are, not as the differences from 1."""
+    return values + np.float32(1) if name.endswith("norm.weight") else values
+
+
+def add_gemma2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+    writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def add_gemma3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(1 + config["layer_types"].index("full_attention"))
+    writer.add_attention_scale(config["query_pre_attn_scalar"] ** -0.5)
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+
+
+def add_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(num_experts(config))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_window(writer, config)
+    add_experts(writer, config)
+
+
+def num_experts(config: Mapping[str, Any]) -> int:
+    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
+
+
+def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
+    joined = dict(tensors)
+    for name in [name for name in tensors if ".experts.0." in name]:
+        before, behind = name.split(".experts.0.")
+        parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
+        if "block_sparse_moe" in before:  # of Mixtral
+            before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
+        joined[f"{before}.experts.{behind}"] = np.stack(parts)
+    return joined
+
+
 def nothing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """Adds no fields."""
 
@@ -104,6 +151,9 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
     return np.array(factors, np.float32)
 
 
+OF_PICTURES = ("vision_tower.", "multi_modal_projector.")
+OUTPUT = {"lm_head.weight": "output.weight"}
+
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
@@ -115,12 +165,19 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
     "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
+    "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
+    "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
+    "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
+    "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
+    "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
+    "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
 }
 
 
 def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
-    """Writes the model of a folder's `config.json` and tensors."""
+    """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's."""
     architecture, transform, extra = TWINS[config["architectures"][0]]
+    config = config.get("text_config", config)
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -133,11 +190,16 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     rotary = config["rope_parameters"]
+    rotary = rotary.get("full_attention", rotary)
     add_rotary(writer, rotary, int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0)))
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, values in tensors.items():
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    for name, values in with_joined_experts(tensors, config).items():
+        if name.startswith(OF_PICTURES):
+            continue
+        of_text = name.replace("language_model.", "")
+        # The table of names leaves out the output matrix of architectures that are published without one.
+        stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         assert stored is not None, name
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
     writer.write_header_to_file()

@@ -39,8 +39,8 @@ GOLDENS: dict[str, dict[str, Any]] = {
 SHAPE = StepShape(4, 4)  # of every step, so that each model compiles one program for each body
 CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
-# Those that go through the engine too, which compiles for seconds: of every kind of attention one.
-THROUGH_THE_ENGINE = ["mistral", "olmo2", "phi3_short"]
+# Those that go through the engine too, which compiles for seconds: of every kind of attention one, and experts.
+THROUGH_THE_ENGINE = ["mistral", "olmo2", "phi3_short", "gemma3", "qwen3_moe"]
 # GGUF files cannot say which layers have a window or do not rotate.
 NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows"}
 # Tokens of the longest context that is served, where a model computes long contexts in another way.

@@ -150,6 +150,8 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
         ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor is -2.0; it must be a number above 0"),
         ({"rope_scaling": YARN | {"mscale": "1"}}, 'mscale is "1"; it must be a number'),
+        ({"rope_theta": 1e-300}, "rotary embedding give frequencies that are not finite"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-300}}, "give frequencies that are not finite"),
         ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; for YaRN it must be above 1"),
         ({"rope_scaling": "dynamic"}, "rope_scaling is .*; it must be an object"),
         ({"attention_bias": True}, "lacks the tensors 'model.layers.0.self_attn.q_proj.bias', "),

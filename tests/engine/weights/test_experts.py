@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
@@ -98,3 +101,14 @@ def test_another_number_of_experts_is_refused(tmp_path):
     tensors = LeafTensors([leaf(ALL, NUM_EXPERTS - 1)], NUM_LAYERS, file, file.format)
     with pytest.raises(ModelError, match=r"blk.0.down_exps has shape \(3, 16, 32\), expected \(2, 16, 32\)"):
         tensors.of(tensors.leaves[0])
+
+
+@pytest.mark.parametrize("layout", [ArrayLayout(), PackedLayout()])
+def test_a_router_stays_exact_whatever_the_precision(tmp_path, layout):
+    file = folder(tmp_path / "model", EACH)
+    exact = replace(leaf(EACH), name="router", is_exact=True)
+    tensors = LeafTensors([leaf(EACH), exact], NUM_LAYERS, file, file.format)
+    weights = load_weights(tensors, layout, Precision("bfloat16", None), lambda *step: None)
+    assert weights.dtype == "bfloat16"
+    sizes = {name: sum(array.nbytes for array in jax.tree.leaves(made)) for name, made in weights.params.items()}
+    assert sizes == {"down": 2 * WEIGHTS.size, "router": 4 * WEIGHTS.size}

@@ -34,6 +34,20 @@ _LONGROPE: dict[str, Any] = {
         "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.5, 5.0, 8.0],
     },
 }  # fmt: skip
+# An embedding that is scaled and makes the logits too would repeat the last token forever.
+_GEMMA: dict[str, Any] = {**_SIZES, "tie_word_embeddings": False}
+
+_GEMMA3: dict[str, Any] = {
+    **_GEMMA,
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+    },
+}
 
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -121,6 +135,54 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3ForCausalLM", {**_SIZES, "sliding_window": 45, "rope_parameters": _PLAIN}),
     "phi3_short": ("Phi3ForCausalLM", {**_LONGROPE, "original_max_position_embeddings": 128}),
     "phi3_long": ("Phi3ForCausalLM", {**_LONGROPE, "original_max_position_embeddings": 64}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        {
+            **_GEMMA,
+            "head_dim": 32,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 8.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    ),
+    "gemma3": ("Gemma3ForCausalLM", _GEMMA3),
+    # With a part that reads pictures, which is left alone.
+    "gemma3_pictures": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": _GEMMA3,
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 32,
+                "patch_size": 8,
+            },
+            "tie_word_embeddings": False,
+            "mm_tokens_per_image": 4,
+            "boi_token_index": 250,
+            "eoi_token_index": 251,
+            "image_token_index": 252,
+        },
+    ),
+    "mixtral": (
+        "MixtralForCausalLM",
+        {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {
+            **_LLAMA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True,
+            "rope_parameters": _PLAIN,
+        },
+    ),
+    "olmoe": (
+        "OlmoeForCausalLM",
+        {**_SIZES, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False, "rope_parameters": _PLAIN},
+    ),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.

@@ -76,7 +76,7 @@ def make(name: str) -> None:
 
 def outputs(model: Any, prompt_length: int) -> dict[str, Any]:
     """Greedy tokens of a prompt and the first logits; empty where the outputs are no good test."""
-    prompt = tiny_prompt(prompt_length, model.config.vocab_size)
+    prompt = tiny_prompt(prompt_length, model.config.get_text_config().vocab_size)
     token_ids, logits, gaps = list(prompt), [], []
     for _ in range(NUM_OUTPUT_TOKENS):
         with torch.inference_mode():

@@ -1,0 +1,134 @@
+"""The Gemma 3 architecture, of which text is served (Gemma Team, "Gemma 3 Technical Report", 2025)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from engine.models.architectures.gemma2 import Gemma2, are_local, gguf_scalar, of_gemma, read_folder
+from engine.models.parts import folder_config, gguf_config, rotary
+from engine.models.parts.decoder import QueryKeyNorm
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.model import Model
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import read_rotary
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.leaf import Leaf
+
+# Where config.json says nothing, as those of models with pictures do; source: transformers' Gemma3TextConfig.
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,
+    "max_position_embeddings": 131_072, "sliding_window": 4096, "rope_theta": 1_000_000.0,
+}  # fmt: skip
+_LOCAL_THETA = 10_000.0
+_PERIOD = 6  # the last of so many layers sees all
+_NUM_LAYERS_27B = 62
+_USUAL_PREFIX = "model."
+# What stands in front of the names of a text model within a model with pictures, as published first and since
+# transformers 5, and what stands there in front of the output matrix.
+_PREFIXES_WITH_PICTURES = {"language_model.model.": "language_model.", "model.language_model.": ""}
+
+
+@dataclass(frozen=True)
+class Gemma3(Gemma2):
+    """Gemma 2 with norms of queries and keys for soft caps; most layers have a window and another rotation."""
+
+    # Of a folder's tensors; it says nothing about the model itself.
+    folder_prefix: str = field(default=_USUAL_PREFIX, compare=False)
+
+    query_key_norm = QueryKeyNorm.HEAD
+    # The tensors that read pictures are left where they are.
+    derived_tensors = re.compile(Model.derived_tensors.pattern + r"|(model\.)?(vision_tower|multi_modal_projector)\..*")
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        """Reads the fields of transformers' class for text, or those of the text in its class with pictures."""
+        folder_config.refuse_quantised(config)
+        text = (config.table("text_config") or config).with_defaults(_DEFAULTS)
+        prefix = next(
+            (prefix for prefix in _PREFIXES_WITH_PICTURES if f"{prefix}embed_tokens.weight" in tensor_names),
+            _USUAL_PREFIX,
+        )
+        output_prefix = _PREFIXES_WITH_PICTURES.get(prefix, "")
+        outputs = {name.removeprefix(output_prefix) for name in tensor_names if name.endswith(folder_config.OUTPUT)}
+        usual = read_folder(text, outputs, "gemma3_text")
+        if text.positive_number("attn_logit_softcapping") is not None:
+            raise text.error("attn_logit_softcapping", "scores of this architecture are not capped")
+        is_local = are_local(usual.num_layers, text.integer("sliding_window_pattern", least=1) or _PERIOD)
+        return cls(
+            _with_windows(
+                usual, folder_config.read_windows(text, is_local=is_local), _read_rotaries(text, usual),
+                text.positive_number("final_logit_softcapping"),
+            ),
+            prefix,
+        )  # fmt: skip
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        """Reads the fields of the architecture "gemma3"."""
+        fields, usual = file.fields, gguf_config.read_decoder(file)
+        window = gguf_config.read_window(file)
+        period = fields.integer("attention.sliding_window_pattern") or _PERIOD
+        local = rotary.plain(usual.head_dim, fields.positive_number("rope.freq_base_swa") or _LOCAL_THETA)
+        return cls(
+            _with_windows(
+                of_gemma(usual, gguf_scalar(file, usual, _NUM_LAYERS_27B)),
+                tuple(window if is_local else 0 for is_local in are_local(usual.num_layers, period)),
+                (*usual.rotary, local),
+                fields.positive_number("final_logit_softcapping"),
+            )
+        )
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """As `Decoder`'s, by the names that the folder has for them."""
+        leaves = super().leaves()
+        if self.folder_prefix == _USUAL_PREFIX:
+            return leaves
+        output_prefix = _PREFIXES_WITH_PICTURES[self.folder_prefix]
+
+        def renamed(name: str) -> str:
+            if name == folder_config.OUTPUT:
+                return output_prefix + name
+            return self.folder_prefix + name.removeprefix(_USUAL_PREFIX)
+
+        return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves)
+
+
+def _with_windows(
+    usual: DecoderConfig, windows: tuple[int, ...], rotaries: tuple[Rotary, ...], softcap: float | None
+) -> DecoderConfig:
+    """Layers without a window rotate by the first table, those with one by the second."""
+    return dataclasses.replace(
+        usual,
+        windows=windows,
+        rotary=rotaries,
+        tables=tuple(int(window > 0) for window in windows),
+        logit_softcap=softcap or 0.0,
+    )
+
+
+def _read_rotaries(config: JsonFile, usual: DecoderConfig) -> tuple[Rotary, ...]:
+    """That of layers that see all, and that of those with a window.
+
+    Since version 5 of transformers there is a table for each in `rope_parameters`. Before, `rope_scaling` was that of
+    layers that see all, and nothing stretched the other.
+    """
+    tables = config.table("rope_parameters")
+    head_dim, context = usual.head_dim, usual.context_length
+    local_theta = config.positive_number("rope_local_base_freq") or _LOCAL_THETA
+    if tables is None:
+        return *usual.rotary, rotary.plain(head_dim, local_theta)
+    of_kinds = []
+    for kind, theta in (("full_attention", config.positive_number("rope_theta")), ("sliding_attention", local_theta)):
+        table = tables.table(kind)
+        if table is None:
+            raise tables.missing(kind)
+        # A base that stands outside the table is that of the layers that see all.
+        table = table.with_defaults({"rope_theta": theta})
+        of_kinds.append(read_rotary(config, head_dim, context, table=table))
+    return tuple(of_kinds)

@@ -1,0 +1,43 @@
+"""The Qwen3 architecture (Yang et al., "Qwen3 technical report", 2025) of its mixtures of experts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Self
+
+from engine.models.architectures.qwen2 import read_windows
+from engine.models.parts import folder_config
+from engine.models.parts.decoder import QueryKeyNorm
+from engine.models.parts.experts import ExpertsDecoder, read_folder, read_gguf
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import JsonFile
+
+
+@dataclass(frozen=True)
+class Qwen3Moe(ExpertsDecoder):
+    """Qwen3's attention, and experts in every layer."""
+
+    query_key_norm = QueryKeyNorm.HEAD
+
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        """Reads the fields of transformers' class of this architecture."""
+        if config.value("mlp_only_layers") not in (None, []):
+            raise config.error("mlp_only_layers", "layers without experts are not served")
+        if config.integer("decoder_sparse_step", least=1) not in (None, 1):
+            raise config.error("decoder_sparse_step", "layers without experts are not served")
+        usual = folder_config.read_decoder(config, tensor_names, "qwen3_moe")
+        usual = dataclasses.replace(
+            usual,
+            intermediate_size=config.required_integer("moe_intermediate_size", least=1),
+            windows=read_windows(config, usual.num_layers),
+        )
+        normalises = folder_config.read_flag(config, "norm_topk_prob", False)
+        return cls(read_folder(config, usual, normalises_shares=normalises))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        """Reads the fields of the architecture "qwen3moe"."""
+        return cls(read_gguf(file, normalises_shares=True))

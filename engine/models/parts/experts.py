@@ -1,0 +1,135 @@
+"""The family of decoders whose feed-forward blocks are mixtures of experts (Shazeer et al., 2017)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from engine.border.errors import ModelError
+from engine.kernels.interface.body import Products
+from engine.kernels.interface.operands import Picks
+from engine.kernels.interface.token_layout import TokenLayout
+from engine.models.parts import gguf_config
+from engine.models.parts.decoder import Decoder, Names, in_layers
+from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.layers import normed
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf, LeafKind, Split
+
+
+@dataclass(frozen=True)
+class ExpertsConfig(DecoderConfig):
+    """A decoder's, in which `intermediate_size` is that of each expert."""
+
+    num_experts: int = 0  # of a layer
+    num_picked: int = 0  # of a token
+    normalises_shares: bool = False  # whether the shares of the experts that a token picks add up to 1
+
+
+@dataclass(frozen=True)
+class ExpertsDecoder(Decoder):
+    """A router gives each token a share of every expert, and those with the largest shares compute it."""
+
+    config: ExpertsConfig
+
+    # In a layer, the router and the gates, ups and downs of an expert. GGUF files hold all experts in one tensor.
+    router_names: ClassVar[Names] = ("mlp.gate", "ffn_gate_inp")
+    expert_names: ClassVar[Mapping[str, Names]] = {
+        "gate": ("mlp.experts.{expert}.gate_proj", "ffn_gate_exps"),
+        "up": ("mlp.experts.{expert}.up_proj", "ffn_up_exps"),
+        "down": ("mlp.experts.{expert}.down_proj", "ffn_down_exps"),
+    }
+
+    def feed_forward_leaves(self) -> list[Leaf]:
+        """Of what `feed_forward` computes with."""
+        config, hidden, inner = self.config, self.config.hidden_size, self.config.intermediate_size
+        router = in_layers((config.num_experts, hidden), self.router_names)
+        gate, up = (in_layers((inner, hidden), self.expert_names[name]) for name in ("gate", "up"))
+        down = in_layers((hidden, inner), self.expert_names["down"])
+        count = config.num_experts
+        return [
+            Leaf("router", LeafKind.MATRIX, (router,), is_exact=True),
+            Leaf("gate_up", LeafKind.GATED, (gate, up), Split.EXPERTS, num_experts=count),
+            Leaf("down", LeafKind.MATRIX, (down,), Split.EXPERTS, num_experts=count),
+        ]
+
+    def feed_forward(
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
+    ) -> jax.Array:
+        """What a layer's experts make of [num_tokens, hidden], itself added."""
+        config = self.config
+        inputs = normed(x, self.norm(params, "mlp_norm"), index)
+        scores = products.norm_product(inputs, None, params["router"], index, layout)
+        picks = pick(scores, config.num_picked, normalises=config.normalises_shares)
+        return products.add_experts(
+            x, inputs, params["gate_up"], params["down"], picks, index, layout, activation=config.activation
+        )
+
+
+def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
+    """The experts with the largest shares.
+
+    Args:
+        scores: [num_tokens, num_experts], of which a softmax makes shares.
+        normalises: whether the shares of those that a token picks are divided by their sum.
+    """
+    shares, experts = lax.top_k(jax.nn.softmax(scores.astype(jnp.float32), axis=-1), num_picked)
+    if normalises:
+        shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
+    return Picks(experts, shares, scores.shape[-1])
+
+
+def with_experts(usual: DecoderConfig, *, num_experts: int, num_picked: int, normalises_shares: bool) -> ExpertsConfig:
+    """
+    Raises:
+        ModelError: a token cannot pick so many experts.
+    """
+    if num_picked > num_experts:
+        raise ModelError(f"a token cannot pick {num_picked} of {num_experts} experts")
+    values = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)}
+    return ExpertsConfig(**values, num_experts=num_experts, num_picked=num_picked, normalises_shares=normalises_shares)
+
+
+def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bool) -> ExpertsConfig:
+    """What `config.json` says of experts in every architecture.
+
+    Raises:
+        ModelError: a field is missing or wrong.
+    """
+    return with_experts(
+        usual,
+        # Releases of transformers store it by either name.
+        num_experts=config.integer("num_experts", least=1) or config.required_integer("num_local_experts", least=1),
+        num_picked=config.required_integer("num_experts_per_tok", least=1),
+        normalises_shares=normalises_shares,
+    )
+
+
+def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
+    """What GGUF files of the family say.
+
+    Args:
+        normalises_shares: of the architecture, where the file does not say.
+
+    Raises:
+        ModelError: a field is missing or wrong, or asks for what is not served.
+    """
+    fields, usual = file.fields, gguf_config.read_decoder(file)
+    inner = fields.integer("expert_feed_forward_length")
+    if fields.value("expert_shared_count"):
+        raise fields.error("expert_shared_count", "experts that all tokens go through are not served")
+    normalises = fields.flag("expert_weights_norm")
+    return with_experts(
+        dataclasses.replace(usual, intermediate_size=inner or usual.intermediate_size),
+        num_experts=fields.required_integer("expert_count", least=1),
+        num_picked=fields.required_integer("expert_used_count", least=1),
+        normalises_shares=normalises_shares if normalises is None else normalises,
+    )
