@@ -1,11 +1,14 @@
 """Every form in which model files hold weights, packed by the C++ packer, against the gguf package's dequantisation."""
 
+import ctypes
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
+from engine.kernels.native.library import shared_library
 from engine.kernels.native.packer import pack_encoded, pack_rows
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.packing import GROUP, TILE, Format, PackingError
@@ -105,6 +108,14 @@ def test_powers_of_two_of_mxfp4_are_those_of_float16(variant):
     rows[0, 0] = 144
     with pytest.raises(PackingError, match="too large for float16"):
         pack(Encoding.MXFP4, rows, Format.INT8, GROUP)
+
+
+def test_the_sizes_of_tiles_are_those_of_the_kernels(variant):
+    tile_bytes = shared_library().eagre_tile_bytes
+    tile_bytes.restype = ctypes.c_int64
+    sizes = {kind: tile_bytes(int(kind), ctypes.c_int64(INPUTS // GROUP)) for kind in Format}
+    assert sizes == {kind: kind.tile_bytes(INPUTS) for kind in Format}
+    assert tile_bytes(len(Format), ctypes.c_int64(8)) == -1
 
 
 @pytest.mark.parametrize(
