@@ -218,11 +218,15 @@ class EngineClient:
             raise EngineError("the engine was not started")
         return self._failure
 
-    def end_streams(self) -> None:
-        """Ends every stream with an ABORT event at once, also where the engine no longer turns."""
+    def end_streams(self, error: str | None = None) -> None:
+        """Ends every stream with an ABORT event at once, also where the engine does not turn.
+
+        Args:
+            error: why, if that is no wish of an operator; the event is an ERROR then.
+        """
         for stream in self._streams.values():
             stream.abort()
-            stream.end(FinishReason.ABORT, None)
+            stream.end(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
 
     def shutdown(self, join_seconds: float = _JOIN_SECONDS) -> None:
         """Ends every request with an ABORT event, stops the thread and joins it. Idempotent.

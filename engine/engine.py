@@ -11,6 +11,7 @@ import jax
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
+from engine.border.errors import ModelError
 from engine.border.types import EngineStats, Progress
 from engine.kernels.bodies import choose_bodies, kv_dtype
 from engine.kernels.interface.body import Bodies
@@ -50,6 +51,7 @@ class Engine:
         """
         self.config = config
         self.model_info = model_info
+        self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._is_asleep = False
         self._compile_counter = CompileCounter()
         self.pool = PagePool(layout.num_pages)
@@ -112,18 +114,21 @@ class Engine:
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
             return DeviceRunner(weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk)
 
-        return cls(config, layout, model_info, make_runner, progress)
+        engine = cls(config, layout, model_info, make_runner, progress)
+        engine.model_path = opened.path
+        return engine
 
     def make_loop(
         self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
         """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect."""
         if self._is_asleep:  # an earlier client left it asleep
-            self.wake()
-        self._compile_counter.start()
-        return EngineLoop(
+            self.wake(None if self.runner.has_weights else self.read_weights())
+        loop = EngineLoop(
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
         )
+        self._compile_counter.start(loop.thread)
+        return loop
 
     def sleep(self, *, drop_weights: bool) -> None:
         """Queues all running requests again and frees the memory of the pages; nothing may be in flight."""
@@ -131,10 +136,41 @@ class Engine:
         self._is_asleep = True
         self.runner.sleep(drop_weights=drop_weights)
 
-    def wake(self) -> None:
-        """Undoes `sleep`."""
+    def forget_weights(self) -> None:
+        """Frees the memory of the weights of an engine that sleeps; `wake` must be given them anew."""
+        self.runner.forget_weights()
+
+    def wake(self, params: Params | None = None) -> None:
+        """Undoes `sleep`.
+
+        Args:
+            params: the weights, where they were forgotten.
+        """
+        if params is not None:
+            self.runner.replace_params(params)
         self.runner.wake()
         self._is_asleep = False
+
+    def read_weights(self, path: Path | None = None) -> Params:
+        """Reads weights for this engine; blocks. May be called from any thread.
+
+        Args:
+            path: of the model that has them; by default the one that the engine was loaded from.
+
+        Raises:
+            ModelError: they cannot be read, or cannot be served in the place of those that were loaded.
+        """
+        path = path or self.model_path
+        if path is None:
+            raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
+        opened = open_model(path).for_context(self.model_info.max_model_len)
+        if opened.model != self.runner.model:
+            raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
+        precision = Precision.of_engine(self.config)
+        params = opened.load(self.runner.bodies.weights, precision, lambda stage, done, total: None).params
+        if not self.runner.accepts(params):
+            raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
+        return params
 
     def replace_params(self, params: Params) -> None:
         """Replaces the weights and forgets all prefixes that were computed with the old ones.

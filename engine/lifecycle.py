@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from engine.border.background import run_in_background
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy, EngineError, EngineState
 from engine.engine import Engine
 from engine.loop import Call, EngineLoop
-from engine.models.open_model import open_model
-from engine.weights.layout import Params, Precision
+from engine.weights.layout import Params
 
 T = TypeVar("T")
 
@@ -52,19 +52,41 @@ class Lifecycle:
         async with self._lock:
             await self._run(self._resume)
 
-    async def sleep(self, *, drop_weights: bool = False) -> None:
-        """Frees the memory of the pages; with `drop_weights`, also the device memory of the weights.
+    async def sleep(self, *, drop_weights: bool = False, forget_weights: bool = False, drain: bool = False) -> None:
+        """Frees the memory of the pages. Cached prefixes are lost.
 
         Running requests go back to the queue with the tokens they have, and are computed again
-        after `wake`. Cached prefixes are lost.
+        after `wake`.
+
+        Args:
+            drop_weights: frees the device memory of the weights too, which then wait in the host's memory.
+            forget_weights: frees the memory of the weights altogether; `wake` reads them from their file again. An
+                engine that is asleep already forgets them now.
+            drain: first waits until the requests that have begun have ended, while new ones wait.
+
+        Raises:
+            EngineBusy: the engine is paused, so that nothing can be drained.
+            ModelError: the weights shall be forgotten, and the engine knows no file that has them.
         """
+        if forget_weights and self._engine.model_path is None:
+            raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
         async with self._lock:
-            await self._run(partial(self._sleep, drop_weights))
+            if drain and self.state is not EngineState.ASLEEP:
+                await self._run_drained(partial(self._sleep_if_drained, drop_weights, forget_weights))
+            else:
+                await self._run(partial(self._sleep, drop_weights, forget_weights))
 
     async def wake(self) -> None:
-        """Allocates the memory again and goes on; does nothing if the engine is not asleep."""
+        """Allocates the memory again and goes on; does nothing if the engine is not asleep.
+
+        Raises:
+            ModelError: the weights were forgotten, and can no longer be read from their file.
+        """
         async with self._lock:
-            await self._run(self._wake)
+            params = None
+            if self.state is EngineState.ASLEEP and not self._engine.runner.has_weights:
+                params = await run_in_background(self._engine.read_weights, name="eagre-wake", is_calm=True)
+            await self._run(partial(self._wake, params))
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix; refuses and returns False while any request holds a page."""
@@ -85,19 +107,19 @@ class Lifecycle:
                 raise EngineBusy("the engine is asleep; wake it before its weights are replaced")
             if not drain:
                 self._refuse_while_busy()
-            params = await asyncio.to_thread(self._read_weights, path)
-            scheduler = self._engine.scheduler
-            scheduler.is_admitting = False
-            try:
-                is_replaced = False
-                while not is_replaced:
-                    if drain:
-                        await self._wait_for_begun()
-                    # A request may begin between the end of the wait and the call; then the wait is repeated.
-                    is_replaced = await self._run(partial(self._replace, params, may_refuse=not drain))
-            finally:
-                scheduler.is_admitting = True
-                self._engine_loop.post(Call(_wake_up))
+            read = partial(self._engine.read_weights, path)
+            params = await run_in_background(read, name="eagre-read-weights", is_calm=True)
+            replace = partial(self._replace, params, path, may_refuse=not drain)
+            await (self._run_drained(replace) if drain else self._run(replace))
+
+    async def settle(self) -> None:
+        """Returns once every change has been made that was asked for before, also by callers that were cancelled."""
+        await self._run(lambda: None)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the weights are in memory, of the device or of the host."""
+        return self._engine.runner.has_weights
 
     def close(self, error: str) -> None:
         """Fails all calls that wait for the engine thread, which has ended, and all later ones."""
@@ -105,6 +127,27 @@ class Lifecycle:
         for future in self._pending:
             if not future.done():
                 future.set_exception(EngineError(error))
+
+    async def _run_drained(self, function: Callable[[], bool]) -> None:
+        """Runs `function` in the engine thread once no request has begun; new ones wait meanwhile.
+
+        Args:
+            function: returns False, and does nothing, if a request has begun in the last moment.
+
+        Raises:
+            EngineBusy: the engine is paused, so that requests cannot end.
+        """
+        scheduler = self._engine.scheduler
+        scheduler.is_admitting = False
+        try:
+            is_done = False
+            while not is_done:
+                await self._wait_for_begun()
+                # A request may begin between the end of the wait and the call; then the wait is repeated.
+                is_done = await self._run(function)
+        finally:
+            scheduler.is_admitting = True
+            self._engine_loop.post(Call(_wake_up))
 
     async def _wait_for_begun(self) -> None:
         """Waits until the requests that have begun have ended.
@@ -125,17 +168,6 @@ class Lifecycle:
         if num_begun:
             raise EngineBusy(f"{num_begun} requests have begun; wait for them, or let the update drain them")
 
-    def _read_weights(self, path: Path) -> Params:
-        opened = open_model(path).for_context(self._engine.model_info.max_model_len)
-        runner = self._engine.runner
-        if opened.model != runner.model:
-            raise ModelError(f"{path} is of another shape: {opened.config} in the place of {runner.model.config}")
-        precision = Precision.of_engine(self._engine.config)
-        params = opened.load(runner.bodies.weights, precision, lambda stage, done, total: None).params
-        if not runner.accepts(params):
-            raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
-        return params
-
     # ---------------------------------------------------------------- called in the engine thread
 
     def _pause(self) -> None:
@@ -149,24 +181,33 @@ class Lifecycle:
         self._engine_loop.is_paused = False
         self.state = EngineState.RUNNING
 
-    def _sleep(self, drop_weights: bool) -> None:
+    def _sleep(self, drop_weights: bool, forget_weights: bool) -> None:
         if self.state is not EngineState.ASLEEP:
             self._engine_loop.is_paused = True
             self.state = EngineState.ASLEEP  # set first: if `sleep` fails half-way, `wake` undoes what was done
-            self._engine.sleep(drop_weights=drop_weights)
+            self._engine.sleep(drop_weights=drop_weights and not forget_weights)
+        if forget_weights:
+            self._engine.forget_weights()
 
-    def _replace(self, params: Params, *, may_refuse: bool) -> bool:
+    def _sleep_if_drained(self, drop_weights: bool, forget_weights: bool) -> bool:
+        if self._engine.scheduler.num_begun:
+            return False
+        self._sleep(drop_weights, forget_weights)
+        return True
+
+    def _replace(self, params: Params, path: Path, *, may_refuse: bool) -> bool:
         """Replaces the weights; returns False, and keeps them, if requests have begun."""
         if may_refuse:
             self._refuse_while_busy()
         elif self._engine.scheduler.num_begun:
             return False
         self._engine.replace_params(params)
+        self._engine.model_path = path
         return True
 
-    def _wake(self) -> None:
+    def _wake(self, params: Params | None) -> None:
         if self.state is EngineState.ASLEEP:
-            self._engine.wake()
+            self._engine.wake(params)
             self._engine_loop.is_paused = False
             self.state = EngineState.RUNNING
 

@@ -95,11 +95,11 @@ class EngineLoop:
         self._is_stopping = False
         self.is_in_call = False  # so that a long call is not taken for a dead loop
         self.is_paused = False  # set by a Call; while it is set, no step is planned and requests queue up
-        self._thread = threading.Thread(target=self.run, name="eagre-engine", daemon=True)
+        self.thread = threading.Thread(target=self.run, name="eagre-engine", daemon=True)
 
     def start(self) -> None:
         self.heartbeat = time.monotonic()
-        self._thread.start()
+        self.thread.start()
 
     def post(self, message: Message) -> None:
         """Leaves a message for the next turn."""
@@ -107,13 +107,13 @@ class EngineLoop:
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for the thread to end; returns False if `timeout` seconds passed first."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if self.thread.ident is not None:
+            self.thread.join(timeout)
+        return not self.thread.is_alive()
 
     @property
     def is_running(self) -> bool:
-        return self._thread.is_alive()
+        return self.thread.is_alive()
 
     def run(self) -> None:
         """The body of the thread. An exception ends the loop; there is no retry."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -50,20 +51,25 @@ class CompiledPrograms:
 
 
 class CompileCounter:
-    """Counts the XLA compiles of this process between `start` and `stop`; after readiness each one is a defect."""
+    """Counts the XLA compiles of an engine's thread between `start` and `stop`; after readiness each is a defect.
+
+    The process may have several engines. What the others compile, and what a thread compiles that loads one more
+    model, is no defect of this one.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self._is_counting = False
+        self._thread: threading.Thread | None = None
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
-    def start(self) -> None:
-        self._is_counting = True
+    def start(self, thread: threading.Thread) -> None:
+        """Counts from now on what `thread` compiles."""
+        self._thread = thread
 
     def stop(self) -> None:
         """Stops counting. The listener stays registered, because jax offers no way to remove it."""
-        self._is_counting = False
+        self._thread = None
 
     def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if self._is_counting and event == _BACKEND_COMPILE_EVENT:
+        if event == _BACKEND_COMPILE_EVENT and threading.current_thread() is self._thread:
             self.count += 1

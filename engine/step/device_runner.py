@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, TypeVar
@@ -138,8 +139,24 @@ class DeviceRunner:
                 leaf.delete()
             self._params = host
 
+    def forget_weights(self) -> None:
+        """Frees the memory of the weights, of which only shapes and formats are kept; they must be given anew."""
+        arrays = [leaf for leaf in jax.tree.leaves(self._params) if isinstance(leaf, jax.Array)]
+        self._params = _abstract(self._params)
+        for array in arrays:
+            array.delete()
+        del arrays
+        # On a CPU the arrays lie in numpy's memory, which JAX lets go of in a callback of the garbage collector. The
+        # youngest generation is enough, and takes no time.
+        gc.collect(0)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether they are in memory, of the device or of the host."""
+        return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(self._params))
+
     def wake(self) -> None:
-        """Undoes `sleep`; the content of the pages is lost."""
+        """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten."""
         self._kv = self._layout.allocate(empty=self.bodies.empty)
         self._params = jax.tree.map(
             jax.device_put, self._params

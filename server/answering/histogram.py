@@ -34,8 +34,10 @@ class Histogram:
     def count(self) -> int:
         return sum(self._counts)
 
-    def collect(self) -> HistogramMetricFamily:
-        """The histogram as Prometheus reads it: cumulative counts by upper bound."""
+    def collect(self, model: str) -> HistogramMetricFamily:
+        """The histogram as Prometheus reads it: cumulative counts by upper bound, with the label `model`."""
         bounds = [*(str(bound) for bound in self._bounds), "+Inf"]
         buckets = list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
-        return HistogramMetricFamily(self.name, self.documentation, buckets=buckets, sum_value=self._sum)
+        family = HistogramMetricFamily(self.name, self.documentation, labels=["model"])
+        family.add_metric([model], buckets, sum_value=self._sum)
+        return family

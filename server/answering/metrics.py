@@ -1,14 +1,11 @@
-"""What GET /metrics shows: latencies as the clients see them, and the engine's own counters."""
+"""The figures of one model: latencies as the clients see them, and the engine's own counters."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from engine.border.types import EngineStats, FinishReason
 from server.answering.histogram import Histogram
@@ -19,7 +16,7 @@ _INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07
 _E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
 
 
-class Metrics(Collector):
+class Metrics:
     """The figures of one served model. The asyncio loop alone writes and reads them, so there are no locks."""
 
     def __init__(self) -> None:
@@ -36,64 +33,73 @@ class Metrics(Collector):
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
         self._engine_stats: Callable[[], EngineStats] = EngineStats
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
         """Takes the engine's figures from `stats` at every scrape from now on."""
         self._engine_stats = stats
 
-    def render(self) -> bytes:
-        """All figures in Prometheus' text format 0.0.4."""
-        return generate_latest(self._registry)
-
-    def collect(self) -> Iterator[Metric]:
-        yield self.time_to_first_token.collect()
-        yield self.inter_token_latency.collect()
-        yield self.e2e_request_latency.collect()
+    def collect(self, model: str) -> Iterator[Metric]:
+        """Every figure with the label `model`."""
+        yield self.time_to_first_token.collect(model)
+        yield self.inter_token_latency.collect(model)
+        yield self.e2e_request_latency.collect(model)
         finished = CounterMetricFamily(
-            "eagre_request_success", "Choices that ended, by reason", labels=["finish_reason"]
+            "eagre_request_success", "Choices that ended, by reason", labels=["model", "finish_reason"]
         )
         for reason in FinishReason:
             if reason is not FinishReason.ERROR:
-                finished.add_metric([reason], self.num_finished[reason])
+                finished.add_metric([model, reason], self.num_finished[reason])
         yield finished
-        yield CounterMetricFamily("eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens)
-        yield CounterMetricFamily("eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens)
-        yield GaugeMetricFamily("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks())
-        yield from _engine_families(self._engine_stats())
+        yield _counter(model, "eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens)
+        yield _counter(model, "eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens)
+        yield from _of_engine(model, self._engine_stats())
 
 
-def _count_tasks() -> int:
-    """0 outside an asyncio loop."""
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:
-        return 0
+def _counter(model: str, name: str, documentation: str, value: float) -> Metric:
+    family = CounterMetricFamily(name, documentation, labels=["model"])
+    family.add_metric([model], value)
+    return family
 
 
-def _engine_families(stats: EngineStats) -> Iterator[Metric]:
-    yield GaugeMetricFamily("eagre_num_requests_running", "Requests in slots", stats.num_running)
-    yield GaugeMetricFamily("eagre_num_requests_waiting", "Requests in the queue", stats.num_waiting)
-    yield GaugeMetricFamily("eagre_kv_cache_usage_perc", "Share of the pages in use, 0 to 1", stats.kv_cache_usage)
-    yield CounterMetricFamily("eagre_num_preemptions", "Requests sent back to the queue", stats.num_preemptions)
-    yield CounterMetricFamily(
-        "eagre_prefix_cache_queries", "Prompt tokens looked up in the prefix cache", stats.prefix_cache_queries
+def _gauge(model: str, name: str, documentation: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=["model"])
+    family.add_metric([model], value)
+    return family
+
+
+def _of_engine(model: str, stats: EngineStats) -> Iterator[Metric]:
+    yield _gauge(model, "eagre_num_requests_running", "Requests in slots", stats.num_running)
+    yield _gauge(model, "eagre_num_requests_waiting", "Requests in the queue", stats.num_waiting)
+    yield _gauge(model, "eagre_kv_cache_usage_perc", "Share of the pages in use, 0 to 1", stats.kv_cache_usage)
+    yield _counter(model, "eagre_num_preemptions", "Requests sent back to the queue", stats.num_preemptions)
+    yield _counter(
+        model,
+        "eagre_prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache",
+        stats.prefix_cache_queries,
     )
-    yield CounterMetricFamily(
-        "eagre_prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.prefix_cache_hits
+    yield _counter(model, "eagre_prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.prefix_cache_hits)
+    yield _counter(
+        model,
+        "eagre_compiles_after_ready",
+        "Compilations after readiness; a defect unless 0",
+        stats.compiles_after_ready,
     )
-    yield CounterMetricFamily(
-        "eagre_compiles_after_ready", "Compilations after readiness; a defect unless 0", stats.compiles_after_ready
+    yield _counter(model, "eagre_steps", "Steps of the engine", stats.num_steps)
+    yield _counter(
+        model,
+        "eagre_device_busy_seconds",
+        "Time in which the device computed steps",
+        stats.device_busy_seconds,
     )
-    yield CounterMetricFamily("eagre_steps", "Steps of the engine", stats.num_steps)
-    yield CounterMetricFamily(
-        "eagre_device_busy_seconds", "Time in which the device computed steps", stats.device_busy_seconds
+    yield _counter(
+        model,
+        "eagre_device_idle_seconds",
+        "Time in which the device stood idle while work waited",
+        stats.device_idle_seconds,
     )
-    yield CounterMetricFamily(
-        "eagre_device_idle_seconds", "Time in which the device stood idle while work waited", stats.device_idle_seconds
-    )
-    yield GaugeMetricFamily(
+    yield _gauge(
+        model,
         "eagre_device_idle_fraction",
         "Idle share of the last steps' time in which there was work, 0 to 1",
         stats.device_idle_fraction,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from server.answering.generation import Generation
@@ -17,6 +17,7 @@ class RunningRequest:
     def __init__(self) -> None:
         self.generation: Generation | None = None
         self.is_cancelled = False
+        self.on_cancel: Callable[[], object] | None = None  # called where there is no generation yet
 
     def begin(self, generation: Generation) -> None:
         """Its answers are being generated from now on; one that was cancelled before ends at once."""
@@ -29,6 +30,8 @@ class RunningRequest:
         self.is_cancelled = True
         if self.generation is not None:
             self.generation.abort()
+        elif self.on_cancel is not None:
+            self.on_cancel()
 
 
 class RunningRequests:

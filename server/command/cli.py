@@ -147,8 +147,9 @@ def _serve(options: argparse.Namespace) -> int:
     flags = vars(options)
     if options.only_model is not None:
         if options.model is not None:
-            return _fail(f"the model is given twice: {options.only_model} and --model {options.model}", EXIT_USAGE)
-        flags["model"] = options.only_model
+            others = " ".join(f"--model {model}" for model in options.model)
+            return _fail(f"the model is given twice: {options.only_model} and {others}", EXIT_USAGE)
+        flags["model"] = [options.only_model]
     try:
         settings = ServerSettings.from_sources(flags, os.environ)
     except SettingsError as error:

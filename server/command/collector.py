@@ -13,7 +13,11 @@ def calm_collector() -> None:
     Only the owner of the process may call it, because it changes settings of the whole process. All objects
     that are alive now are excluded from later collections. The threshold is high, because a step of many
     rows makes many short-lived objects, and their reference counts free them without a collection.
+
+    A later call, after one more model was loaded, excludes what is new too. It does not collect before, because that
+    would stop the engines of the other models.
     """
-    gc.collect()
+    if not gc.get_freeze_count():
+        gc.collect()
     gc.freeze()
     gc.set_threshold(_THRESHOLD, 20, 20)

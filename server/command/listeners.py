@@ -11,7 +11,7 @@ from server.doors import unix_socket
 from server.doors.certificate import Certificate, CertificateError
 from server.doors.keyring import KeyFileError
 from server.http.app import build_app, build_metrics_app, make_runner, read_keys
-from server.http.served_model import ServedModel
+from server.serving.served_models import ServedModels
 from server.startup.logs import log
 
 
@@ -20,9 +20,9 @@ class CannotListen(Exception):
 
 
 class Listeners:
-    """The open doors of one served model."""
+    """The open doors of one server."""
 
-    def __init__(self, served: ServedModel) -> None:
+    def __init__(self, served: ServedModels) -> None:
         """Reads keys and certificate.
 
         Raises:

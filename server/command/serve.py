@@ -1,4 +1,4 @@
-"""`eagre serve`: listens, loads the model, serves, and drains running streams at the end."""
+"""`eagre serve`: listens, loads the models, serves, and drains running streams at the end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from engine.border.config import BODY_NAMES, ModelInfo
 from engine.border.types import EngineStalled, Progress
 from server.command.allocator import limit_arenas
 from server.command.collector import calm_collector
 from server.command.listeners import CannotListen, Listeners
+from server.command.model_loads import Load, ModelLoads
 from server.doors.certificate import CertificateError
 from server.doors.keyring import KeyFileError
-from server.http.served_model import ServedModel
-from server.startup.loaded_model import LoadedModel, load_model, run_in_daemon_thread
+from server.serving.served_models import ServedModels
+from server.startup.loaded_model import LoadedModel, load_model
 from server.startup.logs import log, set_up_logs
+from server.startup.model_list import settings_of_each
 from server.startup.progress import ProgressReporter
-from server.startup.settings import ServerSettings
+from server.startup.settings import ServerSettings, SettingsError
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -33,7 +34,6 @@ SAME_SIGNAL_S = 1.0  # a repetition within this time is ignored: a parent such a
 LAST_WORDS_S = 2.0  # the time for aborted or failed streams to write their last event
 JOIN_S = 0.5  # the time for the engine's last step; the process ends then, whether or not the step has
 
-Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 Announce: TypeAlias = Callable[[str], None]
 
 
@@ -43,12 +43,26 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     raise_file_limit()
     limit_arenas()
     with ProgressReporter() as progress:
-        status = asyncio.run(serve(settings, announce, progress, _load_calmly))
+        status = asyncio.run(serve(settings, announce, progress, _make_calm_load()))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
     # could crash it or wait for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _make_calm_load() -> Load:
+    """Loads models for a process that only serves; those after the first must not disturb it."""
+    has_loaded = False
+
+    def load(settings: ServerSettings, progress: Progress) -> LoadedModel:
+        nonlocal has_loaded
+        loaded = load_model(settings, progress, is_alone=not has_loaded)
+        calm_collector()
+        has_loaded = True
+        return loaded
+
+    return load
 
 
 def raise_file_limit() -> None:
@@ -59,51 +73,44 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _load_calmly(settings: ServerSettings, progress: Progress) -> LoadedModel:
-    loaded = load_model(settings, progress)
-    calm_collector()
-    return loaded
-
-
 async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:
     """Serves inside a running event loop; returns the exit status.
 
-    The socket listens before the model is loaded, so that readiness can report the progress.
+    The socket listens before a model is loaded, so that readiness can report the progress.
     """
-    served = ServedModel(settings)
     try:
+        served = ServedModels(settings, settings_of_each(settings))
         listeners = Listeners(served)
-    except (KeyFileError, CertificateError) as error:
+    except (SettingsError, KeyFileError, CertificateError) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
     stopped = _watch_signals()
     _reload_on_hangup(listeners)
-    loaded: LoadedModel | None = None
+    loads = ModelLoads(served, load, progress)
     try:
         try:
             await listeners.open()
         except CannotListen as error:
             announce(f"eagre: {error}")
             return EXIT_USAGE
-        loading = run_in_daemon_thread(lambda: load(settings, _tell(served, progress)))
-        await _first_of(loading, stopped)
-        if not loading.done():
+        served.start(loads.bring)
+        first = asyncio.ensure_future(loads.first())
+        await _first_of(first, stopped)
+        if not first.done():
+            first.cancel()
             return EXIT_OK
-        try:
-            loaded = loading.result()
-        except (OSError, ValueError, RuntimeError) as error:
-            log.debug("loading_failed", exc_info=error)
-            announce(f"eagre: {error}")
+        if not first.result():
+            for model in served.all:
+                if model.load_error is not None:
+                    announce(f"eagre: {model.load_error}")
             return EXIT_FAILURE
-        loaded.engine.start(asyncio.get_running_loop())
-        _log_backends(loaded.engine.model_info, settings)
-        served.open(loaded.engine, loaded.text_model, loaded.vocabulary)
-        announce(_welcome(served.model_name, listeners))
-        return await _serve_until_stopped(served, loaded, stopped)
+        announce(_welcome(", ".join(served.names), listeners))
+        return await _serve_until_stopped(served, loads, stopped)
     finally:
         await listeners.close()
-        if loaded is not None:
-            loaded.engine.shutdown(JOIN_S)
+        engines = [model.engine for model in served.all if model.is_open]
+        for engine in engines:
+            engine.shutdown(JOIN_S / len(engines))
 
 
 def _welcome(model: str, listeners: Listeners) -> str:
@@ -114,32 +121,23 @@ def _welcome(model: str, listeners: Listeners) -> str:
     return f"Eagre serves {model}{'' if where.startswith(';') else ' '}{where}{metrics}"
 
 
-def _log_backends(info: ModelInfo, settings: ServerSettings) -> None:
-    """Logs which bodies compute; a warning says why a faster one is missing and how to get it."""
-    wanted = settings.engine
-    pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
-    fell_back = info.device == "cpu" and (BODY_NAMES[-1], "auto") in pairs
-    backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
-    (log.warning if fell_back else log.info)("backends", **backends)
-
-
-async def _serve_until_stopped(served: ServedModel, loaded: LoadedModel, stopped: asyncio.Future[str]) -> int:
-    failure = loaded.engine.failure
-    await _first_of(stopped, failure)
-    if not failure.done():
+async def _serve_until_stopped(served: ServedModels, loads: ModelLoads, stopped: asyncio.Future[str]) -> int:
+    await _first_of(stopped, loads.failed)
+    if not loads.failed.done():
         log.info("draining", signal=stopped.result(), num_streams=served.num_generations)
         await drain(served, served.settings.shutdown_timeout)
-    if not failure.done():
+    if not loads.failed.done():
         return EXIT_OK
-    error = failure.exception()
-    log.error("engine_failed", exc_info=error)
+    model, error = loads.failed.result()
+    log.error("engine_failed", model=model.model_name, exc_info=error)
     if isinstance(error, EngineStalled):
         faulthandler.dump_traceback(all_threads=True)  # on standard error: where every thread stands
+    served.abort_all()  # a hung engine may hold the kernels' threads, which the others need too
     await served.wait_idle(LAST_WORDS_S)
     return EXIT_FAILURE
 
 
-async def drain(served: ServedModel, seconds: float) -> None:
+async def drain(served: ServedModels, seconds: float) -> None:
     """Refuses new requests, waits up to `seconds` for running streams, and then aborts the remaining ones."""
     served.start_draining()
     if await served.wait_idle(seconds):
@@ -147,7 +145,7 @@ async def drain(served: ServedModel, seconds: float) -> None:
     log.warning("drain_timeout", num_streams=served.num_generations)
     served.abort_all()
     if not await served.wait_idle(LAST_WORDS_S):
-        served.engine.end_streams()  # the engine is in a step that does not end
+        served.end_streams()  # an engine is in a step that does not end
         await served.wait_idle(1.0)
 
 
@@ -188,13 +186,3 @@ def _reload_on_hangup(listeners: Listeners) -> None:
         task.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, on_hangup)
-
-
-def _tell(served: ServedModel, progress: Progress) -> Progress:
-    """A `progress` that also updates the stage which readiness reports."""
-
-    def tell(stage: str, done: int, total: int) -> None:
-        served.loading_stage = f"{stage}, {done} of {total}" if total else stage
-        progress(stage, done, total)
-
-    return tell

@@ -11,13 +11,12 @@ from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
-from server.wire.errors import UnknownField, shorten
+from server.wire.errors import shorten
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
 REQUEST_ID = web.RequestKey("request_id", str)
 IGNORED: web.RequestKey[Sequence[str]] = web.RequestKey("ignored", Sequence)
 IGNORED_HEADER = "X-Eagre-Ignored"
-_MAX_NAMES_TOLD = 256  # of ignored parameters in the log of one server; clients make up names without end
 
 # Asked every few seconds by machines; their events would bury the others.
 _QUIET_ROUTES = frozenset({"/liveness", "/readiness", "/health", "/metrics"})
@@ -57,31 +56,6 @@ def note_generation(generation: Generation) -> None:
         finish_reason=generation.finish_reason,
         ttft=None if ttft is None else round(ttft, 6),
     )
-
-
-class IgnoredParameters:
-    """What one server makes of parameters that mean nothing to it."""
-
-    def __init__(self, *, is_strict: bool) -> None:
-        """
-        Args:
-            is_strict: whether they are refused.
-        """
-        self._is_strict = is_strict
-        self._told: set[str] = set()
-
-    def tell(self, names: Sequence[str]) -> None:
-        """Tells of each name once in the log.
-
-        Raises:
-            UnknownField: there is one, and this server is strict.
-        """
-        if names and self._is_strict:
-            raise UnknownField(names[0])
-        for name in names:
-            if name not in self._told and len(self._told) < _MAX_NAMES_TOLD:
-                self._told.add(name)
-                log.warning("parameter_ignored", param=name)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -1,4 +1,6 @@
-"""What an operator asks of a running server: the engine's lifecycle, aborts by id, a trace of the last steps.
+"""What an operator asks of a running server: the lifecycle of its engines, aborts by id, a trace of the last steps.
+
+Calls that concern one engine name its model, or else mean the first.
 
 The guard lets nobody in without an administrator's key, and answers 404 where there is none.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import orjson
 from aiohttp import web
@@ -18,7 +20,9 @@ from pydantic import BaseModel
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy
 from server.http.guard import ADMIN_PREFIX
-from server.http.served_model import SERVED_MODEL, ServedModel
+from server.http.served import SERVED
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.transport.json_body import json_response, read_body
 from server.wire.errors import ApiError, shorten
@@ -26,19 +30,22 @@ from server.wire.json_values import parse_json
 from server.wire.strict_model import StrictModel
 
 Body = TypeVar("Body", bound=BaseModel)
+Change: TypeAlias = Callable[[ServedModels, ServedModel], Awaitable[None]]
 
 MAX_TRACE_STEPS = 4096
 
 
-class Nothing(StrictModel):
-    """The body of a call without parameters, which may as well have none."""
+class ModelBody(StrictModel):
+    """The body of a call about one model, which may as well have none."""
+
+    model: str | None = None  # its name; None: the first
 
 
-class SleepBody(StrictModel):
+class SleepBody(ModelBody):
     drop_weights: bool = False  # whether the device gives back the memory of the weights too
 
 
-class UpdateWeightsBody(StrictModel):
+class UpdateWeightsBody(ModelBody):
     path: str  # of a GGUF file or a folder, on the server's machine
     drain: bool = False  # whether to wait until the requests that have begun have ended
 
@@ -53,23 +60,22 @@ def add_routes(app: web.Application) -> None:
     def add(name: str, handler: Handler) -> None:
         app.router.add_post(ADMIN_PREFIX + name, handler)
 
-    add("pause", _changing_state(lambda served: served.engine.lifecycle.pause()))
-    add("resume", _changing_state(lambda served: served.engine.lifecycle.resume()))
+    add("pause", _changing_state(lambda _, model: model.engine.lifecycle.pause()))
+    add("resume", _changing_state(lambda _, model: model.engine.lifecycle.resume()))
     add("sleep", sleep)
-    add("wake", _changing_state(lambda served: served.engine.lifecycle.wake()))
+    add("wake", _changing_state(lambda served, model: served.wake(model)))
     add("reset_prefix_cache", reset_prefix_cache)
     add("update_weights", update_weights)
     add("abort", abort)
     app.router.add_get(ADMIN_PREFIX + "trace", trace)
 
 
-def _changing_state(change: Callable[[ServedModel], Awaitable[None]]) -> Handler:
-    """The handler of a change without parameters."""
+def _changing_state(change: Change) -> Handler:
+    """The handler of a change that has no parameter beside the model."""
 
     async def handle(request: web.Request) -> web.Response:
-        await _read(request, Nothing)
-        served = request.app[SERVED_MODEL]
-        return await _change_state(served, change(served))
+        model = _model_of(request, await _read(request, ModelBody))
+        return await _change_state(model, change(request.app[SERVED], model))
 
     return handle
 
@@ -77,14 +83,14 @@ def _changing_state(change: Callable[[ServedModel], Awaitable[None]]) -> Handler
 async def sleep(request: web.Request) -> web.Response:
     """Frees the memory of the pages, and with `drop_weights` the device's memory of the weights."""
     body = await _read(request, SleepBody)
-    served = request.app[SERVED_MODEL]
-    return await _change_state(served, served.engine.lifecycle.sleep(drop_weights=body.drop_weights))
+    model = _model_of(request, body)
+    return await _change_state(model, model.engine.lifecycle.sleep(drop_weights=body.drop_weights))
 
 
 async def reset_prefix_cache(request: web.Request) -> web.Response:
     """Forgets every cached prefix."""
-    await _read(request, Nothing)
-    if not await request.app[SERVED_MODEL].engine.lifecycle.reset_prefix_cache():
+    model = _model_of(request, await _read(request, ModelBody))
+    if not await model.engine.lifecycle.reset_prefix_cache():
         raise _busy("requests hold pages; wait for them, or pause and abort them")
     log.info("admin", action="reset_prefix_cache")
     return json_response({"is_reset": True})
@@ -95,21 +101,21 @@ async def update_weights(request: web.Request) -> web.Response:
     body = await _read(request, UpdateWeightsBody)
     if not body.path:
         raise ApiError('path is ""; it must name a model on the server\'s machine', param="path", code="invalid_value")
-    served = request.app[SERVED_MODEL]
+    model = _model_of(request, body)
     try:
-        await served.engine.lifecycle.update_weights(Path(body.path), drain=body.drain)
+        await model.engine.lifecycle.update_weights(Path(body.path), drain=body.drain)
     except EngineBusy as error:
         raise _busy(str(error)) from error
     except (ModelError, OSError) as error:
         raise ApiError(f"the weights cannot be used: {error}", param="path", code="invalid_value") from error
     log.info("admin", action="update_weights", path=shorten(body.path))
-    return json_response({"path": body.path, "state": served.engine_state})
+    return json_response({"path": body.path, "state": model.engine_state})
 
 
 async def abort(request: web.Request) -> web.Response:
     """Ends the requests with an id, whichever key made them."""
     body = await _read(request, AbortBody)
-    num_aborted = request.app[SERVED_MODEL].requests.cancel_anybodys(body.request_id)
+    num_aborted = request.app[SERVED].requests.cancel_anybodys(body.request_id)
     if not num_aborted:
         raise ApiError(
             f"no request with the id {shorten(body.request_id)} is running",
@@ -122,13 +128,13 @@ async def abort(request: web.Request) -> web.Response:
 
 
 async def trace(request: web.Request) -> web.Response:
-    """What host and device did in the last steps, as a file for Perfetto; `?steps=N` for fewer."""
+    """What host and device did in the last steps, as a file for Perfetto; `?steps=N` for fewer, `&model=NAME`."""
     steps = request.query.get("steps")
     if steps is not None and not (steps.isascii() and steps.isdigit() and 1 <= int(steps[:9]) <= MAX_TRACE_STEPS):
         raise ApiError(
             f"steps is {shorten(steps)}; it must be from 1 to {MAX_TRACE_STEPS}", param="steps", code="invalid_value"
         )
-    engine = request.app[SERVED_MODEL].engine
+    engine = request.app[SERVED].find(request.query.get("model")).engine
 
     def encode() -> bytes:
         return orjson.dumps({"traceEvents": engine.trace(None if steps is None else int(steps))})
@@ -138,7 +144,15 @@ async def trace(request: web.Request) -> web.Response:
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
-async def _change_state(served: ServedModel, change: Awaitable[None]) -> web.Response:
+def _model_of(request: web.Request, body: ModelBody) -> ServedModel:
+    """
+    Raises:
+        ApiError: 404, there is no model of this name.
+    """
+    return request.app[SERVED].find(body.model)
+
+
+async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Response:
     """Waits for a change in the engine thread and answers with the state that it led to.
 
     Raises:
@@ -148,10 +162,10 @@ async def _change_state(served: ServedModel, change: Awaitable[None]) -> web.Res
         await change
     except EngineBusy as error:
         raise _busy(str(error)) from error
-    if served.idle_sleep is not None:
-        served.idle_sleep.take_over()
-    log.info("admin", state=served.engine_state)
-    return json_response({"state": served.engine_state})
+    if model.idle_sleep is not None:
+        model.idle_sleep.take_over()
+    log.info("admin", model=model.model_name, state=model.engine_state)
+    return json_response({"state": model.engine_state})
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
@@ -168,6 +182,6 @@ def _busy(message: str) -> ApiError:
 
 
 async def _read_json(request: web.Request) -> object:
-    served = request.app[SERVED_MODEL]
+    served = request.app[SERVED]
     with served.preparation.receive() as share:
         return parse_json(await read_body(request, share, served.settings))

@@ -11,9 +11,10 @@ from server.http import admin, generating, models, playground, probes, websocket
 from server.http.access_log import add_headers, log_access
 from server.http.error_answers import ERROR_SHAPES, answer_errors
 from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
-from server.http.served_model import SERVED_MODEL, ServedModel
+from server.http.served import SERVED
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
+from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
 
@@ -27,7 +28,7 @@ def read_keys(settings: ServerSettings) -> KeyRing:
     return KeyRing(settings.api_keys, file, settings.admin_keys)
 
 
-def build_app(served: ServedModel, keys: KeyRing) -> web.Application:
+def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     """The routes of `served`, which may still be loading: each request looks at its state."""
     settings = served.settings
     hosts = None if settings.uds is not None else _hosts(settings)
@@ -57,7 +58,7 @@ def build_app(served: ServedModel, keys: KeyRing) -> web.Application:
     return app
 
 
-def build_metrics_app(served: ServedModel) -> web.Application:
+def build_metrics_app(served: ServedModels) -> web.Application:
     """What machines ask of `served`, for a port that only they can reach: no key is wanted there."""
     app = _make_app(served, Guard(None, _hosts(served.settings), ()))
     app[ERROR_SHAPES] = {}
@@ -69,15 +70,15 @@ def build_metrics_app(served: ServedModel) -> web.Application:
 
 def make_runner(app: web.Application) -> web.AppRunner:
     """A runner in which a client that leaves cancels its handler, and with it the generation."""
-    return GuardedRunner(app, app[SERVED_MODEL].settings)
+    return GuardedRunner(app, app[SERVED].settings)
 
 
-def _make_app(served: ServedModel, guard: Guard) -> web.Application:
+def _make_app(served: ServedModels, guard: Guard) -> web.Application:
     app = web.Application(
         middlewares=[log_access, answer_errors, guard_requests],
         client_max_size=served.settings.max_body_bytes,
     )
-    app[SERVED_MODEL] = served
+    app[SERVED] = served
     app[GUARD] = guard
     app.on_response_prepare.append(add_headers)
     return app
@@ -99,4 +100,4 @@ def _hosts(settings: ServerSettings) -> frozenset[str]:
 
 
 async def _close(app: web.Application) -> None:
-    await app[SERVED_MODEL].close()
+    await app[SERVED].close()

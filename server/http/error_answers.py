@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.http.served_model import SERVED_MODEL
+from server.http.served import SERVED
 from server.routes.openai_shapes import shape_error
 from server.routes.route import ErrorShape
 from server.startup.logs import log
@@ -59,7 +59,7 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
     match error:
         case web.HTTPRequestEntityTooLarge():
-            return body_too_large(request.app[SERVED_MODEL].settings.max_body_bytes)
+            return body_too_large(request.app[SERVED].settings.max_body_bytes)
         case web.HTTPNotFound():
             return ApiError(f"there is no {shorten(request.path)} here", status=404, code="unknown_url")
         case web.HTTPMethodNotAllowed():

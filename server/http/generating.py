@@ -5,16 +5,18 @@ A call is ended early by whoever made it, by its id.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.http import sse
+from server.answering.generation import Generation
 from server.http.access_log import IGNORED, REQUEST_ID, note_generation
 from server.http.guard import TENANT
-from server.http.served_model import SERVED_MODEL
+from server.http.served import SERVED
+from server.http.sse import EventStream
 from server.routes.route import AnswerContext, BodyCall, BodyRoute, checked
+from server.serving.served_model import ServedModel
 from server.transport.json_body import json_response, read_body, send_whole
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
@@ -27,7 +29,7 @@ def make_handler(route: BodyRoute) -> Handler:
         return checked(lambda: route.parse(parse_json(body)))
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        served = request.app[SERVED_MODEL]
+        served = request.app[SERVED]
         served.check_accepting()
         with ExitStack() as preparing:
             share = preparing.enter_context(served.preparation.receive())
@@ -37,33 +39,71 @@ def make_handler(route: BodyRoute) -> Handler:
             del body
             served.ignored_parameters.tell(call.ignored)
             request[IGNORED] = call.ignored
-            request_id = call.request_id or request[REQUEST_ID]
-            ids = (request_id, request[REQUEST_ID])  # the header has the one, the answer the other
-            async with served.generate(call.request, tenant=request[TENANT], request_ids=ids) as generation:
-                preparing.close()  # from here on the limits of the engine's queue hold
-                context = AnswerContext(
-                    route.framing, request_id, served.model_name, served.tokenizer, served.tool_syntax
-                )
-                writer = call.make_writer(generation, context)
-                try:
-                    if call.is_streamed:
-                        return await sse.respond(request, route, generation, writer, served)
-                    answers = await generation.collect()
-
-                    def respond() -> web.Response:
-                        return json_response(writer.to_dict(answers))
-
-                    response = await served.workers.run(respond) if writer.is_slow else respond()
-                    return await send_whole(request, response, served.settings)
-                finally:
-                    note_generation(generation)
+            if call.is_streamed:
+                return await _stream(request, route, call, preparing)
+            return await _answer_whole(request, route, call, preparing)
 
     return handle
 
 
+async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack) -> web.StreamResponse:
+    served = request.app[SERVED]
+    model = served.find(call.request.model)
+    async with EventStream(request, route, served) as stream:
+        try:
+            if not model.is_open:
+                await stream.open()  # the client waits for the model, and sees that it does
+            async with _generate(request, call, model) as generation:
+                preparing.close()  # from here on the limits of the engine's queue hold
+                writer = call.make_writer(generation, _context(request, route, call, model))
+                try:
+                    await stream.open(writer.begin())
+                    await stream.write(generation, writer)
+                finally:
+                    note_generation(generation)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            if not stream.is_open:
+                raise
+            await stream.fail(error)
+        return stream.response
+
+
+async def _answer_whole(
+    request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack
+) -> web.StreamResponse:
+    served = request.app[SERVED]
+    model = served.find(call.request.model)
+    async with _generate(request, call, model) as generation:
+        preparing.close()
+        writer = call.make_writer(generation, _context(request, route, call, model))
+        try:
+            answers = await generation.collect()
+
+            def respond() -> web.Response:
+                return json_response(writer.to_dict(answers))
+
+            response = await served.workers.run(respond) if writer.is_slow else respond()
+            return await send_whole(request, response, served.settings)
+        finally:
+            note_generation(generation)
+
+
+def _generate(request: web.Request, call: BodyCall, model: ServedModel) -> AbstractAsyncContextManager[Generation]:
+    ids = (call.request_id or request[REQUEST_ID], request[REQUEST_ID])  # the header has one, the answer the other
+    return request.app[SERVED].generate(model, call.request, tenant=request[TENANT], request_ids=ids)
+
+
+def _context(request: web.Request, route: BodyRoute, call: BodyCall, model: ServedModel) -> AnswerContext:
+    return AnswerContext(
+        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.tool_syntax
+    )
+
+
 async def cancel(request: web.Request) -> web.Response:
     """POST /v1/requests/{id}/cancel and DELETE /v1/requests/{id}: a generation of the same key ends with "abort"."""
-    served, request_id = request.app[SERVED_MODEL], request.match_info["id"]
+    served, request_id = request.app[SERVED], request.match_info["id"]
     is_cancelled = served.requests.cancel(request[TENANT].salt, request_id)
     if is_cancelled is None:
         raise ApiError(

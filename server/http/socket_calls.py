@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from server.answering.generation import Generation
 from server.doors.keyring import Tenant
 from server.http.access_log import note_generation
-from server.http.served_model import ServedModel
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter, checked
+from server.serving.served_models import ServedModels
 from server.startup.logs import log, new_request_id, note
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, shorten, to_api_error
@@ -28,7 +28,7 @@ class SocketCalls:
     meanwhile: nothing else is buffered.
     """
 
-    def __init__(self, route: MessageRoute, served: ServedModel, watch: WriteWatch, tenant: Tenant) -> None:
+    def __init__(self, route: MessageRoute, served: ServedModels, watch: WriteWatch, tenant: Tenant) -> None:
         self._route = route
         self._served = served
         self._watch = watch
@@ -141,13 +141,15 @@ class SocketCalls:
     async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter], preparing: ExitStack) -> bytes:
         """Streams to the end and returns the terminal message."""
         served = self._served
-        async with served.generate(call.request, tenant=self._tenant, request_ids=(stream_id,)) as generation:
+        model = served.find(call.request.model)
+        # The socket pings by itself while the model is brought into memory.
+        async with served.generate(model, call.request, tenant=self._tenant, request_ids=(stream_id,)) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             self._generations[client_id] = generation
             if client_id in self._cancelled:
                 generation.abort()
             try:
-                context = AnswerContext(MESSAGES, stream_id, served.model_name, served.tokenizer, served.tool_syntax)
+                context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.tool_syntax)
                 writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
                 async for deltas in generation:

@@ -1,65 +1,96 @@
-"""Writes a generation to an HTTP response, chunk by chunk."""
+"""An HTTP response to which a generation is written, chunk by chunk."""
 
 from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
 
 import orjson
 from aiohttp import web
 
 from server.answering.generation import Generation
-from server.http.served_model import ServedModel
 from server.routes.encoding import encode
 from server.routes.route import BodyRoute, StreamWriter
+from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, to_api_error
 
 
-async def respond(
-    request: web.Request,
-    route: BodyRoute,
-    generation: Generation,
-    writer: StreamWriter,
-    served: ServedModel,
-) -> web.StreamResponse:
-    """Streams `generation` to its end.
+class EventStream:
+    """The streamed answer to one request; used as `async with`.
 
-    The caller owns the generation and aborts it when this is cancelled, which happens when
-    the client leaves or its socket stalls beyond the write timeout.
+    Until it is open an error may still be answered with a status. Afterwards the client gets pings whenever nothing
+    else is written, and errors as one event.
     """
-    framing, settings = route.framing, served.settings
-    response = web.StreamResponse(headers=framing.headers)
-    await response.prepare(request)
 
-    def cut() -> None:
-        if request.transport is not None:
-            request.transport.abort()
+    def __init__(self, request: web.Request, route: BodyRoute, served: ServedModels) -> None:
+        self._request = request
+        self._route = route
+        self._served = served
+        self._watch: WriteWatch | None = None
+        self.response = web.StreamResponse(headers=route.framing.headers)
 
-    watch = WriteWatch(
-        response.write,
-        cut,
-        ping=framing.ping,
-        ping_interval=settings.ping_interval,
-        write_timeout=settings.write_timeout,
-    )
-    async with watch:
-        # The headers leave with this ping, before the first token, so that a proxy sees a living stream.
-        await watch.write(framing.ping + writer.begin())
-        try:
-            async for deltas in generation:
-                await watch.write(b"".join(await encode(writer, deltas, served.workers)))
-            end = writer.end()
-        except ConnectionError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
-            # The status is sent; what is left is one error event and the end.
-            end = framing.frame(orjson.dumps(route.shape_error(_log_failure(to_api_error(error)))))
-        await watch.write(end)
-        await watch.finish(response.write_eof)
-    return response
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        watch, self._watch = self._watch, None  # they know each other, and would be kept until a garbage collection
+        if watch is not None:
+            await watch.__aexit__(kind, error, trace)
+
+    @property
+    def is_open(self) -> bool:
+        return self._watch is not None
+
+    async def open(self, first: bytes = b"") -> None:
+        """Sends the headers and a ping, so that a proxy sees a living stream before there is a token; then `first`."""
+        framing, settings = self._route.framing, self._served.settings
+        if self._watch is not None:
+            if first:
+                await self._watch.write(first)
+            return
+        await self.response.prepare(self._request)
+        watch = WriteWatch(
+            self.response.write,
+            self._cut,
+            ping=framing.ping,
+            ping_interval=settings.ping_interval,
+            write_timeout=settings.write_timeout,
+        )
+        self._watch = await watch.__aenter__()
+        await watch.write(framing.ping + first)
+
+    async def write(self, generation: Generation, writer: StreamWriter) -> None:
+        """Streams `generation` to its end; the stream is open.
+
+        The caller owns the generation and aborts it when this is cancelled, which happens when
+        the client leaves or its socket stalls beyond the write timeout.
+        """
+        assert self._watch is not None
+        async for deltas in generation:
+            await self._watch.write(b"".join(await encode(writer, deltas, self._served.workers)))
+        await self._end(writer.end())
+
+    async def fail(self, error: Exception) -> None:
+        """Tells the client of an error. The status is sent; what is left is one event and the end."""
+        await self._end(self._route.framing.frame(orjson.dumps(self._route.shape_error(_log_failure(error)))))
+
+    async def _end(self, last: bytes) -> None:
+        assert self._watch is not None
+        await self._watch.write(last)
+        await self._watch.finish(self.response.write_eof)
+
+    def _cut(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
 
 
-def _log_failure(error: ApiError) -> ApiError:
-    """Returns `error`, which the caller must not keep: its traceback keeps the caller's variables alive."""
-    if error.status == 500:
+def _log_failure(error: Exception) -> ApiError:
+    """The client's view of `error`. The caller must not keep it: its traceback keeps the caller's variables alive."""
+    api_error = to_api_error(error)
+    if api_error.status == 500:
         log.exception("stream_failed")
-    return error
+    return api_error

@@ -9,7 +9,7 @@ from aiohttp.typedefs import Handler
 
 from server.doors.keyring import WEBSOCKET_PROTOCOL
 from server.http.guard import TENANT
-from server.http.served_model import SERVED_MODEL
+from server.http.served import SERVED
 from server.http.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
 from server.transport.write_watch import WriteWatch
@@ -28,7 +28,7 @@ def make_handler(route: MessageRoute) -> Handler:
     """The handler of a GET request that is to become a socket of `route`."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
-        settings = request.app[SERVED_MODEL].settings
+        settings = request.app[SERVED].settings
         socket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S,
             heartbeat=settings.ping_interval,
@@ -76,7 +76,7 @@ async def close_sockets(app: web.Application) -> None:
 
 async def _serve(request: web.Request, socket: web.WebSocketResponse, route: MessageRoute) -> None:
     """Obeys the client's messages until one side closes."""
-    served = request.app[SERVED_MODEL]
+    served = request.app[SERVED]
 
     def cut() -> None:
         if request.transport is not None:

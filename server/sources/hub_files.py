@@ -22,6 +22,7 @@ WHOLE = "model.safetensors"
 SMALL_FILES = (
     "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja",
     "model.safetensors.index.json", CONFIG,
 )  # fmt: skip
 

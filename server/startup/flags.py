@@ -22,16 +22,22 @@ def variable_name(setting: Setting) -> str:
 
 
 def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
-    """Gives the parser the setting's flag. It leaves a text under the setting's key, a switch True; else None."""
+    """Gives the parser the setting's flag. It leaves a text under the setting's key, a switch True; else None.
+
+    A flag of several texts may be given again, and leaves a list of what each had.
+    """
     if setting.is_switch:
         parser.add_argument(
             flag_name(setting), dest=setting.key, action="store_true", default=None, help=setting.summary
         )
         return
-    shown = setting.summary
+    shown, is_several = setting.summary, setting.kind is tuple
     if setting.default not in (None, ()):
-        shown += f" (default {setting.default})"
-    parser.add_argument(flag_name(setting), dest=setting.key, default=None, help=shown, metavar=setting.metavar)
+        shown += f" (default {', '.join(setting.default) if is_several else setting.default})"
+    parser.add_argument(
+        flag_name(setting), dest=setting.key, default=None, help=shown, metavar=setting.metavar,
+        action="append" if is_several else "store",
+    )  # fmt: skip
 
 
 def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -49,6 +55,8 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         if value is None:
             source = variable_name(setting)
             value = environment.get(source)
+        if isinstance(value, list):
+            value = ",".join(value)
         if isinstance(value, str):
             try:
                 values[setting.name] = setting.parse(value)

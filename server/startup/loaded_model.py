@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
@@ -21,8 +19,6 @@ from server.text.text_model import TextModel
 if TYPE_CHECKING:
     from engine.client import EngineClient
 
-T = TypeVar("T")
-
 
 class LoadedModel(NamedTuple):
     engine: EngineClient  # not yet started
@@ -30,8 +26,11 @@ class LoadedModel(NamedTuple):
     vocabulary: GrammarVocabulary | None = None  # for grammars; None: it is built with the first grammar
 
 
-def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
+def load_model(settings: ServerSettings, progress: Progress, *, is_alone: bool = True) -> LoadedModel:
     """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
+
+    Args:
+        is_alone: whether no other model answers requests meanwhile.
 
     Raises:
         ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
@@ -42,7 +41,9 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     tokenizer = loaded.text_model.tokenizer
     if not tokenizer.eos_token_ids:
         return loaded  # a grammar needs an end token, so requests with one are refused later
-    # It is built now, because that blocks all threads, and no request is running yet.
+    if not is_alone:
+        return loaded  # to build the vocabulary blocks all threads, and perhaps no grammar will ever want it
+    # It is built now, because no request is running yet.
     return loaded._replace(vocabulary=GrammarVocabulary(tokenizer, loaded.engine.model_info.vocab_size))
 
 
@@ -89,30 +90,3 @@ def _read_template(path: Path) -> str:
         raise ModelError(f"the chat template {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ModelError(f"the chat template {path} is damaged: it is not UTF-8: {error}") from error
-
-
-def run_in_daemon_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Like `asyncio.to_thread`, but the process may end before the thread does."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
-
-    def run() -> None:
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = function()
-        except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name="load", daemon=True).start()
-    return future

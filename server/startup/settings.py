@@ -68,13 +68,22 @@ class ServerSettings:
         (), "names, comma-separated, besides localhost, that clients without a key may call the server by",
         metavar="NAMES",
     )  # fmt: skip
-    model: str = setting(
-        DEFAULT_MODEL,
-        "a built-in model, path of a GGUF file or a Hugging Face folder, or owner/name of a model of the Hub",
+    models: tuple[str, ...] = setting(
+        (DEFAULT_MODEL,),
+        "a built-in model, owner/name of one of the Hub, path of a GGUF file or a Hugging Face folder, or of a folder "
+        "with several; give it again for further models; NAME=MODEL names it for clients",
+        key="model",
         limit=NOT_EMPTY,
+        metavar="MODEL",
     )
     served_model_name: str | None = setting(
-        None, "name for clients; the model's own if not given", limit=NOT_EMPTY, metavar="NAME"
+        None, "name for clients of the only model; its own if not given", limit=NOT_EMPTY, metavar="NAME"
+    )
+    models_max: int | None = setting(
+        None,
+        "models in memory at once, of which the one used the longest ago makes room; all if not given",
+        limit=at_least(1),
+        metavar="N",
     )
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
@@ -148,6 +157,11 @@ class ServerSettings:
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         self.engine_config()
+
+    @property
+    def model(self) -> str:
+        """The only model of these settings, or the first."""
+        return self.models[0]
 
     def engine_config(self, eos_token_ids: tuple[int, ...] = ()) -> EngineConfig:
         """The engine's part of the settings, with the model's end tokens and the user's folder of programs.

@@ -64,6 +64,7 @@ class ChatTemplate:
 
     @property
     def source(self) -> str:
+        """The template in jinja2's language, those for other purposes than plain chat behind it."""
         return self._source
 
     def render(

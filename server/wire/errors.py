@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Self
 
@@ -15,6 +15,7 @@ from sampling.host.params import InvalidParameter
 
 MAX_PARAM_CHARS = 128
 MAX_SHOWN_VALUE = 80  # characters of an offending value that a message repeats
+MAX_SHOWN_MODELS = 20  # names that a message lists
 RETRY_AFTER_S = 1
 
 INVALID_REQUEST = "invalid_request_error"
@@ -135,9 +136,11 @@ def invalid_json(error: orjson.JSONDecodeError, what: str = "body") -> ApiError:
     return ApiError(f"the {what} is not valid JSON: {error}", code="invalid_json")
 
 
-def model_not_found(name: str, served: str) -> ApiError:
+def model_not_found(name: str, served: Sequence[str]) -> ApiError:
+    shown = ", ".join(map(shorten, served[:MAX_SHOWN_MODELS]))
+    more = f" and {len(served) - MAX_SHOWN_MODELS} more" if len(served) > MAX_SHOWN_MODELS else ""
     return ApiError(
-        f"the model {shorten(name)} does not exist; this server has {shorten(served)}",
+        f"the model {shorten(name)} does not exist; this server has {shown}{more}",
         status=HTTPStatus.NOT_FOUND,
         param="model",
         code="model_not_found",

@@ -7,6 +7,7 @@ import fnmatch
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.answering.metrics import Metrics
+from server.answering.metrics_page import MetricsPage
 from server.startup.settings import ServerSettings
 from tests.server.conftest import StartServer, start_server  # noqa: F401 - a fixture
 
@@ -95,7 +97,7 @@ async def test_probes_are_routes(start_server: StartServer) -> None:  # noqa: F8
 
 
 def test_every_metric_of_the_dashboard_and_the_alerts_exists() -> None:
-    text = Metrics().render().decode()
+    text = MetricsPage({Metrics(): SimpleNamespace(model_name="tide")}).render().decode()
     served = {family.name for family in text_string_to_metric_families(text)}
     served |= {f"{name}_total" for name in served} | {f"{name}_bucket" for name in served} | {"up"}
     expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]

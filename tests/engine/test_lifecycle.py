@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -127,6 +128,48 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert device_bytes() >= weights + pages
 
 
+def resident_bytes():
+    """Of this process; 0 where the system does not tell."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
+
+
+async def test_forgotten_weights_are_read_again(client, expected, real_engine, monkeypatch, tmp_path):
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
+    awake = sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted())
+    resident = resident_bytes()
+    stream, first = await begin(client, STORY)
+    sleeping = asyncio.create_task(client.lifecycle.sleep(forget_weights=True, drain=True))
+    await asyncio.sleep(0)
+    waiting = submit(client, FACT)
+    assert first + (await read(stream))[0] == expected(STORY)  # what has begun comes to its end
+    await sleeping
+    assert (client.lifecycle.state, client.lifecycle.has_weights) == (EngineState.ASLEEP, False)
+    assert sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted()) <= awake - weights
+    assert resident == 0 or resident_bytes() <= resident - 0.8 * weights
+    path = real_engine.model_path
+    monkeypatch.setattr(real_engine, "model_path", tmp_path / "gone.gguf")
+    with pytest.raises((ModelError, OSError)):
+        await client.lifecycle.wake()
+    assert client.lifecycle.state is EngineState.ASLEEP
+    monkeypatch.setattr(real_engine, "model_path", path)
+    await client.lifecycle.wake()
+    assert (await read(waiting))[0] == expected(FACT)
+
+
+async def test_a_cancelled_wait_for_the_end_of_requests_changes_nothing(client, expected):
+    stream, first = await begin(client, STORY)
+    sleeping = asyncio.create_task(client.lifecycle.sleep(forget_weights=True, drain=True))
+    await asyncio.sleep(0)
+    waiting = submit(client, FACT)
+    sleeping.cancel()
+    await asyncio.wait((sleeping,))
+    await client.lifecycle.settle()
+    assert client.lifecycle.has_weights
+    assert (await read(waiting))[0] == expected(FACT)
+    assert first + (await read(stream))[0] == expected(STORY)
+
+
 async def test_a_cancelled_call_of_sleep_still_sleeps(client, real_engine, monkeypatch, expected):
     begun, may_go_on, sleep = threading.Event(), threading.Event(), real_engine.sleep
 
@@ -216,14 +259,14 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
-async def test_requests_after_an_update_use_the_new_weights(client, real_engine, model_path, expected):
+async def test_requests_after_an_update_use_the_new_weights(client, real_engine, model_path, expected, monkeypatch):
     params = real_engine.runner._params
     # All logits are 0, so token 0 is sampled. The array is made on the host, because the device would compile.
     silent = params | {"output_norm": jax.device_put(np.zeros(params["output_norm"].shape, np.float32))}
-    client.lifecycle._read_weights = lambda path: silent
+    monkeypatch.setattr(real_engine, "read_weights", lambda path: silent)
     await client.lifecycle.update_weights(model_path)
     assert (await read(submit(client, FACT)))[0] == [0] * NUM_TOKENS
-    client.lifecycle._read_weights = lambda path: params
+    monkeypatch.setattr(real_engine, "read_weights", lambda path: params)
     await client.lifecycle.update_weights(model_path)
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 

@@ -155,12 +155,14 @@ class FakeTokenStream:
 class FakeLifecycle:
     """The engine's states alone. Every change takes one turn of the loop, as a call in another thread would."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_begun: Callable[[], int]) -> None:
         self.state = EngineState.RUNNING
         self.calls: list[object] = []  # what was asked, in order
         self.error: Exception | None = None  # what the next change is refused with
         self.num_cached_prefixes = 1
         self.is_holding_pages = False
+        self.has_weights = True
+        self.num_begun = num_begun
 
     async def pause(self) -> None:
         await self._change("pause", EngineState.PAUSED)
@@ -170,11 +172,18 @@ class FakeLifecycle:
             raise EngineBusy("the engine is asleep; it must be woken, not resumed")
         await self._change("resume", EngineState.RUNNING)
 
-    async def sleep(self, *, drop_weights: bool = False) -> None:
-        await self._change(("sleep", drop_weights), EngineState.ASLEEP)
+    async def sleep(self, *, drop_weights: bool = False, forget_weights: bool = False, drain: bool = False) -> None:
+        while drain and self.num_begun():
+            await asyncio.sleep(0.002)
+        await self._change("forget" if forget_weights else ("sleep", drop_weights), EngineState.ASLEEP)
+        self.has_weights = self.has_weights and not forget_weights
 
     async def wake(self) -> None:
         await self._change("wake", EngineState.RUNNING)
+        self.has_weights = True
+
+    async def settle(self) -> None:
+        await asyncio.sleep(0)
 
     async def reset_prefix_cache(self) -> bool:
         await self._change("reset_prefix_cache", self.state)
@@ -222,7 +231,7 @@ class FakeEngineClient:
         self.aborted: list[str] = []
         self.is_alive = False
         self.is_shut_down = False
-        self.lifecycle = FakeLifecycle()
+        self.lifecycle = FakeLifecycle(lambda: sum(stream.num_generated > 0 for stream in self.running.values()))
         self.num_steps = 0
         self._ids = count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -297,6 +306,10 @@ class FakeEngineClient:
     def failure(self) -> asyncio.Future[None]:
         assert self._failure is not None
         return self._failure
+
+    def end_streams(self, error: str | None = None) -> None:
+        for stream in list(self.running.values()):
+            stream.finish(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
 
     def shutdown(self, join_seconds: float = 5.0) -> None:
         self.joined_for = join_seconds

@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from server.http.app import build_app, make_runner, read_keys
-from server.http.served_model import ServedModel
+from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -49,7 +49,7 @@ class Address:
 @dataclass
 class RunningServer(Address):
     engine: FakeEngineClient
-    served: ServedModel
+    served: ServedModels
     app: web.Application
 
     async def assert_all_streams_ended(self) -> None:
@@ -90,13 +90,13 @@ async def server_starter() -> AsyncIterator[StartServer]:
         **settings: Any,
     ) -> RunningServer:
         engine = engine or FakeEngineClient()
-        served = ServedModel(ServerSettings(host="127.0.0.1", port=0, **settings))
+        served = ServedModels(ServerSettings(host="127.0.0.1", port=0, **settings))
         runner = make_runner(build_app(served, read_keys(served.settings)))
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         if is_open:
             engine.start(asyncio.get_running_loop())
-            served.open(engine.client, (text_model or FakeTextModel()).model)
+            served.first.open(engine.client, (text_model or FakeTextModel()).model)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app)
         servers.append((server, runner))

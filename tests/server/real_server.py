@@ -12,7 +12,7 @@ from aiohttp import web
 
 from engine.client import EngineClient
 from server.http.app import build_app, make_runner, read_keys
-from server.http.served_model import ServedModel
+from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from tests.server.conftest import Address, eventually
@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 4096
 @dataclass
 class RealServer(Address):
     engine: EngineClient
-    served: ServedModel
+    served: ServedModels
 
     async def complete(self, prompt: Any, **parameters: Any) -> str:
         """The JSON answer's text at temperature 0."""
@@ -41,11 +41,11 @@ async def serving(
     engine: EngineClient, text_model: TextModel, *, max_body_bytes: int = MAX_BODY_BYTES
 ) -> AsyncIterator[RealServer]:
     """An application on a free port over a running engine."""
-    served = ServedModel(ServerSettings(port=0, max_body_bytes=max_body_bytes))
+    served = ServedModels(ServerSettings(port=0, max_body_bytes=max_body_bytes))
     runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    served.open(engine, text_model)
+    served.first.open(engine, text_model)
     async with aiohttp.ClientSession() as http:
         yield RealServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, engine, served)
     await runner.cleanup()

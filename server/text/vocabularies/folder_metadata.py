@@ -19,6 +19,7 @@ SPECIAL_TOKENS_MAP = "special_tokens_map.json"  # only in older folders
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"  # has precedence over the template in TOKENIZER_CONFIG
 MAX_VOCAB_SIZE = 1 << 24  # so that a damaged file cannot ask for a huge table
+CHAT_TEMPLATES = "chat_template.json"  # only in folders of models that see pictures, too
 MORE_TEMPLATES = "additional_chat_templates"  # a folder
 DEFAULT_TEMPLATE = "default"  # the name of the template for plain chat, if there are several
 
@@ -53,7 +54,9 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)
     files = (_optional(folder, GENERATION_CONFIG), config)
-    templates = _chat_templates(tokenizer) | _templates_beside(folder)
+    templates = (
+        _chat_templates(tokenizer) | _chat_templates(_optional(folder, CHAT_TEMPLATES)) | _templates_beside(folder)
+    )
     return FolderMetadata(
         context_length=config.required_integer("max_position_embeddings", least=2),
         vocab_size=vocab_size,

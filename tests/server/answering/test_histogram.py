@@ -10,7 +10,7 @@ def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
     for value in (0.5, 1, 2, 99):
         histogram.observe(value)
     histogram.observe(2.5, weight=3)
-    samples = {(sample.name, sample.labels.get("le")): sample.value for sample in histogram.collect().samples}
+    samples = {(sample.name, sample.labels.get("le")): sample.value for sample in histogram.collect("tide").samples}
     assert samples == {
         ("h_bucket", "1"): 2,
         ("h_bucket", "2.5"): 6,

@@ -31,7 +31,7 @@ def answers_and_steps(folder: Path, *flags: str) -> tuple[list[list[int]], int]:
             with urllib.request.urlopen(request, timeout=60) as response:
                 answers.append(json.load(response)["choices"][0]["token_ids"])
         with urllib.request.urlopen(url + "/metrics", timeout=10) as response:
-            steps = re.search(r"^eagre_steps_total (\S+)$", response.read().decode(), re.MULTILINE)
+            steps = re.search(r"^eagre_steps_total{.*} (\S+)$", response.read().decode(), re.MULTILINE)
         assert steps is not None
         return answers, int(float(steps[1]))
 

@@ -38,7 +38,7 @@ async def test_a_hung_engine_still_lets_each_stream_end_once(start_server: Start
             for stream in list(engine.running.values()):
                 stream.finish("abort")
 
-        monkeypatch.setattr(type(server.served.engine), "end_streams", lambda _self: end_streams(), raising=False)
+        monkeypatch.setattr(type(server.served.first.engine), "end_streams", lambda _self: end_streams(), raising=False)
         started = time.monotonic()
         await drain(server.served, 0.2)
         assert time.monotonic() - started < 3

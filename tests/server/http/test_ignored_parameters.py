@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from server.http.access_log import IgnoredParameters
+from server.serving.ignored_parameters import IgnoredParameters
 from server.wire.errors import UnknownField
 from tests.server.conftest import StartServer
 from tests.server.socket_client import open_socket, receive, send

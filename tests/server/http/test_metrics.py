@@ -15,7 +15,7 @@ async def read_metrics(server: RunningServer) -> dict[str, float]:
         assert response.headers["Content-Type"].startswith("text/plain; version=")
         text = await response.text()
     return {
-        sample.name + "".join(f",{key}={value}" for key, value in sample.labels.items()): sample.value
+        sample.name + "".join(f",{key}={value}" for key, value in sample.labels.items() if key != "model"): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }

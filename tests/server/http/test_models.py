@@ -16,6 +16,7 @@ async def test_models(server: RunningServer) -> None:
         "id": "fake",
         "object": "model",
         "owned_by": "eagre",
+        "state": "ready",
         "architecture": "fake",
         "num_parameters": 0,
         "max_model_len": 512,

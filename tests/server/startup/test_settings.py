@@ -47,6 +47,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "allowed_hosts": "a.example, .b.example",
         "model": "m.gguf",
         "served_model_name": "s",
+        "models_max": "2",
         "dtype": "auto",
         "quantize": "int4",
         "matmul_backend": "native",
@@ -120,8 +121,9 @@ def test_the_help_shows_every_flag_with_its_default() -> None:
     for setting in ServerSettings.declared():
         flag = "--" + setting.key.replace("_", "-")
         assert f" {flag} {setting.summary if setting.is_switch else setting.metavar}" in shown
-        if not setting.is_switch and setting.default not in (None, ()):
-            assert f"{setting.summary} (default {setting.default})" in shown
+        default = ", ".join(setting.default) if setting.kind is tuple else setting.default
+        if not setting.is_switch and default not in (None, ""):
+            assert f"{setting.summary} (default {default})" in shown
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,10 @@ def test_a_wrong_field_is_named_in_the_error(
         read(tmp_path, config=config, **files)
 
 
+def test_a_template_may_have_a_json_file_of_its_own(tmp_path: Path) -> None:
+    assert read(tmp_path, tokenizer_config=TOKENIZER_CONFIG, chat_template={"chat_template": "x"}).chat_template == "x"
+
+
 def test_templates_may_be_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("plain", encoding="utf-8")
     (tmp_path / "additional_chat_templates").mkdir()

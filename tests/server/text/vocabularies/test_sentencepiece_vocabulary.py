@@ -330,3 +330,11 @@ def test_unigram_models_with_their_normalization(tmp_path: Path, normalization: 
     for line in MIXED_LINES:
         assert tokenizer.encode(line, add_special_tokens=False) == original.encode(line)
     assert tokenizer.encode("the", add_special_tokens=True) == [*original.encode("the"), original.eos_id()]
+
+
+@pytest.mark.parametrize("charsmap", [[1], [0xFF] * 64, [300], [8, 0, 0, 0, *range(64)]])
+def test_a_damaged_normalization_is_refused(tmp_path: Path, charsmap: list[int]) -> None:
+    fields = fields_of(train_unigram("identity")) | {"tokenizer.ggml.model": "t5"}
+    fields["tokenizer.ggml.precompiled_charsmap"] = charsmap
+    with pytest.raises(ModelError, match=r"SentencePiece does not accept|charsmap holds something that is not a byte"):
+        Tokenizer.from_gguf(metadata_of(tmp_path, fields))

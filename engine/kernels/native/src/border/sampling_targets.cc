@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
-#include <mutex>
 #include <stdexcept>
 
 #include "border/handler.h"
@@ -47,7 +46,7 @@ ffi::Error sample_random(F32 logits, S32 ints, F32 floats, F32 uniforms, S32Resu
   if (ffi::Error error = read_step(logits, ints, floats, uniforms, num_slots, step); error.failure()) return error;
   if (!has_shape(*tokens, {step.num_rows})) return invalid("logits and tokens differ in rows");
   Pool& pool = Pool::shared();
-  const std::lock_guard<std::mutex> lock(pool.caller_mutex());
+  const PoolTurn turn(pool, current_run());
   sample(pool, step, 1, tokens->typed_data());
   return ffi::Error::Success();
 }
@@ -110,7 +109,7 @@ ffi::Error sample_full(F32 logits, S32 ints, F32 floats, F32 uniforms, U32 masks
   step.masks = masks.typed_data();
   step.states = &states;
   Pool& pool = Pool::shared();
-  const std::lock_guard<std::mutex> lock(pool.caller_mutex());
+  const PoolTurn turn(pool, current_run());
   sample(pool, step, num_columns, out->typed_data());
   return ffi::Error::Success();
 }
@@ -124,7 +123,7 @@ ffi::Error logprobs(F32 logits, S32 tokens, S32 listed, S32Result out) {
   }
   if (!has_shape(*out, {shape[0], kListedLogprobs + num_listed})) return invalid("the output has another shape");
   Pool& pool = Pool::shared();
-  const std::lock_guard<std::mutex> lock(pool.caller_mutex());
+  const PoolTurn turn(pool, current_run());
   logprobs_of(pool, logits.typed_data(), shape[0], shape[1], tokens.typed_data(), listed.typed_data(), num_listed,
               out->typed_data());
   return ffi::Error::Success();
@@ -137,29 +136,29 @@ ffi::Error argmax_rows(F32 logits, S32 slots, S32Result tokens, int64_t num_slot
     return invalid("logits, slots and tokens differ in rows");
   }
   Pool& pool = Pool::shared();
-  const std::lock_guard<std::mutex> lock(pool.caller_mutex());
+  const PoolTurn turn(pool, current_run());
   argmax(pool, logits.typed_data(), shape[0], shape[1], slots.typed_data(), num_slots, tokens->typed_data());
   return ffi::Error::Success();
 }
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_argmax, Guarded<argmax_rows>::call,
-                              ffi::Ffi::Bind()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_argmax, InTurn<argmax_rows>::call,
+                              bind_run()
                                   .Arg<F32>().Arg<S32>().Ret<S32>()
                                   .Attr<int64_t>("num_slots"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_random, Guarded<sample_random>::call,
-                              ffi::Ffi::Bind()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_random, InTurn<sample_random>::call,
+                              bind_run()
                                   .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Ret<S32>()
                                   .Attr<int64_t>("num_slots"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_full, Guarded<sample_full>::call,
-                              ffi::Ffi::Bind()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_full, InTurn<sample_full>::call,
+                              bind_run()
                                   .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U32>().RemainingArgs()
                                   .Ret<S32>().RemainingRets());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_logprobs, Guarded<logprobs>::call,
-                              ffi::Ffi::Bind().Arg<F32>().Arg<S32>().Arg<S32>().Ret<S32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_logprobs, InTurn<logprobs>::call,
+                              bind_run().Arg<F32>().Arg<S32>().Arg<S32>().Ret<S32>());
 
 }  // namespace eagre

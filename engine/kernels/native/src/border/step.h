@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
 #include "border/handler.h"
 #include "runtime/pool.h"
@@ -13,7 +12,7 @@ namespace eagre {
 // The pool of this process and the memory that kernels keep from call to call, held for the time of one call.
 class StepCall {
  public:
-  StepCall() : pool_(Pool::shared()), lock_(pool_.caller_mutex()) {}
+  StepCall() : pool_(Pool::shared()), turn_(pool_, current_run()) {}
 
   Pool& pool() const { return pool_; }
   const StepRows& rows() const { return kept(); }
@@ -39,7 +38,7 @@ class StepCall {
   }
 
   Pool& pool_;
-  const std::lock_guard<std::mutex> lock_;
+  const PoolTurn turn_;
 };
 
 }  // namespace eagre

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/turns.h"
+
 namespace eagre {
 
 class Pool {
@@ -27,8 +29,8 @@ class Pool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Held by whoever runs jobs. There is one caller at a time, because kernels keep their scratch memory.
-  std::mutex& caller_mutex() { return caller_mutex_; }
+  // Of those who run jobs. There is one caller at a time, because kernels keep their scratch memory.
+  Turns& turns() { return turns_; }
 
   // Calls body(task, thread) for each task from 0 to num_tasks - 1, on the caller and the workers. The body must not
   // throw, because other threads may still be at its tasks.
@@ -73,9 +75,22 @@ class Pool {
   alignas(64) std::atomic<int64_t> num_done_{0};
   alignas(64) std::atomic<int> num_asleep_{0};
   std::atomic<bool> is_stopping_{false};
-  std::mutex sleep_mutex_, caller_mutex_;
+  Turns turns_;
+  std::mutex sleep_mutex_;
   std::condition_variable wake_;
   std::vector<std::thread> workers_;
+};
+
+// One caller's turn at a pool.
+class PoolTurn {
+ public:
+  PoolTurn(Pool& pool, int64_t run) : turns_(pool.turns()) { turns_.begin(run); }
+  ~PoolTurn() { turns_.end(); }
+  PoolTurn(const PoolTurn&) = delete;
+  PoolTurn& operator=(const PoolTurn&) = delete;
+
+ private:
+  Turns& turns_;
 };
 
 }  // namespace eagre

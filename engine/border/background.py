@@ -1,0 +1,92 @@
+"""A function in a thread of its own, beside the asyncio loop and, where asked, behind all other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# The nice value of a thread that must not disturb the others. Linux gives such a thread a third of the time that a
+# thread of value 0 gets, where both want the same core. A much smaller share would do harm: a thread that holds the
+# interpreter lock and gets no time keeps all others waiting for it, and beside busy processes a load would not end.
+CALM_NICE = 5
+CALM_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while a calm thread runs
+
+
+def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = False) -> asyncio.Future[T]:
+    """Like `asyncio.to_thread`, but the process may end before the thread does.
+
+    Args:
+        name: of the thread.
+        is_calm: whether the thread, and the threads that it starts, stand behind the process's other threads. Only
+            Linux has priorities of single threads; elsewhere it changes nothing.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
+
+    def run() -> None:
+        if is_calm:
+            stand_back()
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            with _SHORT_SWITCHES if is_calm else contextlib.nullcontext():
+                result = function()
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
+            error = raised
+        if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop may close at this very moment
+                loop.call_soon_threadsafe(deliver, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+class _ShortSwitches:
+    """While it is entered, a thread that computes in Python soon gives the interpreter lock to those who wait for it.
+
+    An engine thread takes the lock several times in a step, and waits for a whole interval each time. The interval is
+    one of the whole process, so that several threads may have entered.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_inside = 0
+        self._usual = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._num_inside == 0:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(CALM_SWITCH_INTERVAL, self._usual))
+            self._num_inside += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if self._num_inside == 0:
+                sys.setswitchinterval(self._usual)
+
+
+_SHORT_SWITCHES = _ShortSwitches()
+
+
+def stand_back() -> None:
+    """Lowers the priority of the calling thread; it cannot be raised again. Threads that it starts inherit it."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), CALM_NICE)

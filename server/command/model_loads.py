@@ -1,0 +1,85 @@
+"""How the models of a server come to be: each is loaded in a thread, and its engine is started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from engine.border.background import run_in_background
+from engine.border.config import BODY_NAMES, EngineConfig, ModelInfo
+from engine.border.types import Progress
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+from server.startup.loaded_model import LoadedModel
+from server.startup.logs import log
+from server.startup.settings import ServerSettings
+from server.wire.errors import ApiError
+
+Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
+
+
+class ModelLoads:
+    """Loads models that were never loaded, and notices when one of their engines fails."""
+
+    def __init__(self, served: ServedModels, load: Load, progress: Progress) -> None:
+        """Must be called in the asyncio loop.
+
+        Args:
+            load: loads the model of some settings; called in a thread.
+            progress: shows how it goes.
+        """
+        self._served = served
+        self._load = load
+        self._progress = progress
+        # The first engine that fails, and why. One failed engine ends the process: it may hold what the others need.
+        self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
+
+    async def bring(self, model: ServedModel) -> None:
+        """Loads a model and opens it. The load stands back behind the models that are being used.
+
+        Raises:
+            Exception: what the load raises.
+        """
+        is_first = not any(other.is_open for other in self._served.all)
+        load = partial(self._load, model.settings, self._tell(model))
+        loaded = await run_in_background(load, name="eagre-load", is_calm=not is_first)
+        loaded.engine.start(asyncio.get_running_loop())
+        loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
+        model.open(loaded.engine, loaded.text_model, loaded.vocabulary)
+        _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
+
+    async def first(self) -> bool:
+        """Waits until one of the models that come at the start is there; returns False if none can be loaded."""
+        served = self._served
+        for model in served.all[: served.residency.limit]:
+            try:
+                await served.residency.arrival(model)
+            except ApiError:
+                continue  # the log has the reason
+            return True
+        return False
+
+    def _tell(self, model: ServedModel) -> Progress:
+        """A progress that also updates the stage which readiness reports."""
+
+        def tell(stage: str, done: int, total: int) -> None:
+            model.loading_stage = f"{stage}, {done} of {total}" if total else stage
+            self._progress(stage, done, total)
+
+        return tell
+
+    def _note_failure(self, model: ServedModel, failure: asyncio.Future[None]) -> None:
+        if not failure.cancelled() and not self.failed.done():
+            error = failure.exception()
+            assert error is not None
+            self.failed.set_result((model, error))
+
+
+def _log_backends(model: str, info: ModelInfo, wanted: EngineConfig) -> None:
+    """Logs which bodies compute; a warning says why a faster one is missing and how to get it."""
+    pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
+    fell_back = info.device == "cpu" and (BODY_NAMES[-1], "auto") in pairs
+    backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
+    (log.warning if fell_back else log.info)("backends", model=model, **backends)

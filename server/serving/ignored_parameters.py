@@ -1,0 +1,35 @@
+"""Parameters that a server accepts and does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.startup.logs import log
+from server.wire.errors import UnknownField
+
+_MAX_NAMES_TOLD = 256  # in the log of one server; clients make up names without end
+
+
+class IgnoredParameters:
+    """What one server makes of parameters that mean nothing to it."""
+
+    def __init__(self, *, is_strict: bool) -> None:
+        """
+        Args:
+            is_strict: whether they are refused.
+        """
+        self._is_strict = is_strict
+        self._told: set[str] = set()
+
+    def tell(self, names: Sequence[str]) -> None:
+        """Tells of each name once in the log.
+
+        Raises:
+            UnknownField: there is one, and this server is strict.
+        """
+        if names and self._is_strict:
+            raise UnknownField(names[0])
+        for name in names:
+            if name not in self._told and len(self._told) < _MAX_NAMES_TOLD:
+                self._told.add(name)
+                log.warning("parameter_ignored", param=name)

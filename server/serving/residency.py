@@ -1,0 +1,228 @@
+"""Which models are in memory: at most so many at once, and the others come when they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from engine.border.types import EngineState
+from server.serving.served_model import ServedModel
+from server.startup.logs import log
+from server.wire.errors import SERVER_ERROR, ApiError
+
+# A model that somebody uses stays in memory for at least this time, and at least for this multiple of the time that it
+# took to come: where more models are in use than there is room for, most of the time goes to answers and not to loads.
+LEAST_STAY_S = 1.0
+LEAST_STAY_IN_LOADS = 2.0
+RETRY_S = 1.0  # before a model is tried again that could not be put to sleep
+
+Bring: TypeAlias = Callable[[ServedModel], Awaitable[None]]
+
+
+class _Place:
+    """What is known of one model."""
+
+    def __init__(self) -> None:
+        self.num_users = 0
+        self.used_at = 0.0  # when the last user left
+        self.may_leave_at = 0.0  # however many users it has
+        self.arrival: asyncio.Future[ApiError | None] | None = None  # of those who wait for it
+
+
+class Residency:
+    """Brings models into memory, one after the other in the order in which they were asked for.
+
+    Where there is no room, the model that was left by its last user the longest ago is put to sleep. If all are in
+    use, the one that has been in memory the longest begins no new requests until those that have begun have ended, and
+    is put to sleep then; its new requests wait in its queue, and ask for it in their turn. So no request is cut off,
+    and none waits for ever behind the users of other models.
+    """
+
+    def __init__(self, models: Sequence[ServedModel], limit: int) -> None:
+        """Args:
+        limit: how many models may be in memory.
+        """
+        self._models = models
+        self.limit = limit
+        self._places = {model: _Place() for model in models}
+        self._wanted: dict[ServedModel, bool] = {}  # in order; whether it is wanted even where nobody uses it
+        self._changed = asyncio.Event()
+        self._bring: Bring | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self, bring: Bring) -> None:
+        """Begins to bring models. As many as there is room for come at once, in their order.
+
+        Args:
+            bring: loads a model that was never loaded, and opens it.
+        """
+        self._bring = bring
+        for model in self._models[: self.limit]:
+            self._want(model, always=True)
+        self._running = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Brings no more. Idempotent."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    @contextmanager
+    def use(self, model: ServedModel) -> Iterator[None]:
+        """Keeps the model in memory while the context lasts, and asks for it if it is not there."""
+        place = self._places[model]
+        place.num_users += 1
+        self.ask_for(model)
+        try:
+            yield
+        finally:
+            place.num_users -= 1
+            place.used_at = _now()
+            self._changed.set()
+
+    def ask_for(self, model: ServedModel) -> None:
+        """Has a model brought that somebody uses, unless it is in memory."""
+        if not model.is_in_memory:
+            self._want(model)
+
+    async def arrival(self, model: ServedModel) -> None:
+        """Waits until a model is in memory that the caller uses, or that comes at the start.
+
+        Raises:
+            ApiError: it cannot be loaded.
+        """
+        if model.is_in_memory:
+            return
+        if model not in self._wanted and model.load_error is not None:
+            raise _cannot_load(model, model.load_error)
+        place = self._places[model]
+        if place.arrival is None:
+            place.arrival = asyncio.get_running_loop().create_future()
+        error = await asyncio.shield(place.arrival)
+        if error is not None:
+            raise error
+
+    def _want(self, model: ServedModel, *, always: bool = False) -> None:
+        self._wanted[model] = always or self._wanted.get(model, False)
+        self._changed.set()
+
+    def _is_wanted(self, model: ServedModel) -> bool:
+        return self._wanted.get(model, False) or self._places[model].num_users > 0
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            model = next((model for model in self._wanted if self._is_wanted(model)), None)
+            if model is None:
+                self._wanted.clear()
+                await self._changed.wait()
+            elif model.is_in_memory:
+                self._tell(model, None)
+            elif await self._make_room_for(model):
+                await self._bring_in(model)
+
+    async def _bring_in(self, model: ServedModel) -> None:
+        """Never raises: a model that cannot be loaded is the affair of those who asked for it alone."""
+        began, error = _now(), None
+        model.loading_stage, model.load_error = "starting", None
+        try:
+            if not model.is_open:
+                assert self._bring is not None
+                await self._bring(model)
+            elif not model.is_in_memory:
+                await model.engine.lifecycle.wake()
+        except Exception as failure:  # noqa: BLE001 - whatever is wrong with one model must not end the others
+            is_foreseen = isinstance(failure, OSError | ValueError | RuntimeError | MemoryError)
+            log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
+            reason = str(failure) or type(failure).__name__
+            model.fail_to_load(reason)
+            error = _cannot_load(model, reason)
+        finally:
+            model.loading_stage = None
+        place, seconds = self._places[model], _now() - began
+        if error is None:
+            place.used_at = _now()
+            place.may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
+            log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
+        self._tell(model, error)
+
+    def _tell(self, model: ServedModel, error: ApiError | None) -> None:
+        """Ends the wish for a model, and the wait of those who wished for it."""
+        del self._wanted[model]
+        arrival, self._places[model].arrival = self._places[model].arrival, None
+        if arrival is not None:
+            arrival.set_result(error)
+
+    async def _make_room_for(self, model: ServedModel) -> bool:
+        """Returns whether there is room; it is not made where nobody wants the model any more."""
+        while self._is_wanted(model):
+            self._changed.clear()
+            others = [other for other in self._models if other is not model and other.is_in_memory]
+            if len(others) < self.limit:
+                return True
+            leaving = self._choose(others)
+            if leaving is not None:
+                await self._put_to_sleep(leaving, in_favour_of=model)
+            else:
+                places = (self._places[other] for other in others)
+                next_at = min((place.may_leave_at for place in places if place.may_leave_at > _now()), default=None)
+                await self._wait_for_change(RETRY_S if next_at is None else next_at - _now())
+        return False
+
+    def _choose(self, others: Sequence[ServedModel]) -> ServedModel | None:
+        """The model that makes room; None if none may go yet."""
+        # One that an operator has paused keeps its requests where they are.
+        free = [other for other in others if other.engine_state is not EngineState.PAUSED and not other.has_failed]
+        unused = [other for other in free if not self._places[other].num_users]
+        if unused:
+            return min(unused, key=lambda other: self._places[other].used_at)
+        used = [other for other in free if self._places[other].may_leave_at <= _now()]
+        return min(used, key=lambda other: self._places[other].may_leave_at, default=None)
+
+    async def _put_to_sleep(self, leaving: ServedModel, *, in_favour_of: ServedModel) -> None:
+        """Lets what has begun end, and gives the weights and the pages back, unless the wish for them ends before."""
+        lifecycle = leaving.engine.lifecycle
+        if leaving.idle_sleep is not None:
+            leaving.idle_sleep.take_over()  # it is woken from here
+        sleeping = asyncio.ensure_future(lifecycle.sleep(forget_weights=True, drain=True))
+        try:
+            while not sleeping.done() and self._is_wanted(in_favour_of):
+                self._changed.clear()
+                changing = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait((sleeping, changing), return_when=asyncio.FIRST_COMPLETED)
+                changing.cancel()
+            if not sleeping.done():
+                sleeping.cancel()
+                await asyncio.gather(sleeping, return_exceptions=True)
+                await lifecycle.settle()
+            elif sleeping.exception() is not None:
+                log.error("model_stays", model=leaving.model_name, reason=str(sleeping.exception()))
+                await asyncio.sleep(RETRY_S)
+            else:
+                log.info("model_asleep", model=leaving.model_name, in_favour_of=in_favour_of.model_name)
+        finally:
+            sleeping.cancel()
+        # Requests may have come for it meanwhile, which wait in its queue.
+        if not leaving.is_in_memory and self._places[leaving].num_users:
+            self._want(leaving)
+
+    async def _wait_for_change(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _cannot_load(model: ServedModel, reason: str) -> ApiError:
+    return ApiError(
+        f"the model {model.model_name} cannot be loaded: {reason}",
+        status=503,
+        error_type=SERVER_ERROR,
+        param="model",
+        code="model_not_loaded",
+    )

@@ -1,0 +1,244 @@
+"""One served model: its engine, its text side, its metrics, and whether it takes work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from engine.border.types import EngineState
+from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
+from server.answering.idle_sleep import IdleSleep
+from server.answering.metrics import Metrics
+from server.answering.prompts import prepare
+from server.answering.running_requests import RunningRequest
+from server.doors.workers import Workers
+from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.compiler import GrammarCompiler
+from server.grammar.vocabulary import GrammarVocabulary
+from server.startup.model_list import name_of
+from server.startup.settings import ServerSettings
+from server.text.text_model import TextModel
+from server.text.tokenizer import Tokenizer
+from server.tools.syntaxes import Syntax, choose_syntax
+from server.wire.errors import ApiError, unavailable
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+
+class ModelState(StrEnum):
+    """Where a served model stands; the values are the wire names."""
+
+    UNLOADED = "unloaded"  # a request loads it
+    LOADING = "loading"
+    READY = "ready"
+    PAUSED = "paused"
+    ASLEEP = "asleep"  # a request wakes it, unless an operator has put it to sleep
+    FAILED = "failed"  # it could not be loaded; a request tries again
+
+
+class ServedModel:
+    """One served model, from its load on."""
+
+    def __init__(self, settings: ServerSettings, workers: Workers, on_change: Callable[[], None]) -> None:
+        """Args:
+        settings: of this model alone.
+        workers: threads for texts that take long.
+        on_change: called when the number of generations has changed.
+        """
+        self.settings = settings
+        self.metrics = Metrics()
+        self.loading_stage: str | None = None  # None: it is not being loaded
+        self.load_error: str | None = None  # why it could not be loaded, the last time
+        self._workers = workers
+        self._on_change = on_change
+        self._engine: EngineClient | None = None
+        self._text_model: TextModel | None = None
+        self.tool_syntax: Syntax | None = None  # in which the model writes tool calls, where that is known
+        self._grammars: GrammarCompiler | None = None
+        self.idle_sleep: IdleSleep | None = None
+        self._generations: set[Generation] = set()
+
+    def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
+        """Ends the first load. The engine must have been started.
+
+        Args:
+            vocabulary: that of `text_model`; None: it is made when a grammar is compiled.
+        """
+        self._engine = engine
+        self._text_model = text_model
+        self.tool_syntax = choose_syntax(self.settings.tool_call_parser, text_model.chat_template)
+        self._grammars = GrammarCompiler(
+            text_model.tokenizer,
+            engine.model_info.vocab_size,
+            timeout=self.settings.grammar_timeout,
+            max_bytes=self.settings.max_grammar_bytes,
+            vocabulary=vocabulary,
+        )
+        self.metrics.watch_engine(engine.stats)
+        seconds = self.settings.sleep_idle_seconds
+        if seconds is not None:
+            # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
+            drops_weights = engine.model_info.device != "cpu"
+            self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
+            self.idle_sleep.start()
+
+    async def close(self) -> None:
+        """Ends what runs beside the requests; the engine belongs to somebody else."""
+        if self.idle_sleep is not None:
+            await self.idle_sleep.stop()
+        if self._grammars is not None:
+            await asyncio.to_thread(self._grammars.close)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was loaded once, so that requests can be checked and queued, even if it is asleep."""
+        return self._engine is not None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether its weights are."""
+        return self._engine is not None and self._engine.lifecycle.has_weights
+
+    @property
+    def state(self) -> ModelState:
+        """What clients and operators are told."""
+        if self.loading_stage is not None:
+            return ModelState.LOADING
+        if self.has_failed or (self.load_error is not None and not self.is_in_memory):
+            return ModelState.FAILED
+        if self._engine is None:
+            return ModelState.UNLOADED
+        match self._engine.lifecycle.state:
+            case EngineState.RUNNING:
+                return ModelState.READY
+            case EngineState.PAUSED:
+                return ModelState.PAUSED
+            case EngineState.ASLEEP:
+                return ModelState.ASLEEP
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine thread turns; a model that is not loaded is alive too."""
+        return self._engine is None or self._engine.is_alive
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its engine has ended by a failure."""
+        failure = None if self._engine is None else self._engine.failure
+        return failure is not None and failure.done() and not failure.cancelled()
+
+    @property
+    def engine_state(self) -> EngineState:
+        """What the engine's operator, or its idleness, has made of it; RUNNING before it is loaded."""
+        return EngineState.RUNNING if self._engine is None else self._engine.lifecycle.state
+
+    @property
+    def engine(self) -> EngineClient:
+        """
+        Raises:
+            ApiError: the model is not loaded yet.
+        """
+        if self._engine is None:
+            raise self._not_loaded()
+        return self._engine
+
+    @property
+    def model_name(self) -> str:
+        """The name that clients know it by. Only a model without one of its own gets another when it is loaded."""
+        if self.settings.served_model_name is not None:
+            return self.settings.served_model_name
+        return name_of(self.settings.model) if self._text_model is None else self._text_model.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            ApiError: the model is not loaded yet.
+        """
+        if self._text_model is None:
+            raise self._not_loaded()
+        return self._text_model.tokenizer
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """
+        Raises:
+            ApiError: the model is not loaded yet.
+        """
+        if self._text_model is None:
+            raise self._not_loaded()
+        return self._text_model.sampling_defaults
+
+    @property
+    def num_generations(self) -> int:
+        return len(self._generations)
+
+    @asynccontextmanager
+    async def generate(
+        self, request: GenerationRequest, running: RunningRequest, check_accepting: Callable[[], None]
+    ) -> AsyncIterator[Generation]:
+        """Submits `request`. Whatever still runs when the context is left is aborted.
+
+        Args:
+            running: is told of the generation, so that others can end it.
+            check_accepting: raises if the server takes no requests any more.
+
+        Raises:
+            ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
+        """
+        with nullcontext() if self.idle_sleep is None else self.idle_sleep.use():
+            engine, text_model = self._engine, self._text_model
+            if engine is None or text_model is None:
+                raise self._not_loaded()
+            prompts = await prepare(request, text_model, engine, self._workers)
+            grammar = await self._compile_grammar(request)
+            check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
+            generation = Generation.submit(
+                request,
+                prompts,
+                engine=engine,
+                text_model=text_model,
+                metrics=self.metrics,
+                grammar=grammar,
+            )
+            self._generations.add(generation)
+            self._on_change()
+            running.begin(generation)
+            try:
+                async with generation:
+                    yield generation
+            finally:
+                self._generations.discard(generation)
+                self._on_change()
+
+    async def _compile_grammar(self, request: GenerationRequest) -> CompiledGrammar | None:
+        """
+        Raises:
+            InvalidParameter: the grammar is refused, or takes too long.
+        """
+        wish = request.grammar
+        grammar = None if wish is None else wish.to_grammar()
+        if wish is None or grammar is None or self._grammars is None:
+            return None
+        return await self._grammars.compile(grammar, wish.parameter)
+
+    def abort_all(self) -> None:
+        """Every running generation ends with finish_reason "abort"."""
+        for generation in self._generations:
+            generation.abort()
+
+    def fail_to_load(self, reason: str) -> None:
+        """The model could not be brought into memory: whoever waits in its queue is told why."""
+        self.load_error = reason
+        if self._engine is not None:
+            self._engine.end_streams(f"the model cannot be loaded: {reason}")
+
+    def _not_loaded(self) -> ApiError:
+        if self.loading_stage is not None:
+            return unavailable(f"the model is loading ({self.loading_stage})", "loading")
+        return unavailable(f"the model {self.model_name} is not loaded", "not_loaded")

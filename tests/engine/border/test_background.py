@@ -1,0 +1,48 @@
+"""Functions in threads of their own, some of them behind all other threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+
+from engine.border.background import CALM_NICE, CALM_SWITCH_INTERVAL, run_in_background
+
+
+async def test_the_result_and_the_error_come_back() -> None:
+    assert await run_in_background(lambda: threading.current_thread().name, name="tide") == "tide"
+    with pytest.raises(ZeroDivisionError):
+        await run_in_background(lambda: 1 // 0, name="tide")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+async def test_a_calm_thread_and_those_that_it_starts_stand_back() -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def nice_of_both() -> tuple[int, int]:
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(nice()))
+        thread.start()
+        thread.join()
+        return nice(), found[0]
+
+    usual = nice()
+    calm = max(CALM_NICE, usual)
+    assert await run_in_background(nice_of_both, name="tide", is_calm=True) == (calm, calm)
+    assert await run_in_background(nice_of_both, name="tide") == (usual, usual)
+    assert nice() == usual
+
+
+async def test_the_interpreter_lock_changes_hands_faster_beside_a_calm_thread() -> None:
+    usual = sys.getswitchinterval()
+    may_end = threading.Event()
+    first = run_in_background(lambda: may_end.wait(5), name="first", is_calm=True)
+    inside = await run_in_background(sys.getswitchinterval, name="second", is_calm=True)
+    assert inside == pytest.approx(CALM_SWITCH_INTERVAL)
+    assert sys.getswitchinterval() == pytest.approx(CALM_SWITCH_INTERVAL)  # the first thread still runs
+    may_end.set()
+    assert await first
+    assert sys.getswitchinterval() == usual

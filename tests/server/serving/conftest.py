@@ -1,0 +1,102 @@
+"""A server with several fake models, which are loaded when and as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from server.http.app import build_app, make_runner, read_keys
+from server.serving.served_model import ModelState, ServedModel
+from server.serving.served_models import ServedModels
+from server.startup.model_list import settings_of_each
+from server.startup.settings import ServerSettings
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
+from tests.server.conftest import Address, eventually
+
+
+@dataclass
+class Source:
+    """A model that can be loaded."""
+
+    engine: FakeEngineClient
+    may_load: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+    num_loads: int = 0
+
+
+@dataclass
+class SeveralServer(Address):
+    served: ServedModels
+    sources: dict[str, Source]
+
+    def states(self) -> dict[str, str]:
+        return {model.model_name: str(model.state) for model in self.served.all}
+
+    def engine(self, name: str) -> FakeEngineClient:
+        return self.sources[name].engine
+
+    async def reach(self, **states: str) -> None:
+        await eventually(lambda: all(self.states()[name] == state for name, state in states.items()))
+
+    async def complete(self, model: str | None, prompt: str = "ab", **more: Any) -> tuple[int, Any]:
+        body = {"prompt": prompt, **more} | ({} if model is None else {"model": model})
+        return await self.post("/v1/completions", body)
+
+    @property
+    def in_memory(self) -> list[str]:
+        return [model.model_name for model in self.served.all if model.is_in_memory]
+
+
+StartSeveral = Callable[..., Any]
+
+
+def prefixing(prefix: str) -> FakeEngineClient:
+    """An engine that answers with its name before the prompt."""
+    return FakeEngineClient(respond=lambda prompt, _: [*prefix.encode(), *prompt])
+
+
+@asynccontextmanager
+async def several(names: str, *, loads_at_once: bool = True, **settings: Any) -> AsyncIterator[SeveralServer]:
+    sources = {name: Source(prefixing(f"{name}:")) for name in names.split()}
+    whole = ServerSettings(host="127.0.0.1", port=0, models=tuple(f"{name}=x" for name in sources), **settings)
+    served = ServedModels(whole, settings_of_each(whole))
+
+    async def bring(model: ServedModel) -> None:
+        source = sources[model.model_name]
+        source.num_loads += 1
+        await source.may_load.wait()
+        if source.error is not None:
+            raise source.error
+        source.engine.start(asyncio.get_running_loop())
+        model.open(source.engine.client, FakeTextModel().model)
+
+    runner = make_runner(build_app(served, read_keys(served.settings)))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    if loads_at_once:
+        for source in sources.values():
+            source.may_load.set()
+    served.start(bring)
+    async with aiohttp.ClientSession() as http:
+        server = SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, sources)
+        if loads_at_once:
+            first = served.all[: served.residency.limit]
+            await eventually(lambda: all(model.state is ModelState.READY for model in first))
+        yield server
+    await eventually(lambda: served.num_generations == 0)
+    await runner.cleanup()
+    for source in sources.values():
+        source.engine.shutdown()
+
+
+@pytest.fixture
+def start_several() -> StartSeveral:
+    return several

@@ -1,0 +1,106 @@
+"""Several real models in one server: each answers as it would alone, whatever the others do."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from engine.border.config import EngineConfig
+from engine.border.types import Progress
+from server.command.model_loads import ModelLoads
+from server.http.app import build_app, make_runner, read_keys
+from server.serving.served_models import ServedModels
+from server.startup.loaded_model import LoadedModel, load_with
+from server.startup.model_list import settings_of_each
+from server.startup.progress import silent
+from server.startup.settings import ServerSettings
+from tests.golden.tiny_llama import CONFIG, weights
+from tests.model_folders import write_folder
+from tests.server.conftest import eventually
+from tests.server.serving.conftest import SeveralServer
+
+GOLDENS = json.loads((Path(__file__).parents[2] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
+NUM_CLIENTS = 16
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """`tide` has the weights of the goldens, `ebb` others, and `again` is a copy of `tide`."""
+    path = tmp_path_factory.mktemp("models")
+    other = weights(CONFIG)
+    other["model.norm.weight"] = -other["model.norm.weight"]
+    return {
+        "tide": write_folder(path / "tide"),
+        "ebb": write_folder(path / "ebb", tensors=other),
+        "again": write_folder(path / "again"),
+    }
+
+
+@pytest.fixture
+async def server(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[SeveralServer]:
+    engine = EngineConfig(
+        dtype="float32", max_num_seqs=2, max_num_batched_tokens=66, num_pages=64, seed=0,
+        compilation_cache=str(tmp_path / "programs"),
+    )  # fmt: skip
+
+    def load(settings: ServerSettings, progress: Progress) -> LoadedModel:
+        return load_with(
+            settings.model, lambda end_ids: dataclasses.replace(settings.engine, eos_token_ids=end_ids), progress
+        )
+
+    settings = ServerSettings(port=0, models=tuple(map(str, folders.values())), models_max=2, engine=engine)
+    served = ServedModels(settings, settings_of_each(settings))
+    loads = ModelLoads(served, load, silent)
+    runner = make_runner(build_app(served, read_keys(settings)))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    served.start(loads.bring)
+    assert await loads.first()
+    async with aiohttp.ClientSession() as http:
+        yield SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, {})
+    await runner.cleanup()
+    for model in served.all:
+        if model.is_open:
+            assert model.engine.stats().compiles_after_ready == 0
+            assert model.engine.stats().num_active_pages == 0
+            model.engine.shutdown()
+
+
+async def ask(server: SeveralServer, model: str, number: int) -> list[int]:
+    """The token ids of the answer to one of the goldens' prompts."""
+    prompt = GOLDENS[number % len(GOLDENS)]["prompt_token_ids"]
+    body: dict[str, Any] = {"max_tokens": 32, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    status, answer = await server.complete(model, prompt, **body)
+    assert (status, answer.get("model")) == (200, model), answer
+    token_ids: list[int] = answer["choices"][0]["token_ids"]
+    return token_ids
+
+
+async def test_each_answer_equals_the_one_of_a_model_alone(server: SeveralServer) -> None:
+    numbers = range(len(GOLDENS))
+    golden = [prompt["output_token_ids"] for prompt in GOLDENS]
+    # While the second model is being loaded, and its programs are compiled, the first one answers.
+    assert [await ask(server, "tide", number) for number in numbers] == golden
+    await eventually(lambda: server.in_memory == ["tide", "ebb"], 120)
+    ebb = [await ask(server, "ebb", number) for number in numbers]
+    assert all(mine != theirs for mine, theirs in zip(ebb, golden, strict=True))
+    expected = {"tide": golden, "ebb": ebb, "again": golden}
+    # Both at once, and a third that needs the place of one of them: what runs ends, what waits is answered later.
+    calls = [(model, number) for number in range(NUM_CLIENTS) for model in ("tide", "ebb")]
+    asking = [asyncio.create_task(ask(server, *call)) for call in calls]
+    await asyncio.sleep(0.05)
+    late = [("again", 0), ("tide", 1), ("ebb", 2)]
+    asking += [asyncio.create_task(ask(server, *call)) for call in late]
+    async with asyncio.timeout(120):
+        answers = await asyncio.gather(*asking)
+    for (model, number), answer in zip(calls + late, answers, strict=True):
+        assert answer == expected[model][number % len(GOLDENS)], (model, number)
+    assert len(server.in_memory) <= 2

@@ -1,0 +1,205 @@
+"""Which models are in memory, and how requests wait for one that is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from server.serving import residency
+from tests.server.conftest import eventually
+from tests.server.serving.conftest import SeveralServer, StartSeveral
+from tests.server.socket_client import open_socket, read_to_end, send
+
+
+@pytest.fixture(autouse=True)
+def short_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residency, "LEAST_STAY_S", 0.02)
+    monkeypatch.setattr(residency, "RETRY_S", 0.02)
+
+
+def text_of(answer: tuple[int, dict]) -> str:
+    status, body = answer
+    assert status == 200, body
+    return body["choices"][0]["text"]
+
+
+async def test_a_request_loads_a_model_and_the_one_used_longest_ago_makes_room(start_several: StartSeveral) -> None:
+    async with start_several("one two three", models_max=2) as server:
+        assert server.in_memory == ["one", "two"]
+        assert text_of(await server.complete("one")) == "one:ab"
+        assert text_of(await server.complete("three")) == "three:ab"
+        assert server.in_memory == ["one", "three"]
+        assert server.states()["two"] == "asleep"
+        assert text_of(await server.complete("two")) == "two:ab"  # it is woken, not loaded anew
+        assert server.in_memory == ["two", "three"]
+        assert server.engine("two").lifecycle.calls == ["forget", "wake"]
+        assert [source.num_loads for source in server.sources.values()] == [1, 1, 1]
+
+
+async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1, ping_interval=0.02) as server:
+        server.sources["two"].may_load.clear()
+        body = {"prompt": "ab", "stream": True, "model": "two"}
+        async with server.http.post(server.url + "/v1/completions", json=body) as response:
+            assert response.status == 200
+            received = b""
+            while received.count(b": ping") < 3:
+                received += await response.content.readany()
+            assert b"data:" not in received
+            assert server.states()["two"] == "loading"
+            server.sources["two"].may_load.set()
+            rest = await response.read()
+        assert rest.endswith(b"data: [DONE]\n\n")
+        assert server.engine("one").lifecycle.calls == ["forget"]
+
+
+async def test_a_socket_waits_for_one_model_and_streams_from_another(start_several: StartSeveral) -> None:
+    async with start_several("one two three", models_max=2) as server:
+        server.sources["three"].may_load.clear()
+        async with open_socket(server) as socket:
+            await send(socket, type="generate", id="late", model="three", prompt="ab")
+            await server.reach(three="loading")
+            await send(socket, type="generate", id="now", model="two", prompt="ab")
+            assert (await read_to_end(socket, "now"))[-1]["type"] == "done"
+            server.sources["three"].may_load.set()
+            assert (await read_to_end(socket, "late"))[-1]["type"] == "done"
+
+
+async def test_two_requests_for_two_absent_models_are_answered_one_after_the_other(
+    start_several: StartSeveral,
+) -> None:
+    async with start_several("one two three", models_max=1) as server:
+        answers = await asyncio.gather(*(server.complete(name) for name in ("two", "three", "one", "two", "three")))
+        assert [text_of(answer) for answer in answers] == ["two:ab", "three:ab", "one:ab", "two:ab", "three:ab"]
+        assert len(server.in_memory) == 1
+
+
+async def test_what_has_begun_comes_to_its_end_before_its_model_sleeps(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        busy = server.engine("one")
+        busy.is_manual = True
+        busy._task.cancel()  # type: ignore[union-attr]
+        running = asyncio.create_task(server.complete("one", "abc"))
+        await eventually(lambda: len(busy.running) == 1)
+        busy.step()
+        waiting = asyncio.create_task(server.complete("two"))
+        await asyncio.sleep(0.1)
+        assert server.in_memory == ["one"]
+        assert not waiting.done()
+        busy.step(9)
+        assert text_of(await running) == "one:abc"
+        assert text_of(await waiting) == "two:ab"
+        assert server.in_memory == ["two"]
+
+
+async def test_a_model_stays_where_nobody_waits_for_the_other_any_more(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        busy = server.engine("one")
+        busy._task.cancel()  # type: ignore[union-attr]
+        running = asyncio.create_task(server.complete("one", "abc"))
+        await eventually(lambda: len(busy.running) == 1)
+        busy.step()
+        waiting = asyncio.create_task(server.complete("two"))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.sleep(0.05)
+        busy.step(9)
+        assert text_of(await running) == "one:abc"
+        await asyncio.sleep(0.05)
+        assert server.in_memory == ["one"]
+        assert busy.lifecycle.calls == []
+
+
+async def test_a_paused_model_keeps_its_place(start_several: StartSeveral) -> None:
+    async with start_several("one two three", models_max=2) as server:
+        await server.engine("one").lifecycle.pause()
+        assert text_of(await server.complete("three")) == "three:ab"
+        assert server.in_memory == ["one", "three"]
+
+
+async def test_a_model_that_cannot_be_loaded_disturbs_no_other_and_is_tried_again(
+    start_several: StartSeveral,
+) -> None:
+    async with start_several("one two", loads_at_once=False) as server:
+        server.sources["two"].error = ValueError("x is no GGUF file")
+        for source in server.sources.values():
+            source.may_load.set()
+        await server.reach(one="ready", two="failed")
+        status, body = await server.complete("two")
+        assert (status, body["error"]["code"], body["error"]["param"]) == (503, "model_not_loaded", "model")
+        assert body["error"]["message"] == "the model two cannot be loaded: x is no GGUF file"
+        stream = await server.stream_bytes("/v1/completions", {"prompt": "ab", "model": "two"})
+        assert stream.count(b"x is no GGUF file") == 1
+        assert (await server.get("/v1/models/two"))[1]["error"] == "x is no GGUF file"
+        assert text_of(await server.complete("one")) == "one:ab"
+        server.sources["two"].error = None
+        assert text_of(await server.complete("two")) == "two:ab"
+
+
+async def test_a_model_that_cannot_be_woken_tells_those_in_its_queue_and_is_tried_again(
+    start_several: StartSeveral,
+) -> None:
+    async with start_several("one two", models_max=1) as server:
+        await server.complete("two")
+        server.engine("one").lifecycle.error = OSError("the file is gone")
+        status, body = await server.complete("one")
+        assert (status, body["error"]["message"]) == (503, "the model cannot be loaded: the file is gone")
+        assert text_of(await server.complete("one")) == "one:ab"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_the_wait_ends_with_the_time_of_the_request(start_several: StartSeveral, is_streamed: bool) -> None:
+    async with start_several("one two", models_max=1) as server:
+        server.sources["two"].may_load.clear()
+        body = {"prompt": "ab", "model": "two", "timeout": 0.05}
+        if is_streamed:
+            assert b'"code":"timeout"' in await server.stream_bytes("/v1/completions", body)
+        else:
+            status, answer = await server.post("/v1/completions", body)
+            assert (status, answer["error"]["code"]) == (504, "timeout")
+        server.sources["two"].may_load.set()
+
+
+async def test_a_request_that_waits_for_its_model_can_be_cancelled(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        server.sources["two"].may_load.clear()
+        asking = asyncio.create_task(server.complete("two", request_id="mine"))
+        await server.reach(two="loading")
+        assert (await server.post("/v1/requests/mine/cancel", {}))[1]["cancelled"] is True
+        status, body = await asking
+        assert (status, body["error"]["code"]) == (409, "cancelled")
+        server.sources["two"].may_load.set()
+        assert text_of(await server.complete("two")) == "two:ab"
+
+
+async def test_who_waits_for_a_model_is_told_that_the_server_ends(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        server.sources["two"].may_load.clear()
+        whole = asyncio.create_task(server.complete("two"))
+        stream = asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab", "model": "two"}))
+        await server.reach(two="loading")
+        await asyncio.sleep(0.02)
+        server.served.start_draining()
+        status, body = await whole
+        assert (status, body["error"]["code"]) == (503, "draining")
+        assert b'"code":"draining"' in await stream
+        server.sources["two"].may_load.set()
+
+
+async def test_nobody_starves(start_several: StartSeveral) -> None:
+    """Clients of three models, of which one fits, all come to their answers."""
+    async with start_several("one two three", models_max=1) as server:
+
+        async def client(name: str) -> list[str]:
+            return [text_of(await server.complete(name)) for _ in range(4)]
+
+        names = ["one", "two", "three"] * 2
+        async with asyncio.timeout(20):
+            answers = await asyncio.gather(*map(client, names))
+        assert answers == [[f"{name}:ab"] * 4 for name in names]
+        await _is_settled(server)
+
+
+async def _is_settled(server: SeveralServer) -> None:
+    await eventually(lambda: len(server.in_memory) == 1 and "loading" not in server.states().values())
