@@ -48,7 +48,7 @@ def assert_same_tree(first, second):
         (PackedLayout(), Precision("float32", None)),
         (PackedLayout(), Precision("auto", "int8")),
     ],
-    ids=str,
+    ids=["xla", "xla in bfloat16", "native", "native in int8"],
 )
 def test_equals_the_same_weights_from_gguf(tmp_path, num_shards, layout, precision):
     folder = open_model(write_folder(tmp_path / "model", num_shards=num_shards))

@@ -16,8 +16,8 @@ from engine.border.types import FinishReason
 from sampling.host.params import InvalidParameter
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
-from server.http import served_model
 from server.offline.llm import LLM
+from server.serving import served_model
 from server.startup.loaded_model import LoadedModel
 from server.wire.structured_outputs import MAX_CHOICE_TEXTS
 from tests.fakes.engine_client import FakeEngineClient
