@@ -11,6 +11,7 @@ from engine.weights.packing import GROUP, Format, PackingError
 _MESSAGES = {
     1: "its format cannot hold it",
     2: "it has scales that are not finite, or too large for float16",
+    3: "its rows are shorter than its shape says",
 }
 
 
@@ -26,8 +27,11 @@ def pack_rows(
         order: int32[num_outputs]: output i is row order[i]; None: row i.
 
     Raises:
-        PackingError: a scale is not finite or is beyond float16, or the format cannot hold the encoding.
+        PackingError: a scale is not finite or is beyond float16, the format cannot hold the encoding, or there are
+            fewer rows or bytes than the numbers of outputs and inputs say.
     """
+    if (num_outputs if order is None else int(order.max(initial=-1)) + 1) > len(rows):
+        raise PackingError("it has fewer rows than its shape says")
     problem = shared_library().eagre_pack(
         int(encoding), int(kind), rows.ctypes.data, rows.strides[0],
         None if order is None else order.ctypes.data, num_outputs, num_inputs // GROUP,

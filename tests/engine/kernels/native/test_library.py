@@ -95,7 +95,7 @@ def test_a_library_for_another_jaxlib(folder, monkeypatch):
         raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: another version of the interface")
 
     monkeypatch.setattr(library, "TARGETS", ("argmax",))
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(digest(), eagre_argmax=None))
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(digest(), eagre_argmax=None, eagre_pack=SimpleNamespace()))
     monkeypatch.setattr(jax.ffi, "pycapsule", lambda function: function)
     monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
     build(folder, "avx2")

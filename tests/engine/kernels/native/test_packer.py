@@ -1,11 +1,14 @@
 """Every form in which model files hold weights, packed by the C++ packer, against the gguf package's dequantisation."""
 
+import ctypes
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
+from engine.kernels.native.library import shared_library
 from engine.kernels.native.packer import pack_encoded, pack_rows
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.packing import GROUP, TILE, Format, PackingError
@@ -107,6 +110,14 @@ def test_powers_of_two_of_mxfp4_are_those_of_float16(variant):
         pack(Encoding.MXFP4, rows, Format.INT8, GROUP)
 
 
+def test_the_sizes_of_tiles_are_those_of_the_kernels(variant):
+    tile_bytes = shared_library().eagre_tile_bytes
+    tile_bytes.restype = ctypes.c_int64
+    sizes = {kind: tile_bytes(int(kind), ctypes.c_int64(INPUTS // GROUP)) for kind in Format}
+    assert sizes == {kind: kind.tile_bytes(INPUTS) for kind in Format}
+    assert tile_bytes(len(Format), ctypes.c_int64(8)) == -1
+
+
 @pytest.mark.parametrize(
     ("encoding", "kind", "inputs"),
     [
@@ -122,3 +133,19 @@ def test_what_the_packer_cannot_make_is_refused(variant, encoding, kind, inputs)
     tiles = np.zeros((1, kind.tile_bytes(256)), np.uint8)
     with pytest.raises(PackingError, match="its format cannot hold it"):
         pack_rows(encoding, np.zeros((1, 4096), np.uint8), kind, tiles, num_outputs=1, num_inputs=inputs)
+
+
+@pytest.mark.parametrize(("encoding", "num_bytes"), [(Encoding.Q4_K, 143), (Encoding.Q8_0, 271), (Encoding.BF16, 511)])
+def test_rows_that_are_cut_short_are_refused(variant, encoding, num_bytes):
+    with pytest.raises(PackingError, match="its rows are shorter than its shape says"):
+        pack(encoding, np.zeros((16, num_bytes), np.uint8), encoding.format, 256)
+
+
+@pytest.mark.parametrize("order", [None, np.array([0, 3], np.int32)], ids=["in order", "in another order"])
+def test_rows_that_are_missing_are_refused(order):
+    tiles = np.zeros((1, Format.INT8.tile_bytes(32)), np.uint8)
+    with pytest.raises(PackingError, match="it has fewer rows than its shape says"):
+        pack_rows(
+            Encoding.Q8_0, np.zeros((3, 34), np.uint8), Format.INT8, tiles,
+            num_outputs=4 if order is None else 2, num_inputs=32, order=order,
+        )  # fmt: skip

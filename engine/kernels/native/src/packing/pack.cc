@@ -59,17 +59,19 @@ PackResult pack_integers(const EncodedRows& from, Format format, std::byte* tile
   if (encoding.decode == nullptr || encoding.format != format) return PackResult::kNoSuchFormat;
   const Layout layout = layout_of(format);
   if (from.num_groups % layout.block_groups != 0) return PackResult::kNoSuchFormat;
+  const int64_t blocks = from.num_groups / layout.block_groups;
+  if (blocks * static_cast<int64_t>(encoding.block_bytes) > from.row_bytes) return PackResult::kShortRows;
   bool finite = true;
   for (int64_t first = 0; first < from.num_outputs; first += kTile, tiles += stride) {
     const int count = static_cast<int>(std::min<int64_t>(kTile, from.num_outputs - first));
     RowBlock rows[kTile] = {};
-    const uint8_t* blocks[kTile] = {};
-    for (int lane = 0; lane < count; ++lane) blocks[lane] = row_of(from, first + lane);
+    const uint8_t* next[kTile] = {};
+    for (int lane = 0; lane < count; ++lane) next[lane] = row_of(from, first + lane);
     std::byte* to = tiles;
     for (int group = 0; group < from.num_groups; group += layout.block_groups, to += block_bytes(format)) {
       for (int lane = 0; lane < count; ++lane) {
-        encoding.decode(blocks[lane], rows[lane]);
-        blocks[lane] += encoding.block_bytes;
+        encoding.decode(next[lane], rows[lane]);
+        next[lane] += encoding.block_bytes;
         finite &= is_finite(rows[lane].scale) && is_finite(rows[lane].minimum);
       }
       write_block(rows, format, to);
@@ -109,6 +111,9 @@ PackResult pack_floats(const EncodedRows& from, Format format, std::byte* tiles,
   const bool is_known = encoding == Encoding::kF32 || encoding == Encoding::kF16 || encoding == Encoding::kBf16;
   if (!is_known || is_integer(format) || (format == Format::kFloat16 && encoding != Encoding::kF16)) {
     return PackResult::kNoSuchFormat;
+  }
+  if (from.num_groups * kGroup * static_cast<int64_t>(float_bytes(encoding)) > from.row_bytes) {
+    return PackResult::kShortRows;
   }
   const int quarters = static_cast<int>(group_bytes(format) / kTile / 16);
   for (int64_t first = 0; first < from.num_outputs; first += kTile, tiles += stride) {

@@ -23,6 +23,7 @@ enum class PackResult : int32_t {
   kDone = 0,
   kNoSuchFormat = 1,  // the format cannot hold the encoding
   kNotFinite = 2,     // a scale or a minimum is not, or is beyond float16
+  kShortRows = 3,     // a row has fewer bytes than its inputs take
 };
 
 // Fills tiles, `stride` bytes from one to the next; the outputs that the last one lacks become zeros.
