@@ -278,7 +278,7 @@ def _socket_cases() -> Iterator[Case]:
         yield _case(f"a bad frame {number}", {"script": script}, settings={"max_body_bytes": 4000})
     binary = {"send_binary": base64.b64encode(b'{"id":"a"}').decode()}
     yield _case("a binary frame", {"script": [binary, {"until": None}, _generate("a", PROMPT), {"until": "a"}]})
-    far = [{"send": "x" * 5000}, {"read": 1}]
+    far = [{"send": "x" * 70_000}, {"read": 1}]
     yield _case("a frame far over the limit", {"script": far}, settings={"max_body_bytes": 1024})
     several = [_generate(f"g{number}", {"prompt": f"story {number}", "n": 1 + number % 3}) for number in range(5)]
     yield _case("several at once", {"script": [*several, *({"until": f"g{number}"} for number in range(5))]})

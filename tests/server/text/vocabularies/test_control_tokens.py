@@ -428,9 +428,9 @@ def many() -> Tokenizer:
 
 @pytest.mark.parametrize("word", ["[", "[co", "[control_", "<", "[control_1]"])
 def test_a_hostile_text_leaves_other_threads_running(many: Tokenizer, word: str) -> None:
-    text = word * (120_000 // len(word))
+    text = word * (480_000 // len(word))
     many.encode(text, add_special_tokens=False, max_tokens=1 << 20)
     with Ticker() as ticker:
         list(many.control.split(text))
         many.control.shield(text, MARK, "")
-    assert ticker.longest < 0.1  # 0.5 s and more where one search goes through the whole text
+    assert ticker.longest < 0.5  # 2 s and more where one search goes through the whole text
