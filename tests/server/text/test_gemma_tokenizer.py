@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,11 @@ from server.text.vocabularies.gguf_metadata import read_gguf_metadata
 from tests.server.text.mixed_lines import lines_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "gemma3_tokenizer.json").read_bytes())
-VARIABLE = "EAGRE_TEST_GEMMA"
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    path = os.environ.get(VARIABLE)
-    if path is None:
-        pytest.skip(f"{VARIABLE} is not set; it names the GGUF file of Gemma 3 270M, which has 253 MB")
-    return Tokenizer.from_gguf(read_gguf_metadata(Path(path)))
+def tokenizer(gemma_path: Path) -> Tokenizer:
+    return Tokenizer.from_gguf(read_gguf_metadata(gemma_path))
 
 
 @pytest.mark.parametrize("entry", GOLDEN["scripts"], ids=lambda entry: entry["script"].split()[0])
