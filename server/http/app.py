@@ -7,7 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from server.doors.keyring import KeyRing
-from server.http import admin, generating, models, playground, probes, websocket
+from server.http import admin, generating, models, playground, probes, queries, websocket
 from server.http.access_log import add_headers, log_access
 from server.http.error_answers import ERROR_SHAPES, answer_errors
 from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
@@ -49,6 +49,11 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app.router.add_delete("/v1/requests/{id}", generating.cancel)
     app.router.add_get("/v1/models", models.list_models)
     app.router.add_get("/v1/models/{id:.+}", models.show_model)
+    for path in ("/server_info", "/get_server_info"):
+        app.router.add_get(path, models.show_server)
+    for path in ("/model_info", "/get_model_info"):
+        app.router.add_get(path, models.show_first)
+    queries.add_routes(app)
     _add_probes(app)
     app.router.add_get("/version", probes.version)
     if settings.metrics_port is None:

@@ -9,6 +9,7 @@ from aiohttp import web
 from server.http.served import SERVED
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
+from server.startup.version import eagre_version
 from server.transport.json_body import json_response
 
 
@@ -24,6 +25,50 @@ async def show_model(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     _check_loaded(served)
     return json_response(_shape(served.find(request.match_info["id"]), served))
+
+
+async def show_server(request: web.Request) -> web.Response:
+    """GET /server_info: what routers want to know of a server, by the names of SGLang and vLLM."""
+    served = request.app[SERVED]
+    _check_loaded(served)
+    model, config = served.first, served.settings.engine
+    return json_response(
+        {
+            "model_id": model.model_name,
+            "model_path": model.settings.model,
+            "served_model_name": model.model_name,
+            "version": eagre_version(),
+            "dp_size": 1,
+            "max_running_requests": config.max_num_seqs,
+            "max_num_reqs": config.max_num_seqs,
+            "max_prefill_tokens": config.max_num_batched_tokens,
+            "max_total_tokens": _num_cached_tokens(model),
+        }
+    )
+
+
+def _num_cached_tokens(model: ServedModel) -> int | None:
+    """Tokens that the model's pages hold; None while it has none, or where their size is not a setting."""
+    page_size = model.settings.engine.page_size
+    return model.engine.stats().num_pages * page_size if model.is_open and page_size is not None else None
+
+
+async def show_first(request: web.Request) -> web.Response:
+    """GET /model_info: what routers want to know of the model of requests that name none."""
+    served = request.app[SERVED]
+    _check_loaded(served)
+    model = served.first
+    info = model.engine.model_info
+    return json_response(
+        {
+            "model_path": model.settings.model,
+            "tokenizer_path": model.settings.model,
+            "is_generation": True,
+            "model_type": info.architecture,
+            "architectures": [info.architecture],
+            "max_model_len": info.max_model_len,
+        }
+    )
 
 
 def _check_loaded(served: ServedModels) -> None:

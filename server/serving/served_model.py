@@ -155,14 +155,22 @@ class ServedModel:
         return name_of(self.settings.model) if self._text_model is None else self._text_model.name
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def text_model(self) -> TextModel:
         """
         Raises:
             ApiError: the model is not loaded yet.
         """
         if self._text_model is None:
             raise self._not_loaded()
-        return self._text_model.tokenizer
+        return self._text_model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Raises:
+            ApiError: the model is not loaded yet.
+        """
+        return self.text_model.tokenizer
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
@@ -170,9 +178,7 @@ class ServedModel:
         Raises:
             ApiError: the model is not loaded yet.
         """
-        if self._text_model is None:
-            raise self._not_loaded()
-        return self._text_model.sampling_defaults
+        return self.text_model.sampling_defaults
 
     @property
     def num_generations(self) -> int:

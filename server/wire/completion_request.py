@@ -21,27 +21,34 @@ def _is_token_ids(value: list[Any]) -> bool:
     return all(type(item) is int for item in value)
 
 
-def _as_prompts(value: Any) -> list[Prompt]:
-    """The four shapes of `prompt` as one: a list of texts or of token id lists."""
+def as_prompts(value: Any, name: str = "prompt", *, most: int = MAX_PROMPTS) -> list[Prompt]:
+    """The four shapes of `prompt` as one: a list of texts or of token id lists.
+
+    Args:
+        name: of the parameter.
+        most: entries of the list.
+
+    Raises:
+        ValueError: it has none of the shapes, or too many entries; the message names the limit.
+    """
+    shapes = "it must be a string, a list of token ids, or a list of either"
     if isinstance(value, str):
         prompts: list[Any] = [value]
     elif not isinstance(value, list):
-        raise ValueError(f"prompt is {shorten(value)}; it must be a string, a list of token ids, or a list of either")
+        raise ValueError(f"{name} is {shorten(value)}; {shapes}")
     elif not value:
-        raise ValueError("prompt is empty; it must have at least one token")
+        raise ValueError(f"{name} is empty; it must have at least one token")
     else:
         prompts = [value] if _is_token_ids(value) else value
-    if len(prompts) > MAX_PROMPTS:
-        raise ValueError(f"prompt has {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed")
+    if len(prompts) > most:
+        raise ValueError(f"{name} has {len(prompts)} prompts; at most {most} are allowed")
     for prompt in prompts:
         if not (isinstance(prompt, str) or (isinstance(prompt, list) and _is_token_ids(prompt))):
-            raise ValueError(
-                f"prompt has the entry {shorten(prompt)}; it must be a string, a list of token ids, or a list of either"
-            )
+            raise ValueError(f"{name} has the entry {shorten(prompt)}; {shapes}")
         if not prompt:
-            raise ValueError("prompt is empty; it must have at least one token")
+            raise ValueError(f"{name} is empty; it must have at least one token")
         if isinstance(prompt, list) and len(prompt) > MAX_PROMPT_TOKENS:
-            raise ValueError(f"prompt has {len(prompt)} token ids; at most {MAX_PROMPT_TOKENS} are allowed")
+            raise ValueError(f"{name} has {len(prompt)} token ids; at most {MAX_PROMPT_TOKENS} are allowed")
     return prompts
 
 
@@ -57,7 +64,7 @@ def _as_num_logprobs(value: Any) -> Any:
 class CompletionRequest(GenerationFields):
     """OpenAI's completion request. `prompt` is always a list here, whichever of its four shapes the client sent."""
 
-    prompt: Annotated[list[Prompt], PlainValidator(_as_prompts)]
+    prompt: Annotated[list[Prompt], PlainValidator(as_prompts)]
     logprobs: Annotated[int, BeforeValidator(_as_num_logprobs)] | None = None
 
     @classmethod

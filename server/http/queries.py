@@ -1,0 +1,165 @@
+"""Routes that ask a model for something else than text: the tokens of a text, the text of tokens, embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any, TypeVar
+
+import numpy as np
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from engine.border.types import Pooling
+from sampling.host.params import InvalidParameter
+from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
+from server.answering.prompts import MAX_INLINE_CHARS
+from server.doors.keyring import Tenant
+from server.http.access_log import IGNORED
+from server.http.guard import TENANT
+from server.http.served import SERVED
+from server.routes.route import checked
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+from server.transport.json_body import json_response, read_body, send_whole
+from server.wire.json_values import MAX_INLINE_BYTES, parse_json
+from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, Query, TokenizeRequest
+
+MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
+
+Asked = TypeVar("Asked", bound=Query)
+Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any]]]
+
+
+def add_routes(app: web.Application) -> None:
+    app.router.add_post("/tokenize", _make_handler(TokenizeRequest, _tokenize))
+    app.router.add_post("/detokenize", _make_handler(DetokenizeRequest, _detokenize))
+    app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, _embed))
+
+
+def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
+    def parse(body: bytes) -> Asked:
+        return checked(lambda: kind.parse(parse_json(body)))
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        served = request.app[SERVED]
+        served.check_accepting()
+        with ExitStack() as preparing:
+            share = preparing.enter_context(served.preparation.receive())
+            body = await read_body(request, share, served.settings)
+            share.complete()
+            query = await served.workers.run(parse, body) if len(body) > MAX_INLINE_BYTES else parse(body)
+            served.ignored_parameters.tell(query.ignored)
+            request[IGNORED] = query.ignored
+            model = served.find(query.model)
+            with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
+                if not model.is_open:
+                    await served.residency.arrival(model)
+                told = await answer(query, model, served, request[TENANT])
+        response = (
+            await served.workers.run(json_response, told) if len(body) > MAX_INLINE_BYTES else json_response(told)
+        )
+        return await send_whole(request, response, served.settings)
+
+    return handle
+
+
+async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+    def work() -> dict[str, Any]:
+        text_model = model.text_model
+        if query.prompt is not None:
+            token_ids = text_model.tokenizer.encode(
+                query.prompt, add_special_tokens=query.add_special_tokens is not False
+            )
+        else:
+            tools = [tool.to_template() for tool in query.tools or ()]
+            messages = [message.to_template() for message in query.messages or ()]
+            token_ids = Conversation(messages, tools=tools).encode(text_model)
+        names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
+        return {
+            "count": len(token_ids),
+            "max_model_len": model.engine.model_info.max_model_len,
+            "tokens": token_ids,
+            "token_strs": names if query.return_token_strs else None,
+        }
+
+    is_long = query.prompt is None or len(query.prompt) > MAX_INLINE_CHARS
+    return await served.workers.run(work) if is_long else work()
+
+
+async def _detokenize(
+    query: DetokenizeRequest, model: ServedModel, served: ServedModels, tenant: Tenant
+) -> dict[str, Any]:
+    most = model.engine.model_info.vocab_size
+
+    def work() -> dict[str, Any]:
+        for token_id in query.tokens:
+            if not 0 <= token_id < most:
+                raise InvalidParameter("tokens", f"tokens has the id {token_id}; it must be from 0 to {most - 1}")
+        return {"prompt": model.tokenizer.decode(query.tokens)}
+
+    return await served.workers.run(work) if len(query.tokens) > MAX_INLINE_CHARS else work()
+
+
+async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+    prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in query.input]
+    max_model_len = model.engine.model_info.max_model_len
+
+    def tokenize() -> list[list[int]]:
+        try:
+            return [prompt.encode(model.text_model, max_model_len) for prompt in prompts]
+        except InvalidParameter as error:
+            raise InvalidParameter("input", str(error)) from error
+
+    is_long = sum(prompt.num_chars for prompt in prompts) > MAX_INLINE_CHARS
+    token_lists = await served.workers.run(tokenize) if is_long else tokenize()
+    at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
+
+    async def embed(token_ids: Sequence[int]) -> np.ndarray:
+        async with at_once:
+            served.residency.ask_for(model)
+            return await model.engine.embed(
+                token_ids, pooling, priority=tenant.check_priority(None), tenant=tenant.name
+            )
+
+    tasks = [asyncio.ensure_future(embed(token_ids)) for token_ids in token_lists]
+    try:
+        embeddings = await asyncio.gather(*tasks)
+    finally:  # where one is refused, or the client has left, the others end too
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    vectors = [_unit(embedding, query.dimensions) for embedding in embeddings]
+    as_text = query.encoding_format == "base64"
+    num_tokens = sum(map(len, token_lists))
+    return {
+        "object": "list",
+        "data": [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
+            }
+            for index, vector in enumerate(vectors)
+        ],
+        "model": model.model_name,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+
+
+def _unit(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
+    """The first numbers of an embedding, little-endian float32[dimensions], of length 1.
+
+    Raises:
+        InvalidParameter: it has fewer.
+    """
+    if dimensions is not None:
+        if dimensions > len(vector):
+            raise InvalidParameter(
+                "dimensions", f"dimensions is {dimensions}; the model's embeddings have {len(vector)}"
+            )
+        vector = vector[:dimensions]
+    length = float(np.linalg.norm(vector))
+    return (vector / length if length else vector).astype("<f4")

@@ -1,0 +1,98 @@
+"""Tokens of a text, text of tokens, embeddings, and what routers ask of a server."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import AsyncOpenAI
+
+from engine.border.types import Pooling
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import RunningServer, StartServer
+
+ASK = [{"role": "user", "content": "hé"}]
+
+
+class EmbeddingEngine(FakeEngineClient):
+    """The embedding of a prompt: its first token, its length, and which pooling was asked for."""
+
+    async def embed(self, token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+        return np.array([token_ids[0], len(token_ids), float(pooling is Pooling.MEAN), 0.0], np.float32)
+
+
+async def test_tokens_of_a_text_and_back(server: RunningServer) -> None:
+    status, told = await server.post("/tokenize", {"prompt": "hé", "return_token_strs": True})
+    assert status == 200
+    assert told == {"count": 3, "max_model_len": 512, "tokens": list("hé".encode()), "token_strs": ["h", "Ã", "©"]}
+    assert (await server.post("/detokenize", {"tokens": told["tokens"]})) == (200, {"prompt": "hé"})
+
+
+async def test_tokens_of_a_conversation(server: RunningServer) -> None:
+    _, told = await server.post("/tokenize", {"messages": ASK})
+    assert bytes(told["tokens"]).decode() == "user:hé\nassistant:"
+    assert told["token_strs"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "words"),
+    [
+        ("/tokenize", {}, "prompt", "either prompt or messages"),
+        ("/tokenize", {"prompt": "a", "messages": ASK}, "prompt", "either"),
+        ("/tokenize", {"prompt": "a", "add_special_token": True}, "add_special_token", "did you mean"),
+        ("/detokenize", {"tokens": [1, 260]}, "tokens", "from 0 to 259"),
+        ("/detokenize", {"tokens": [-1]}, "tokens", "-1"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]", "an integer"),
+        ("/v1/embeddings", {"input": []}, "input", "empty"),
+        ("/v1/embeddings", {"input": ["a"] * 257}, "input", "at most 256"),
+        ("/v1/embeddings", {"input": "x" * 4000}, "input", "tokens"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 5}, "dimensions", "have 4"),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format", "base64"),
+        ("/v1/embeddings", {"input": "a", "model": "other"}, "model", "does not exist"),
+    ],
+)
+async def test_what_is_refused(start_server: StartServer, path: str, body: Any, param: str, words: str) -> None:
+    server = await start_server(EmbeddingEngine())
+    status, answer = await server.post(path, body)
+    assert status in (400, 404)
+    assert answer["error"]["param"] == param
+    assert words in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+async def test_embeddings_by_the_official_client(start_server: StartServer, encoding_format: Any) -> None:
+    server = await start_server(EmbeddingEngine())
+    async with AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
+        answer = await client.embeddings.create(model="fake", input=["a", "bc"], encoding_format=encoding_format)
+        assert answer.usage.total_tokens == 3
+        vectors = [item.embedding for item in answer.data]
+        if encoding_format == "base64":
+            vectors = [list(np.frombuffer(base64.b64decode(vector), "<f4")) for vector in vectors]  # type: ignore[arg-type]
+        for vector, expected in zip(vectors, [[97, 1, 0, 0], [98, 2, 0, 0]], strict=True):
+            assert vector == pytest.approx(np.array(expected) / np.linalg.norm(expected), abs=1e-6)
+        plain = await client.embeddings.create(model="fake", input=[97, 98, 99], dimensions=2)
+        assert plain.data[0].embedding == pytest.approx(np.array([97, 3]) / np.linalg.norm([97, 3]), abs=1e-6)
+    _, told = await server.post("/v1/embeddings", {"input": [[1, 2]], "pooling": "mean", "dimensions": 3})
+    assert told["data"][0]["embedding"] == pytest.approx(np.array([1, 2, 1]) / 6**0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("prefix", ["/", "/get_"])
+async def test_routers_learn_what_they_ask_for(server: RunningServer, prefix: str) -> None:
+    status, told = await server.get(f"{prefix}server_info")
+    assert status == 200
+    assert told["served_model_name"] == "fake"
+    assert told["max_num_reqs"] >= 1
+    status, told = await server.get(f"{prefix}model_info")
+    assert status == 200
+    assert (told["is_generation"], told["model_type"], told["max_model_len"]) == (True, "fake", 512)
+
+
+async def test_the_new_routes_want_a_key(start_server: StartServer) -> None:
+    server = await start_server(EmbeddingEngine(), api_keys=("a-key-of-some-length",))
+    for path in ("/tokenize", "/detokenize", "/v1/embeddings"):
+        assert (await server.post(path, {"input": "a"}))[0] == 401
+    for path in ("/server_info", "/model_info"):
+        assert (await server.get(path))[0] == 401
