@@ -133,6 +133,13 @@ class SimulatedRunner(DeviceRunner):
         program = jax.jit(sample, donate_argnums=(1, 2), keep_unused=True)
         return program.lower(logits, self._slots, self._states, rows, self._masks_of(num_rows))
 
+    def _lower_pool(self) -> jax.stages.Lowered:
+        def pool(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array) -> jax.Array:
+            return jnp.zeros(1)
+
+        tokens, shares = jnp.zeros(TILE_SIZE, jnp.int32), jnp.zeros(TILE_SIZE)
+        return jax.jit(pool, keep_unused=True).lower(self._params, jnp.zeros(1), tokens, shares)
+
     def _lower_score(self) -> jax.stages.Lowered:
         def score(params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array) -> jax.Array:
             return jnp.zeros((TILE_SIZE, NUM_COLUMNS), jnp.int32)

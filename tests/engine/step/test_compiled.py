@@ -1,5 +1,7 @@
 """Programs are compiled ahead of time, and late compiles are counted."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -31,7 +33,7 @@ def test_only_compiles_after_the_start_are_counted():
     counter = CompileCounter()
     jax.jit(lambda x: x + 11)(jnp.ones(17))
     assert counter.count == 0
-    counter.start()
+    counter.start(threading.current_thread())
     late = jax.jit(lambda x: x + 12)
     argument = jnp.ones(17)
     before = counter.count
