@@ -65,7 +65,7 @@ def random_rows(random: np.random.Generator, longest: int) -> Step:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_it_equals_attention_in_float64(variant, kind, shape, seed):
     random = np.random.default_rng([seed, len(kind)])
     shape = replace(shape, kind=kind)

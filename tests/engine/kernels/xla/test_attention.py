@@ -62,7 +62,7 @@ def reference(q, keys, values):
 
 @pytest.mark.parametrize("num_heads", [3, 6])
 @pytest.mark.parametrize("page_size", [4, 16])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_equals_plain_attention(num_heads, page_size, seed, body):
     random = np.random.default_rng(seed)
     num_kv_heads, max_pages = 3, 3 * pages_per_block(page_size)
