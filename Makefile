@@ -60,7 +60,7 @@ bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks/ser
 	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
 
 chaos: $(NATIVE_STAMP) ## attack a server for about a minute, beside streams that must not notice; ARGS go to benchmarks.chaos
-	@exec $(BIN)/python -m benchmarks.chaos --seconds 10 --seed 1 $(ARGS)
+	@exec $(BIN)/python -m benchmarks.chaos --seconds 20 --seed 1 $(ARGS)
 
 native: venv ## compile the native kernels that are out of date; CXX names the compiler, ARGS=--force compiles all
 	@$(BUILD_NATIVE) --inplace $(ARGS)
