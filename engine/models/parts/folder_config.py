@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from engine.border.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary
 from engine.models.parts.rotary_config import read_rotary, rope_tables, stretched_context
 from engine.weights.formats.model_folder import JsonFile
 
@@ -44,6 +44,8 @@ def read_sizes(config: JsonFile) -> Sizes:
         if hidden_size % num_heads:
             raise config.error("num_attention_heads", f"it must divide hidden_size ({hidden_size})")
         head_dim = hidden_size // num_heads
+    if head_dim > MAX_HEAD_DIM:
+        raise ModelError(f"{config.path}: the head dimension is {head_dim}; it must be at most {MAX_HEAD_DIM}")
     if head_dim % 2:
         raise ModelError(f"{config.path}: the head dimension is {head_dim}; rotary embedding needs an even one")
     return Sizes(

@@ -7,7 +7,7 @@ import numpy as np
 from engine.border.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.folder_config import Sizes
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary
 from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 
@@ -28,6 +28,8 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")
     head_dim = fields.integer("attention.key_length") or hidden_size // num_heads
+    if head_dim > MAX_HEAD_DIM:
+        raise ModelError(f"the head dimension is {head_dim}; it must be at most {MAX_HEAD_DIM}")
     if head_dim % 2 or head_dim == 0:
         raise ModelError(f"the head dimension is {head_dim}; rotary embedding needs an even one above 0")
     embedding = file.tensor(EMBEDDING)

@@ -29,6 +29,10 @@ class Rotary:
         return 2 * len(self.frequencies)
 
 
+# Of a head. A configuration keeps a number for each pair of its features, so a damaged size must not reach far.
+MAX_HEAD_DIM = 1 << 14
+
+
 def rotary_frequencies(rotary_dim: int, theta: float) -> np.ndarray:
     """Radians a position of each pair of features, float32[rotary_dim / 2] (Su et al., "RoFormer", 2021)."""
     exponents = np.arange(0, rotary_dim, 2, dtype=np.float32) / rotary_dim

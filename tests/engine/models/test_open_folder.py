@@ -168,6 +168,7 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
         ({"num_key_value_heads": 3}, r"num_key_value_heads is 3; it must divide num_attention_heads \(4\)"),
         ({"head_dim": None, "num_attention_heads": 6}, r"num_attention_heads is 6; it must divide hidden_size \(64\)"),
         ({"head_dim": 33}, "the head dimension is 33"),
+        ({"head_dim": 1 << 20}, "the head dimension is 1048576; it must be at most 16384"),
     ],
 )
 def test_configurations_that_are_not_served(tmp_path, config, words):
