@@ -11,34 +11,22 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
-from server.http.access_log import IGNORED, REQUEST_ID, note_generation
+from server.http.access_log import REQUEST_ID, note_generation
 from server.http.guard import TENANT
-from server.http.served import SERVED
+from server.http.served import SERVED, read_asked
 from server.http.sse import EventStream
-from server.routes.route import AnswerContext, BodyCall, BodyRoute, checked
+from server.routes.route import AnswerContext, BodyCall, BodyRoute
 from server.serving.served_model import ServedModel
-from server.transport.json_body import json_response, read_body, send_whole
+from server.transport.json_body import json_response, send_whole
 from server.wire.errors import ApiError, shorten
-from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 
 
 def make_handler(route: BodyRoute) -> Handler:
     """The handler of the calls of `route`."""
 
-    def parse(body: bytes) -> BodyCall:
-        return checked(lambda: route.parse(parse_json(body)))
-
     async def handle(request: web.Request) -> web.StreamResponse:
-        served = request.app[SERVED]
-        served.check_accepting()
         with ExitStack() as preparing:
-            share = preparing.enter_context(served.preparation.receive())
-            body = await read_body(request, share, served.settings)
-            share.complete()
-            call = await served.workers.run(parse, body) if len(body) > MAX_INLINE_BYTES else parse(body)
-            del body
-            served.ignored_parameters.tell(call.ignored)
-            request[IGNORED] = call.ignored
+            call = await read_asked(request, route.parse, preparing)
             if call.is_streamed:
                 return await _stream(request, route, call, preparing)
             return await _answer_whole(request, route, call, preparing)

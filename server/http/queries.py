@@ -17,14 +17,11 @@ from sampling.host.params import InvalidParameter
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
 from server.answering.prompts import MAX_INLINE_CHARS
 from server.doors.keyring import Tenant
-from server.http.access_log import IGNORED
 from server.http.guard import TENANT
-from server.http.served import SERVED
-from server.routes.route import checked
+from server.http.served import SERVED, read_asked
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.transport.json_body import json_response, read_body, send_whole
-from server.wire.json_values import MAX_INLINE_BYTES, parse_json
+from server.transport.json_body import json_response, send_whole
 from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, Query, TokenizeRequest
 
 MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
@@ -40,27 +37,17 @@ def add_routes(app: web.Application) -> None:
 
 
 def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
-    def parse(body: bytes) -> Asked:
-        return checked(lambda: kind.parse(parse_json(body)))
-
     async def handle(request: web.Request) -> web.StreamResponse:
         served = request.app[SERVED]
-        served.check_accepting()
         with ExitStack() as preparing:
-            share = preparing.enter_context(served.preparation.receive())
-            body = await read_body(request, share, served.settings)
-            share.complete()
-            query = await served.workers.run(parse, body) if len(body) > MAX_INLINE_BYTES else parse(body)
-            served.ignored_parameters.tell(query.ignored)
-            request[IGNORED] = query.ignored
+            query = await read_asked(request, kind.parse, preparing)
             model = served.find(query.model)
             with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
                 if not model.is_open:
                     await served.residency.arrival(model)
                 told = await answer(query, model, served, request[TENANT])
-        response = (
-            await served.workers.run(json_response, told) if len(body) > MAX_INLINE_BYTES else json_response(told)
-        )
+        # An answer of many numbers takes long to encode.
+        response = await served.workers.run(json_response, told)
         return await send_whole(request, response, served.settings)
 
     return handle

@@ -1,9 +1,53 @@
-"""Where handlers find the models that their application serves."""
+"""Where handlers find the models that their application serves, and how they take in what a body asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol, TypeVar
+
 from aiohttp import web
 
+from server.http.access_log import IGNORED
+from server.routes.route import checked
 from server.serving.served_models import ServedModels
+from server.transport.json_body import read_body
+from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 
 SERVED = web.AppKey("served", ServedModels)
+
+
+class HasIgnored(Protocol):
+    """What a body was parsed to."""
+
+    @property
+    def ignored(self) -> Sequence[str]:
+        """The parameters of the body that mean nothing to this server."""
+
+
+Asked = TypeVar("Asked", bound=HasIgnored)
+
+
+async def read_asked(request: web.Request, parse: Callable[[Any], Asked], preparing: ExitStack) -> Asked:
+    """What the body of `request` asks for; a large one is parsed in a worker thread.
+
+    Args:
+        parse: of the decoded body; raises ApiError, FieldError or ValidationError.
+        preparing: holds the request's share of the budgets until it is closed.
+
+    Raises:
+        ApiError, FieldError: the server takes no requests, a budget is spent, or the body is refused.
+    """
+    served = request.app[SERVED]
+    served.check_accepting()
+    share = preparing.enter_context(served.preparation.receive())
+    body = await read_body(request, share, served.settings)
+    share.complete()
+
+    def work() -> Asked:
+        return checked(lambda: parse(parse_json(body)))
+
+    asked = await served.workers.run(work) if len(body) > MAX_INLINE_BYTES else work()
+    served.ignored_parameters.tell(asked.ignored)
+    request[IGNORED] = asked.ignored
+    return asked

@@ -21,6 +21,31 @@ class NotACall(ValueError):
 Reading: TypeAlias = Generator[None, str, str]
 
 
+class _Nesting:
+    """Where a character of JSON text stands: within how many brackets, and within a string or not."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    def feed(self, char: str) -> None:
+        if self._in_string:
+            self._in_string = self._is_escaped or char != '"'
+            self._is_escaped = char == "\\" and not self._is_escaped
+        elif char == '"':
+            self._in_string = True
+        elif char in "{[":
+            self._depth += 1
+        elif char in "}]":
+            self._depth -= 1
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether every bracket and string has been closed."""
+        return self._depth == 0 and not self._in_string
+
+
 class CallText:
     """Characters of one or several calls go in, events come out.
 
@@ -124,20 +149,12 @@ class CallText:
         """An object, passed on as it comes."""
         if char != "{":
             raise NotACall
-        depth, in_string, is_escaped = 0, False, False
+        nesting = _Nesting()
         while True:
             self._events.append(CallArguments(char))
-            if in_string:
-                in_string = is_escaped or char != '"'
-                is_escaped = char == "\\" and not is_escaped
-            elif char == '"':
-                in_string = True
-            elif char in "{[":
-                depth += 1
-            elif char in "}]":
-                depth -= 1
-                if depth == 0:
-                    return ""
+            nesting.feed(char)
+            if nesting.is_outside:
+                return ""
             char = yield
 
     def _string(self, char: str) -> Reading:
@@ -160,19 +177,11 @@ class CallText:
 
     def _value(self, char: str) -> Generator[None, str, tuple[str, str]]:
         """Any value, as it stands, and the first character after it that is not white space."""
-        text, depth, in_string, is_escaped = [char], 0, False, False
+        text, nesting = [char], _Nesting()
         while True:
-            if in_string:
-                in_string = is_escaped or char != '"'
-                is_escaped = char == "\\" and not is_escaped
-            elif char == '"':
-                in_string = True
-            elif char in "{[":
-                depth += 1
-            elif char in "}]":
-                depth -= 1
+            nesting.feed(char)
             char = yield
-            if depth == 0 and not in_string and (char in ",}" or char in _SPACE):
+            if nesting.is_outside and (char in ",}" or char in _SPACE):
                 break
             text.append(char)
         if char in _SPACE:
