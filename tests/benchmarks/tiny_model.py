@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
-from tests.server.gguf_files import byte_level_fields
+from tests.server.support.gguf_files import byte_level_fields
 
 HIDDEN, INTERMEDIATE, NUM_HEADS, NUM_KV_HEADS, CONTEXT_LENGTH = 32, 48, 4, 2, 256
 KV_SIZE = HIDDEN // NUM_HEADS * NUM_KV_HEADS

@@ -11,7 +11,7 @@ import pytest
 from server.wire.errors import shorten
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.sse_reader import chunks_of
+from tests.server.support.sse_reader import chunks_of
 
 MESSAGES = [{"role": "user", "content": "x"}]
 

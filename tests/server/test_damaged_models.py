@@ -27,7 +27,7 @@ from server.text.tokenizer import Tokenizer
 from server.text.vocabularies.failures import NativeFailure
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import byte_level_tokenizer, write_folder, write_gguf_twin
-from tests.server.gguf_files import whole_vocabulary
+from tests.server.support.gguf_files import whole_vocabulary
 
 EXAMPLES = 60  # of each kind of file
 MOST_S = 5.0  # for one damaged file, on a busy machine; without damage it takes 20 ms

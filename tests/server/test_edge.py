@@ -18,7 +18,7 @@ from server.routes import encoding
 from server.routes.route import StreamWriter
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.support.socket_client import open_socket, read_to_end, send
 
 MOST_S = 1.0  # generous, because machines of tests are busy; without the bounds these bodies take seconds
 

@@ -21,7 +21,7 @@ from server.startup.progress import silent
 from server.text.text_model import TextModel
 from tests.golden.tiny_llama import CONFIG, weights
 from tests.model_folders import BOS, END_OF_TURN, EOS, write_folder, write_gguf_twin, write_json
-from tests.server.sse_reader import chunks_of
+from tests.server.support.sse_reader import chunks_of
 from tests.server.test_real_server import RealServer, serving
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]

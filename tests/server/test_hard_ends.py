@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from tests.model_folders import write_folder
-from tests.server.server_process import ServerProcess
-from tests.server.sse_reader import SseReader
+from tests.server.support.server_process import ServerProcess
+from tests.server.support.sse_reader import SseReader
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
 LONG = {"max_tokens": 200, "ignore_eos": True}

@@ -19,8 +19,8 @@ from server.command.serve import drain
 from server.command.sse_parser import SseParser
 from server.text.text_model import TextModel
 from tests.server.conftest import eventually
-from tests.server.real_server import MAX_BODY_BYTES, RealServer, serving
-from tests.server.sse_reader import SseReader, chunks_of, read_all
+from tests.server.support.real_server import MAX_BODY_BYTES, RealServer, serving
+from tests.server.support.sse_reader import SseReader, chunks_of, read_all
 
 MODEL = "smollm2-135m-instruct"
 STORY = "Once upon a time, in a village by the sea,"

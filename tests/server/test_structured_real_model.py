@@ -16,9 +16,9 @@ from engine.engine import Engine
 from engine.loop import Call
 from engine.schedule.preemption import preempt
 from server.text.text_model import TextModel
-from tests.server.real_server import RealServer, serving
-from tests.server.sse_reader import chunks_of
-from tests.server.structured_cases import STRUCTURED_CASES, StructuredCase
+from tests.server.support.real_server import RealServer, serving
+from tests.server.support.sse_reader import chunks_of
+from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
 
 BOUNDED = [case for case in STRUCTURED_CASES if case.is_bounded]
 NUM_SEEDS = 8

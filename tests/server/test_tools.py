@@ -16,7 +16,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import MergedBytes
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.support.socket_client import open_socket, read_to_end, send
 
 WEATHER = {
     "type": "function",

@@ -12,7 +12,7 @@ from sampling.host.params import InvalidParameter
 from server.answering.bad_words import bad_word_ids
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from tests.server.gguf_files import metadata_of
+from tests.server.support.gguf_files import metadata_of
 from tests.server.text.test_tokenizer import tiny
 from tests.server.text.vocabularies.test_sentencepiece_vocabulary import fields_of, train
 

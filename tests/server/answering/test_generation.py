@@ -15,7 +15,7 @@ from server.answering.prompts import prepare_here
 from server.routes.completions import CompletionCall
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
-from tests.server.pacing import read_at_pace
+from tests.server.support.pacing import read_at_pace
 
 
 async def submit(engine: FakeEngineClient, **body: Any) -> Generation:

@@ -13,7 +13,7 @@ from server.answering.prompt_sources import Conversation, PromptSource, TextProm
 from server.text.chat_template import ChatTemplate
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from tests.server.gguf_files import byte_level_fields, metadata_of
+from tests.server.support.gguf_files import byte_level_fields, metadata_of
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
 START, END = 1, 2

@@ -12,7 +12,7 @@ from server.startup.settings import ServerSettings
 from server.transport.connections import SHUTDOWN_S
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.support.socket_client import open_socket, read_to_end, send
 
 GRACE_S = 30.0  # of Kubernetes
 

@@ -24,7 +24,7 @@ from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import eventually
-from tests.server.sse_reader import chunks_of, read_all
+from tests.server.support.sse_reader import chunks_of, read_all
 
 
 @dataclass

@@ -13,7 +13,7 @@ from server.text.text_model import TextModel
 from server.wire.completion_request import CompletionRequest
 from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
-from tests.server.structured_cases import STRUCTURED_CASES, StructuredCase
+from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
 
 VOCAB_SIZE = MergedBytes.vocab_size
 

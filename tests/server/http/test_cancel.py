@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.socket_client import open_socket, read_to_end, receive, send
+from tests.server.support.socket_client import open_socket, read_to_end, receive, send
 
 ALICE, BOB, ADMIN = "alice-secret-1", "bob-secret-22", "admin-secret-3"
 

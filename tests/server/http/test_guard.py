@@ -13,7 +13,7 @@ from server.http.app import build_metrics_app, make_runner
 from server.http.guard import PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.support.socket_client import open_socket, read_to_end, send
 
 ALICE, BOB, ADMIN = "alice-secret-1", "bob-secret-22", "admin-secret-3"
 KEYS = (f"{ALICE} alice", f"{BOB} bob priority=-3")

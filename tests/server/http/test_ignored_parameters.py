@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from server.serving.ignored_parameters import IgnoredParameters
 from server.wire.errors import UnknownField
 from tests.server.conftest import StartServer
-from tests.server.socket_client import open_socket, receive, send
+from tests.server.support.socket_client import open_socket, receive, send
 
 PATHS = {
     "/v1/completions": {"prompt": "a"},

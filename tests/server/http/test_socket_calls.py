@@ -13,7 +13,7 @@ from server.http.socket_calls import MAX_GENERATIONS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.socket_client import open_socket, read_to_end, receive, send
+from tests.server.support.socket_client import open_socket, read_to_end, receive, send
 
 
 async def test_one_generation_from_start_to_done(server: RunningServer) -> None:

@@ -14,7 +14,7 @@ from server.http.websocket import OPEN_SOCKETS, SLACK_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.test_websocket_fuzz import HANDSHAKE, TEXT, frame
-from tests.server.socket_client import open_socket, read_to_end, receive, send
+from tests.server.support.socket_client import open_socket, read_to_end, receive, send
 
 
 async def fragments(num_bytes: int) -> AsyncIterator[str]:

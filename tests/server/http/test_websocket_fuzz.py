@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.http.websocket import OPEN_SOCKETS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, eventually, server_starter
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.support.socket_client import open_socket, read_to_end, send
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 HANDSHAKE = (

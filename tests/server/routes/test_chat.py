@@ -7,7 +7,7 @@ import json
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer
-from tests.server.sse_reader import chunks_of, read_all
+from tests.server.support.sse_reader import chunks_of, read_all
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.sse_reader import SseReader, chunks_of, read_all
+from tests.server.support.sse_reader import SseReader, chunks_of, read_all
 
 
 def ids(text: str) -> list[int]:

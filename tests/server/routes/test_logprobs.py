@@ -17,9 +17,9 @@ from tests.fakes.engine_client import FakeEngineClient, logprob_of, token_logpro
 from tests.fakes.text_model import EOS, FakeTokenizer
 from tests.server.answering.test_generation import submit
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.pacing import read_at_pace
-from tests.server.socket_client import open_socket, read_to_end, send
-from tests.server.sse_reader import chunks_of
+from tests.server.support.pacing import read_at_pace
+from tests.server.support.socket_client import open_socket, read_to_end, send
+from tests.server.support.sse_reader import chunks_of
 
 A, B, C = (ord(letter) for letter in "abc")
 MESSAGES = [{"role": "user", "content": "é"}]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import RunningServer
-from tests.server.socket_client import open_socket, read_to_end, send
-from tests.server.sse_reader import chunks_of
+from tests.server.support.socket_client import open_socket, read_to_end, send
+from tests.server.support.sse_reader import chunks_of
 
 NAMES = {"time_to_first_token_ms", "queue_time_ms", "generation_time_ms", "mean_itl_ms", "tokens_per_second"}
 PATHS = {

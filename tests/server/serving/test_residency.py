@@ -9,7 +9,7 @@ import pytest
 from server.serving import residency
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
-from tests.server.socket_client import open_socket, read_to_end, send
+from tests.server.support.socket_client import open_socket, read_to_end, send
 
 
 @pytest.fixture(autouse=True)

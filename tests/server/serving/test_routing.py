@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.server.http.test_metrics import read_metrics
 from tests.server.serving.conftest import StartSeveral
-from tests.server.socket_client import open_socket, read_to_end, send
-from tests.server.sse_reader import chunks_of
+from tests.server.support.socket_client import open_socket, read_to_end, send
+from tests.server.support.sse_reader import chunks_of
 
 ADMIN = "admin-secret-3"
 

@@ -12,7 +12,7 @@ from server.startup.loaded_model import LoadedModel, load_model
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
-from tests.server.gguf_files import byte_level_fields, write_gguf
+from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [("model", {"temperature": 0.2}), ("openai", {})])

@@ -7,7 +7,7 @@ import structlog
 from server.sources.builtin_models import BUILTIN_MODELS
 from server.text.sampling_defaults import sampling_defaults
 from server.text.text_model import TextModel
-from tests.server.gguf_files import byte_level_fields, write_gguf
+from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
 
 def test_the_later_source_counts() -> None:

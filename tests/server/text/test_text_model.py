@@ -6,7 +6,7 @@ import pytest
 
 from engine.border.errors import ModelError
 from server.text.text_model import TextModel
-from tests.server.gguf_files import byte_level_fields, write_gguf
+from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
 
 def test_a_text_model_has_all_parts_of_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from engine.border.errors import ModelError
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from server.text.vocabularies.byte_level_bpe import byte_of_character
-from tests.server.gguf_files import byte_level_fields, metadata_of
+from tests.server.support.gguf_files import byte_level_fields, metadata_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_tokenizer.json").read_bytes())
 GREEDY = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_greedy.json").read_bytes())

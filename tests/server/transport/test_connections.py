@@ -14,7 +14,7 @@ from server.startup.settings import ServerSettings
 from server.transport.json_body import send_whole
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.socket_client import open_socket
+from tests.server.support.socket_client import open_socket
 
 
 async def connect(server: RunningServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -25,7 +25,7 @@ from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.grammar.test_compiler import Gated
-from tests.server.sse_reader import chunks_of
+from tests.server.support.sse_reader import chunks_of
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}

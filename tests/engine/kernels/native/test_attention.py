@@ -10,7 +10,7 @@ import pytest
 
 from cache.storage import KVPages
 from engine.kernels.native.attention import attention
-from tests.engine.kernels.native.attention_cases import (
+from tests.engine.kernels.native.support.attention_cases import (
     BFLOAT16_UNIT,
     EPSILON,
     NUM_LAYERS,
@@ -26,7 +26,7 @@ from tests.engine.kernels.native.attention_cases import (
     rotated,
     run,
 )
-from tests.engine.kernels.native.steps import Step, make_step
+from tests.engine.kernels.native.support.steps import Step, make_step
 
 KINDS = ("float32", "bfloat16", "int8")
 PLAIN = Shape(group=3, head_dim=64)

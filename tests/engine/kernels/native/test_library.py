@@ -20,9 +20,9 @@ from engine.kernels.native.library import NativeUnavailable
 from engine.kernels.native.products import norm_product
 from engine.kernels.native.sources import digest
 from engine.weights.packing import Format
-from tests.engine.kernels.native.attention_cases import Shape, angles, fill, make_pages, make_table, run
-from tests.engine.kernels.native.matrices import make_matrix
-from tests.engine.kernels.native.steps import make_step
+from tests.engine.kernels.native.support.attention_cases import Shape, angles, fill, make_pages, make_table, run
+from tests.engine.kernels.native.support.matrices import make_matrix
+from tests.engine.kernels.native.support.steps import make_step
 
 ROOT = Path(__file__).parents[4]
 

@@ -16,9 +16,9 @@ import pytest
 from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import products
 from engine.weights.packing import GROUP, Format, PackedMatrix
-from tests.engine.kernels.native.calls import EPSILON, NOTHING, add_product, head_product, norm_product
-from tests.engine.kernels.native.matrices import fitted, make_matrix
-from tests.engine.kernels.native.steps import make_step, random_step
+from tests.engine.kernels.native.support.calls import EPSILON, NOTHING, add_product, head_product, norm_product
+from tests.engine.kernels.native.support.matrices import fitted, make_matrix
+from tests.engine.kernels.native.support.steps import make_step, random_step
 from tests.packed_blocks import pack_floats, pack_stack
 
 ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native import products
 from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Place, Quantised, pack_quantised, quantise
-from tests.engine.kernels.native.calls import EPSILON, NOTHING, add_product, head_product, norm_product
-from tests.engine.kernels.native.matrices import Matrices, fitted, make_matrix
-from tests.engine.kernels.native.steps import make_step, random_step
+from tests.engine.kernels.native.support.calls import EPSILON, NOTHING, add_product, head_product, norm_product
+from tests.engine.kernels.native.support.matrices import Matrices, fitted, make_matrix
+from tests.engine.kernels.native.support.steps import make_step, random_step
 from tests.packed_blocks import pack_stack
 
 FLOAT32_UNIT = 2.0**-24  # half the distance of 1 to the next float32: what rounding does at most, relatively

@@ -25,7 +25,7 @@ from server.text.vocabularies.gguf_metadata import TokenType
 from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.vocabularies.tokenizer_json import TokenizerJson
 from tests.model_folders import byte_level_tokenizer
-from tests.server.gguf_files import byte_level_fields, metadata_of
+from tests.server.support.gguf_files import byte_level_fields, metadata_of
 from tests.server.text.vocabularies.test_sentencepiece_vocabulary import fields_of, train
 
 NAMES = ("<|im_start|>", "<|im_end|>", "</s>", "<s>", "[INST]", "[/INST]", "[INST]x")

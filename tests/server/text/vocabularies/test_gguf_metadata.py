@@ -9,7 +9,7 @@ from gguf import GGUFWriter
 
 from engine.border.errors import ModelError
 from server.text.vocabularies.gguf_metadata import TokenType, read_gguf_metadata
-from tests.server.gguf_files import byte_level_fields, metadata_of, write_gguf
+from tests.server.support.gguf_files import byte_level_fields, metadata_of, write_gguf
 
 
 def test_reads_every_field(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from server.text.tokenizer import Tokenizer
 from server.text.vocabularies.added_token import AddedToken
 from server.text.vocabularies.gguf_metadata import TokenType
 from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
-from tests.server.gguf_files import metadata_of
+from tests.server.support.gguf_files import metadata_of
 from tests.server.text.mixed_lines import MIXED_LINES
 
 SENTENCES = [

@@ -14,7 +14,7 @@ import numpy as np
 
 from cache.storage import KVPages
 from engine.kernels.native.attention import attention
-from tests.engine.kernels.native.steps import Step
+from tests.engine.kernels.native.support.steps import Step
 
 BFLOAT16_UNIT = 2.0**-8  # half the distance of 1 to the next: what rounding does at most, relatively
 INT8_MAX = 127.0
