@@ -25,7 +25,7 @@ import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from golden_inputs import PLAIN_PROMPTS
-from make_goldens import HERE, generate_greedily, header_of, write
+from make_goldens import HERE, generate_greedily, header_of, transformers_name, write
 from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
@@ -63,16 +63,6 @@ MORE_PROMPTS = {
 }
 
 
-def transformers_name(gguf_name: str) -> str:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
-    match gguf_name.split("."):
-        case ["blk", layer, tensor, suffix]:
-            return f"model.layers.{layer}.{TENSORS[tensor]}.{suffix}"
-        case [tensor, suffix]:
-            return f"{TENSORS[tensor]}.{suffix}"
-    raise ValueError(f"no place for the tensor {gguf_name!r}")
-
-
 def load_model(reader: GGUFReader, field: dict[str, Any]) -> Gemma3ForCausalLM:
     """The model in float32, every tensor accounted for."""
     weights: dict[str, torch.Tensor] = {}
@@ -80,7 +70,7 @@ def load_model(reader: GGUFReader, field: dict[str, Any]) -> Gemma3ForCausalLM:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         if "_norm." in tensor.name:
             values = values - 1  # a GGUF stores 1 + w, transformers adds the 1 itself
-        weights[transformers_name(tensor.name)] = torch.from_numpy(values.copy())
+        weights[transformers_name(tensor.name, TENSORS)] = torch.from_numpy(values.copy())
     config = Gemma3TextConfig(
         vocab_size=len(field["tokenizer.ggml.tokens"]),
         hidden_size=field["gemma3.embedding_length"],

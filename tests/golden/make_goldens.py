@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,13 @@ TENSORS = {
 }
 
 
-def transformers_name(gguf_name: str) -> str:
+def transformers_name(gguf_name: str, names: Mapping[str, str]) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
     match gguf_name.split("."):
         case ["blk", layer, tensor, suffix]:
-            return f"model.layers.{layer}.{TENSORS[tensor]}.{suffix}"
+            return f"model.layers.{layer}.{names[tensor]}.{suffix}"
         case [tensor, suffix]:
-            return f"{TENSORS[tensor]}.{suffix}"
+            return f"{names[tensor]}.{suffix}"
     raise ValueError(f"no place for the tensor {gguf_name!r}")
 
 
@@ -84,7 +84,7 @@ def load_model(reader: GGUFReader, field: dict[str, Any]) -> LlamaForCausalLM:
             values = halves_from_pairs(values, num_heads)
         elif ".attn_k." in tensor.name:
             values = halves_from_pairs(values, num_kv_heads)
-        weights[transformers_name(tensor.name)] = torch.from_numpy(values.copy())
+        weights[transformers_name(tensor.name, TENSORS)] = torch.from_numpy(values.copy())
     is_tied = "lm_head.weight" not in weights
     config = LlamaConfig(
         vocab_size=len(field["tokenizer.ggml.tokens"]),
