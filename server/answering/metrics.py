@@ -104,3 +104,15 @@ def _of_engine(model: str, stats: EngineStats) -> Iterator[Metric]:
         "Idle share of the last steps' time in which there was work, 0 to 1",
         stats.device_idle_fraction,
     )
+    yield _gauge(
+        model,
+        "eagre_step_time_error",
+        "Difference between the measured and the predicted duration of the last steps, as a share of the measured one",
+        stats.step_time_error,
+    )
+    yield _gauge(
+        model,
+        "eagre_prompt_share",
+        "Share of the last steps' time that prompts took, 0 to 1",
+        stats.prompt_share,
+    )

@@ -166,5 +166,5 @@ def test_times_have_limits(name: str, seconds: str) -> None:
 
 
 def test_a_budget_that_would_starve_prompts_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(SettingsError, match="max_num_batched_tokens is 100; it must be at least 128"):
-        parse("--max-num-batched-tokens", "100")
+    with pytest.raises(SettingsError, match="max_num_batched_tokens is 63; it must be at least 64"):
+        parse("--max-num-batched-tokens", "63")
