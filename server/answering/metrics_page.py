@@ -50,7 +50,7 @@ class MetricsPage(Collector):
 
 
 def _hit_rate(queries: Metric, hits: Metric) -> Metric:
-    """The share of looked up prompt tokens that were found, 0 to 1, which vLLM exports no longer and routers still read.
+    """The share of looked up prompt tokens that were found, 0 to 1, which old routers of vLLM still read.
 
     Args:
         queries, hits: families of Eagre's names, with one sample a model, in the same order.
