@@ -13,6 +13,7 @@ from pathlib import Path
 from engine.border.types import EngineError
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
+from server.answering.metrics_names import MetricsNames
 from server.answering.metrics_page import MetricsPage
 from server.answering.running_requests import RunningRequest, RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
@@ -67,7 +68,7 @@ class ServedModels:
         self._arrivals: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
         self.all = tuple(ServedModel(own, self.workers, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
-        self.metrics = MetricsPage({model.metrics: model for model in self.all})
+        self.metrics = MetricsPage({model.metrics: model for model in self.all}, MetricsNames(settings.metrics_names))
 
     def start(self, bring: Bring) -> None:
         """Begins to load the models.

@@ -39,6 +39,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "port": "9",
         "uds": "/run/eagre.socket",
         "metrics_port": "9090",
+        "metrics_names": "both",
         "ssl_certfile": "chain.pem",
         "ssl_keyfile": "key.pem",
         "api_key": "first-key-1, second-key-2",
