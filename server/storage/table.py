@@ -50,6 +50,7 @@ class Table:
         """
         self._path = path
         self._shares = shares
+        self._num_uses = 0
         try:
             if path is not None:
                 _make_private(path)
