@@ -175,6 +175,8 @@ class Choice:
         now = time.perf_counter()
         if self._last_token_at == 0.0:
             self._metrics.time_to_first_token.observe(now - submitted_at)
+            if self.stream.admitted_at is not None:
+                self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
         else:
             self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
         self._last_token_at = now
