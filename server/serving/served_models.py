@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 
 from engine.border.types import EngineError
 from server.answering.generation import Generation
@@ -23,6 +24,7 @@ from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
+from server.storage.record_store import RecordStore
 from server.wire.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
 
 
@@ -44,8 +46,16 @@ class ServedModels:
         Args:
             settings: of the server.
             each: of each of its models; by default there is one, with those of the server.
+
+        Raises:
+            StoreError: the file of the store cannot be used.
         """
         self.settings = settings
+        self.store = RecordStore(
+            None if settings.store is None else Path(settings.store),
+            max_records=settings.store_records,
+            max_bytes=settings.store_bytes,
+        )
         self.workers = Workers()
         self.preparation = Preparation(
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
@@ -89,6 +99,7 @@ class ServedModels:
         for model in self.all:
             await model.close()
         self.workers.close()
+        await self.store.close()
 
     @property
     def first(self) -> ServedModel:

@@ -152,6 +152,16 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
     )
+    store: str | None = setting(
+        None, "SQLite file for what clients ask to be stored; in memory if not given", limit=NOT_EMPTY, metavar="PATH"
+    )
+    store_bytes: int = setting(
+        128 << 20, "most bytes that are stored; the least recently used go first", limit=at_least(1 << 20),
+        metavar="BYTES",
+    )  # fmt: skip
+    store_records: int = setting(
+        10_000, "most responses, conversations and the like that are stored", limit=at_least(1)
+    )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
     )
