@@ -84,6 +84,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "allowed_origins": "https://a.example, https://b.example",
         "sleep_idle_seconds": "600",
         "tool_call_parser": "hermes",
+        "reasoning_parser": "qwen3",
         "chat_template": "chat.jinja",
         "strict_parameters": "1",
         "sampling_defaults": "openai",
