@@ -32,6 +32,7 @@ ROOMS = (
     "server.sources",
     "server.tools",
     "server.answering", "server.grammar",
+    "server.storage",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule",
@@ -67,6 +68,7 @@ ONLY_IN = {
     "llguidance": ("server/grammar/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),
+    "sqlite3": ("server/storage/",),
     "safetensors": ("engine/weights/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),
     "jaxlib": ("engine/", "sampling/", "cache/storage.py"),

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from server.answering.metrics import Metrics
+from server.answering.metrics_names import MetricsNames
 
 
 class HasModelName(Protocol):
@@ -23,8 +24,9 @@ class HasModelName(Protocol):
 class MetricsPage(Collector):
     """All figures in Prometheus' text format; those of a model have its name in the label `model`."""
 
-    def __init__(self, models: Mapping[Metrics, HasModelName]) -> None:
+    def __init__(self, models: Mapping[Metrics, HasModelName], names: MetricsNames = MetricsNames.EAGRE) -> None:
         self._models = models
+        self._names = names
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -40,8 +42,24 @@ class MetricsPage(Collector):
                     families[family.name].samples += family.samples  # the format wants a family in one piece
                 else:
                     families[family.name] = family
-        yield from families.values()
+        for family in families.values():
+            yield from self._names.apply(family)
+        if self._names is not MetricsNames.EAGRE and families:
+            yield _hit_rate(families["eagre_prefix_cache_queries"], families["eagre_prefix_cache_hits"])
         yield GaugeMetricFamily("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks())
+
+
+def _hit_rate(queries: Metric, hits: Metric) -> Metric:
+    """The share of looked up prompt tokens that were found, 0 to 1, which old routers of vLLM still read.
+
+    Args:
+        queries, hits: families of Eagre's names, with one sample a model, in the same order.
+    """
+    name = "vllm:gpu_prefix_cache_hit_rate"
+    family = GaugeMetricFamily(name, "Share of prompt tokens found in the prefix cache, 0 to 1", labels=["model_name"])
+    for queried, found in zip(queries.samples, hits.samples, strict=True):
+        family.add_metric([queried.labels["model"]], found.value / queried.value if queried.value else 0.0)
+    return family
 
 
 def _count_tasks() -> int:

@@ -68,6 +68,7 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         bad_words=body.bad_words,
         sequence_breakers=body.dry_sequence_breakers,
         stops=body.stop,
+        num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
         include_stop=body.include_stop_str_in_output is True,
         grammar=body.grammar_wish,
         priority=body.priority,

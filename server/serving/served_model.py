@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
-from server.answering.prompts import prepare
+from server.answering.prompts import PreparedPrompt, grammar_of, prepare
 from server.answering.running_requests import RunningRequest
 from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
@@ -207,7 +207,7 @@ class ServedModel:
             if engine is None or text_model is None:
                 raise self._not_loaded()
             prompts = await prepare(request, text_model, engine, self._workers)
-            grammar = await self._compile_grammar(request)
+            grammars = await self._compile_grammars(request, prompts)
             check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
             generation = Generation.submit(
                 request,
@@ -215,7 +215,7 @@ class ServedModel:
                 engine=engine,
                 text_model=text_model,
                 metrics=self.metrics,
-                grammar=grammar,
+                grammars=grammars,
             )
             self._generations.add(generation)
             self._on_change()
@@ -227,16 +227,22 @@ class ServedModel:
                 self._generations.discard(generation)
                 self._on_change()
 
-    async def _compile_grammar(self, request: GenerationRequest) -> CompiledGrammar | None:
-        """
+    async def _compile_grammars(
+        self, request: GenerationRequest, prompts: Sequence[PreparedPrompt]
+    ) -> list[CompiledGrammar]:
+        """What the answers to each prompt must match; empty where they may be anything.
+
         Raises:
-            InvalidParameter: the grammar is refused, or takes too long.
+            InvalidParameter: the grammar is refused, takes too long, or does not allow an answer so far.
         """
         wish = request.grammar
         grammar = None if wish is None else wish.to_grammar()
         if wish is None or grammar is None or self._grammars is None:
-            return None
-        return await self._grammars.compile(grammar, wish.parameter)
+            return []
+        compiled = await self._grammars.compile(grammar, wish.parameter)
+        if not request.num_prompt_output_tokens:
+            return [compiled] * len(prompts)
+        return await self._workers.run(lambda: [grammar_of(compiled, prompt) for prompt in prompts])
 
     def abort_all(self) -> None:
         """Every running generation ends with finish_reason "abort"."""

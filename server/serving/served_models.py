@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 
 from engine.border.types import EngineError
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
+from server.answering.metrics_names import MetricsNames
 from server.answering.metrics_page import MetricsPage
 from server.answering.running_requests import RunningRequest, RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
@@ -21,6 +23,7 @@ from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
+from server.storage.record_store import RecordStore
 from server.wire.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
 
 
@@ -42,8 +45,16 @@ class ServedModels:
         Args:
             settings: of the server.
             each: of each of its models; by default there is one, with those of the server.
+
+        Raises:
+            StoreError: the file of the store cannot be used.
         """
         self.settings = settings
+        self.store = RecordStore(
+            None if settings.store is None else Path(settings.store),
+            max_records=settings.store_records,
+            max_bytes=settings.store_bytes,
+        )
         self.workers = Workers()
         self.preparation = Preparation(
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
@@ -57,7 +68,7 @@ class ServedModels:
         self._arrivals: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
         self.all = tuple(ServedModel(own, self.workers, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
-        self.metrics = MetricsPage({model.metrics: model for model in self.all})
+        self.metrics = MetricsPage({model.metrics: model for model in self.all}, MetricsNames(settings.metrics_names))
 
     def start(self, bring: Bring) -> None:
         """Begins to load the models.
@@ -73,6 +84,7 @@ class ServedModels:
         for model in self.all:
             await model.close()
         self.workers.close()
+        await self.store.close()
 
     @property
     def first(self) -> ServedModel:

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.border.config import EngineConfig
 from engine.border.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
+from server.answering.metrics_names import MetricsNames
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
@@ -49,6 +50,11 @@ class ServerSettings:
     )
     metrics_port: int | None = setting(
         None, "port of their own for metrics and health, which need no key there", limit=from_to(0, 65535)
+    )
+    metrics_names: str = setting(
+        MetricsNames.EAGRE.value,
+        "names of the metrics: eagre, vllm (for routers and dashboards made for it) or both",
+        limit=_listed(tuple(MetricsNames)),
     )
     ssl_certfile: str | None = setting(
         None, "certificate chain in PEM format; with it the server speaks TLS", limit=NOT_EMPTY, metavar="PATH"
@@ -144,6 +150,16 @@ class ServerSettings:
     )
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
+    )
+    store: str | None = setting(
+        None, "SQLite file for what clients ask to be stored; in memory if not given", limit=NOT_EMPTY, metavar="PATH"
+    )
+    store_bytes: int = setting(
+        128 << 20, "most bytes that are stored; the least recently used go first", limit=at_least(1 << 20),
+        metavar="BYTES",
+    )  # fmt: skip
+    store_records: int = setting(
+        10_000, "most responses, conversations and the like that are stored", limit=at_least(1)
     )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
