@@ -169,7 +169,8 @@ class ChatCall(OpenAICall):
         if parts.is_plain:
             return None
         prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
-        return lambda: ChoiceParts(parts, prompt, context.tokenizer, with_reasoning=with_reasoning)
+        num_begun = self.request.num_prompt_output_tokens
+        return lambda: ChoiceParts(parts, prompt, context.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning)
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:

@@ -38,15 +38,17 @@ class ChoiceParts:
     """Tells the parts of one choice's text."""
 
     def __init__(
-        self, parts: AnswerFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, with_reasoning: bool = True
-    ) -> None:
+        self, parts: AnswerFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0,
+        with_reasoning: bool = True,
+    ) -> None:  # fmt: skip
         """
         Args:
             prompt: token ids; its end shows whether the answer begins within the reasoning.
+            num_begun: how many of the prompt's tokens are the answer so far, which goes on.
             with_reasoning: whether reasoning is told, or left out.
         """
         self._with_reasoning = with_reasoning
-        self._parts = AnswerParts(parts, prompt, tokenizer)
+        self._parts = AnswerParts(parts, prompt, tokenizer, num_begun=num_begun)
         self._num_calls = 0
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from server.text.detokenizer import HasTokenTexts
+from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer
 from server.tools.call_events import CallStart, Content, PartEvent, merged
 from server.tools.reasoning import ReasoningReader, ReasoningSyntax
 from server.tools.syntaxes import ARRAY, HERMES, Syntax, SyntaxReader
@@ -49,20 +49,34 @@ class AnswerFormat(NamedTuple):
 class AnswerParts:
     """Text goes in, in pieces of any size; events come out. Where the text is cut makes no difference."""
 
-    def __init__(self, parts: AnswerFormat, prompt: Sequence[int], tokenizer: HasTokenTexts) -> None:
+    def __init__(
+        self, parts: AnswerFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0
+    ) -> None:
         """
         Args:
             parts: what the answer may hold.
             prompt: token ids; their end shows whether the answer begins within the reasoning.
+            num_begun: how many of them are the answer so far, which goes on.
         """
         self.num_calls = 0  # that have been told
-        self.num_reasoning_tokens = 0  # the markers included
+        self._num_reasoning_tokens = 0
+        self._num_begun = num_begun
         self._tokenizer = tokenizer
-        is_open = parts.begins_inside(prompt, tokenizer)
+        num_before = len(prompt) - num_begun
+        is_open = parts.begins_inside(prompt[max(0, num_before - PROMPT_END) : num_before], tokenizer)
         self._reasoning = None if parts.reasoning is None else ReasoningReader(parts.reasoning, is_open=is_open)
         self._calls = None if parts.calls is None else SyntaxReader(parts.calls)
         self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends
         self._is_counted = False
+        if num_begun:
+            begun = prompt[num_before:]
+            self.feed(IncrementalDetokenizer(tokenizer).decode(begun), begun, is_last=False)
+            self.num_calls = 0
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of those that have come, how many are reasoning, its markers included."""
+        return max(0, self._num_reasoning_tokens - self._num_begun)
 
     def feed(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[PartEvent]:
         """What has become certain with `text`; with the last text, all of it.
@@ -91,12 +105,12 @@ class AnswerParts:
         self._reasoning_ids += token_ids
         end = reasoning.end
         if end is None:
-            self.num_reasoning_tokens = len(self._reasoning_ids) if reasoning.is_inside else 0
+            self._num_reasoning_tokens = len(self._reasoning_ids) if reasoning.is_inside else 0
             return
-        self._is_counted, self.num_reasoning_tokens = True, 0
+        self._is_counted, self._num_reasoning_tokens = True, 0
         for token_id in self._reasoning_ids:
             if end <= 0:
                 break
             end -= len(self._tokenizer.token_bytes[token_id])
-            self.num_reasoning_tokens += 1
+            self._num_reasoning_tokens += 1
         self._reasoning_ids = []

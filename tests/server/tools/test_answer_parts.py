@@ -113,6 +113,19 @@ def test_the_tokens_of_the_reasoning_are_counted_the_same_however_they_come(
     assert reader.num_reasoning_tokens == before
 
 
+@given(st.integers(0, 40))
+def test_an_answer_that_goes_on_is_read_from_where_it_was_cut(size: int) -> None:
+    text = f"A b.</think>Yes. {CALL}"
+    size = min(size, len(text) - 1)
+    prompt = OPENED + text[:size]
+    begun = AnswerParts(Format(QWEN3, HERMES), list(OPENED.encode()), TOKENIZER)
+    begun.feed(text[:size], list(text[:size].encode()), is_last=False)
+    rest = begun.feed(text[size:], list(text[size:].encode()), is_last=True)
+    reader = AnswerParts(Format(QWEN3, HERMES), list(prompt.encode()), TOKENIZER, num_begun=size)
+    assert reader.feed(text[size:], list(text[size:].encode()), is_last=True) == rest
+    assert reader.num_reasoning_tokens == max(0, len("A b.</think>") - size)
+
+
 def test_without_reasoning_no_token_of_it_is_counted() -> None:
     reader = AnswerParts(Format(QWEN3), [], TOKENIZER)
     reader.feed("Yes.", list(b"Yes."), is_last=True)
