@@ -30,7 +30,7 @@ ROOMS = (
     "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
-    "server.tools",
+    "server.tools", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",

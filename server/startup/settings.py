@@ -136,6 +136,14 @@ class ServerSettings:
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
     )
+    resume_grace: float = setting(
+        120.0, "time for which a resumable stream goes on without its client, and is kept after its end",
+        limit=_SECONDS, metavar="SECONDS",
+    )  # fmt: skip
+    resume_max_bytes: int = setting(
+        64 << 20, "most bytes of resumable streams that are kept", limit=at_least(1 << 16), metavar="BYTES"
+    )
+    resume_max_streams: int = setting(1024, "most resumable streams that are kept", limit=at_least(1))
     tool_call_parser: str | None = setting(
         None, "hermes, mistral or llama3_json: how the model writes tool calls; if not given, its template tells",
         limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
