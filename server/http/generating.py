@@ -85,7 +85,7 @@ def _generate(request: web.Request, call: BodyCall, model: ServedModel) -> Abstr
 
 def _context(request: web.Request, route: BodyRoute, call: BodyCall, model: ServedModel) -> AnswerContext:
     return AnswerContext(
-        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.tool_syntax
+        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.answer_format
     )
 
 

@@ -149,7 +149,7 @@ class SocketCalls:
             if client_id in self._cancelled:
                 generation.abort()
             try:
-                context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.tool_syntax)
+                context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.answer_format)
                 writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
                 async for deltas in generation:
