@@ -26,6 +26,6 @@ def add_routes(app: web.Application, *, is_strict: bool) -> None:
 
 
 def _encode(*, is_strict: bool) -> bytes:
-    from server.documents.openapi import build_document  # noqa: PLC0415 - a start does not wait for its many models
+    from server.documents.openapi import build_document  # its many models would make a start longer
 
     return orjson.dumps(build_document(eagre_version(), is_strict=is_strict))
