@@ -17,7 +17,7 @@ from server.documents.operations import OPERATIONS, Key, Operation, Tag
 _REFERENCE = "#/components/schemas/{model}"
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _JSON = "application/json"
-_ANY_JSON = {"schema": {}}
+_ANY_JSON: dict[str, Any] = {"schema": {}}
 
 
 class _Schemas(GenerateJsonSchema):
@@ -64,11 +64,12 @@ def _make_schemas(*, is_strict: bool) -> tuple[dict[str, Any], Mapping[type[Base
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (kind, "validation") for kind in sorted(bodies | answers, key=lambda kind: kind.__name__)
     ]
-    references, whole = models_json_schema(modes, schema_generator=_Schemas, ref_template=_REFERENCE)
+    _, whole = models_json_schema(modes, schema_generator=_Schemas, ref_template=_REFERENCE)
     schemas: dict[str, Any] = whole["$defs"]
     for body in bodies:
         _complete(schemas[body.__name__], is_strict=is_strict)
-    return schemas, {kind: dict(reference) for (kind, _), reference in references.items()}
+    references = {kind: {"$ref": _REFERENCE.format(model=kind.__name__)} for kind, _ in modes}
+    return schemas, references
 
 
 def _complete(schema: dict[str, Any], *, is_strict: bool) -> None:
