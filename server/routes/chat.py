@@ -146,6 +146,9 @@ class ChatCall(OpenAICall):
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
             tools=[tool.to_template() for tool in body.tools or ()],
+            begins_turn=body.begins_turn,
+            continues=body.continue_final_message is True,
+            variables=body.template_variables,
         )
         self._is_forced, self._may_call = body.forced_calls is not None, body.may_call
         super().__init__(body, [conversation], prompt_parameter="messages", **length)

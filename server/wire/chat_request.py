@@ -12,6 +12,7 @@ from server.wire.generation_fields import GenerationFields
 from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
+from server.wire.template_fields import TemplateFields
 from server.wire.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
@@ -83,7 +84,7 @@ class Message(StrictModel):
         return message
 
 
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(GenerationFields, TemplateFields):
     """OpenAI's chat completion request."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
