@@ -27,10 +27,11 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.serving",
+    "server.command", "server.http", "server.http.entry", "server.documents",
+    "server.transport", "server.offline", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
-    "server.tools",
+    "server.tools", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",

@@ -59,8 +59,13 @@ class TemplateFields(StrictModel):
 
     add_generation_prompt: bool | None = None  # true, unless the last message is continued
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], BeforeValidator(_as_variables)] | None = None
-    documents: Annotated[list[dict[str, Any]], BeforeValidator(_as_documents)] | None = None
+    chat_template_kwargs: (
+        Annotated[dict[str, Any], BeforeValidator(_as_variables, json_schema_input_type=dict[str, Any])] | None
+    ) = None
+    documents: (
+        Annotated[list[dict[str, Any]], BeforeValidator(_as_documents, json_schema_input_type=list[dict[str, Any]])]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _a_turn_begins_or_goes_on(self) -> TemplateFields:
