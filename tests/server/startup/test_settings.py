@@ -56,6 +56,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "max_model_len": "64",
         "max_num_seqs": "4",
         "max_num_batched_tokens": "96",
+        "target_gap": "20",
         "page_size": "8",
         "num_pages": "20",
         "memory_utilization": "0.5",
