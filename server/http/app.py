@@ -33,7 +33,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     settings = served.settings
     hosts = None if settings.uds is not None else _hosts(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
-    app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES}
+    app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES} | queries.ERROR_SHAPES
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_cors_headers)
