@@ -27,7 +27,8 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.routes.messages", "server.serving",
+    "server.command", "server.http", "server.http.entry", "server.documents",
+    "server.transport", "server.offline", "server.routes.messages", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
     "server.tools", "server.holding",

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from aiohttp import web
 
+from server.documents import handlers
 from server.doors.keyring import KeyRing
 from server.http import admin, generating, models, playground, probes, queries, websocket
-from server.http.access_log import add_headers, log_access
-from server.http.error_answers import ERROR_SHAPES, answer_errors
-from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
-from server.http.served import SERVED
+from server.http.entry.access_log import add_headers, log_access
+from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
+from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
+from server.http.entry.served import SERVED
+from server.http.table import ROUTES
 from server.routes.route import BodyRoute, MessageRoute
-from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
@@ -33,7 +34,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     settings = served.settings
     hosts = None if settings.uds is not None else _hosts(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
-    app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES} | queries.ERROR_SHAPES
+    app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_cors_headers)
@@ -59,6 +60,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     if settings.metrics_port is None:
         _add_figures(app)
     admin.add_routes(app)
+    handlers.add_routes(app, is_strict=settings.strict_parameters)
     playground.add_routes(app)
     return app
 

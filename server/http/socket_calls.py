@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from server.answering.generation import Generation
 from server.doors.keyring import Tenant
-from server.http.access_log import note_generation
+from server.http.entry.access_log import note_generation
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter, checked

@@ -86,8 +86,8 @@ class Blocks:
         self.whole.append(block)
         return self._event("content_block_start", content_block=block)
 
-    def _delta(self, text: str, **delta: str) -> bytes:
-        self._texts.append(text)
+    def _delta(self, piece: str, /, **delta: str) -> bytes:
+        self._texts.append(piece)
         return self._event("content_block_delta", delta=delta)
 
     def _event(self, kind: str, **fields: Any) -> bytes:

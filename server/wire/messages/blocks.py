@@ -136,4 +136,6 @@ def _string(part: dict[str, Any], key: str, name: str) -> str:
 
 
 def _unsupported(kind: str, name: str) -> ValueError:
-    return ValueError(f"{name} is a block of type {shorten(kind)}, which this server does not take; it takes {_SUPPORTED}")
+    return ValueError(
+        f"{name} is a block of type {shorten(kind)}, which this server does not take; it takes {_SUPPORTED}"
+    )

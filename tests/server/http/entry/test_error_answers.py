@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from server.http import app as application
+from server.http.table import ROUTES
 from server.routes.completions import CompletionCall
 from server.routes.framing import Framing
 from server.routes.route import BodyRoute
-from server.routes.table import ROUTES
 from server.wire.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
