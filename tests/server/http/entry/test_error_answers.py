@@ -26,7 +26,9 @@ def shape_strangely(error: ApiError) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def strange_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more route, whose errors and framing are like no other's."""
-    framing = Framing(before=b"event: piece\ndata: ", after=b"\n\n", ping=b"event: ping\n\n", done=b"event: over\n\n")
+    framing = Framing(
+        before=b"event: piece\ndata: ", after=b"\n\n", opening=b"event: ping\n\n", done=b"event: over\n\n"
+    )
     route = BodyRoute(PATH, CompletionCall.parse, shape_strangely, framing)
     monkeypatch.setattr(application, "ROUTES", (*ROUTES, route))
 
