@@ -14,7 +14,7 @@ from server.answering.generation import Generation
 from server.http.access_log import REQUEST_ID, note_generation
 from server.http.guard import TENANT
 from server.http.served import SERVED, read_asked
-from server.http.sse import EventStream
+from server.http.streams.sse import EventStream
 from server.routes.route import AnswerContext, BodyCall, BodyRoute
 from server.serving.served_model import ServedModel
 from server.transport.json_body import json_response, send_whole
