@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy
-from server.http.guard import ADMIN_PREFIX
-from server.http.served import SERVED
+from server.http.entry.guard import ADMIN_PREFIX
+from server.http.entry.served import SERVED
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log

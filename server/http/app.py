@@ -8,10 +8,10 @@ from aiohttp import web
 
 from server.doors.keyring import KeyRing
 from server.http import admin, generating, models, playground, probes, queries, websocket
-from server.http.access_log import add_headers, log_access
-from server.http.error_answers import ERROR_SHAPES, answer_errors
-from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
-from server.http.served import SERVED
+from server.http.entry.access_log import add_headers, log_access
+from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
+from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
+from server.http.entry.served import SERVED
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels

@@ -9,9 +9,10 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import PromptSource
 from server.routes.chunks import Chunks
-from server.routes.logprobs import HasTokenTexts, WireLogprobs
+from server.routes.logprobs import WireLogprobs
 from server.routes.openai_shapes import AnswerHead
 from server.routes.route import AnswerContext, BodyCall
+from server.text.detokenizer import HasTokenTexts
 from server.wire.generation_fields import GenerationFields
 
 

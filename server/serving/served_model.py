@@ -23,7 +23,9 @@ from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from server.tools.syntaxes import Syntax, choose_syntax
+from server.tools.answer_parts import AnswerFormat
+from server.tools.reasoning import choose_reasoning
+from server.tools.syntaxes import choose_syntax
 from server.wire.errors import ApiError, unavailable
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -58,7 +60,7 @@ class ServedModel:
         self._on_change = on_change
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
-        self.tool_syntax: Syntax | None = None  # in which the model writes tool calls, where that is known
+        self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
@@ -71,7 +73,10 @@ class ServedModel:
         """
         self._engine = engine
         self._text_model = text_model
-        self.tool_syntax = choose_syntax(self.settings.tool_call_parser, text_model.chat_template)
+        self.answer_format = AnswerFormat(
+            choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
+            choose_syntax(self.settings.tool_call_parser, text_model.chat_template),
+        )
         self._grammars = GrammarCompiler(
             text_model.tokenizer,
             engine.model_info.vocab_size,

@@ -14,9 +14,11 @@ from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MA
 from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
 from server.startup.logs import LOG_FORMATS, LOG_LEVELS
+from server.tools.reasoning import OFF, REASONING_SYNTAXES
 from server.tools.syntaxes import SYNTAXES
 
 TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
+REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -145,6 +147,11 @@ class ServerSettings:
     tool_call_parser: str | None = setting(
         None, "hermes, mistral or llama3_json: how the model writes tool calls; if not given, its template tells",
         limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
+    )  # fmt: skip
+    reasoning_parser: str | None = setting(
+        None, f"{', '.join(REASONING_PARSERS[:-1])} or {OFF}: how the model marks its reasoning; if not given, its "
+        "template tells",
+        limit=_listed(REASONING_PARSERS), metavar="NAME",
     )  # fmt: skip
     strict_parameters: bool = setting(
         False, "refuse every parameter that this server does not know, in the place of ignoring it"

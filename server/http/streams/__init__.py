@@ -1,1 +1,1 @@
-"""How answers are written to their sockets: as server-sent events, as messages, and once more to readers that come back."""
+"""How streamed answers are written to sockets: as server-sent events, as messages, and again to readers that return."""
