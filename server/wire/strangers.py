@@ -25,7 +25,6 @@ _SHARED: Neutral = {
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "return_progress": (False,),
-    "stream_interval": (1,),
     "truncate_prompt_tokens": (),
 }
 
