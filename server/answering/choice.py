@@ -42,6 +42,7 @@ class Choice:
 
     __slots__ = (
         "_detokenizer",
+        "_echo",
         "_interval",
         "_is_exact",
         "_last_token_at",
@@ -70,10 +71,12 @@ class Choice:
         metrics: Metrics,
         *,
         min_tokens: int = 0,
+        echo: str = "",
         streaming: Streaming = PLAIN,
     ) -> None:
         """Args:
         min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
+        echo: stands before the first text, and no stop string is looked for in it.
         """
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
@@ -89,6 +92,7 @@ class Choice:
         self._stops = stops
         self._metrics = metrics
         self._min_tokens = min_tokens
+        self._echo = echo
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
@@ -106,6 +110,7 @@ class Choice:
         tokenizer: HasTokenBytes,
         metrics: Metrics,
         matcher: TokenMatcher | None = None,
+        echo: str = "",
     ) -> Self:
         """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
@@ -114,6 +119,7 @@ class Choice:
         Args:
             matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
                 share one.
+            echo: the text of the prompt, where the answer begins with it.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -135,7 +141,18 @@ class Choice:
             begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
             _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
             min_tokens = max(0, min_tokens - len(begun))
-        return cls(index, stream, detokenizer, stops, metrics, min_tokens=min_tokens, streaming=request.streaming)
+        elif request.echoes:
+            _read_begun(prompt_token_ids, 0, tokenizer, detokenizer, None)
+        return cls(
+            index,
+            stream,
+            detokenizer,
+            stops,
+            metrics,
+            min_tokens=min_tokens,
+            echo=echo,
+            streaming=request.streaming,
+        )
 
     def advance(self, event: TokenEvent) -> list[Delta]:
         """Takes in one event. Returns nothing where no text has become certain.
@@ -177,6 +194,8 @@ class Choice:
         elif self.is_aborted:
             # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
             self.finish_reason = FinishReason.ABORT
+        if self._echo:
+            text, self._echo = self._echo + text, ""
         delta = Delta(
             self.index,
             text,

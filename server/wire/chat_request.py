@@ -12,6 +12,7 @@ from server.wire.generation_fields import GenerationFields
 from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
+from server.wire.template_fields import TemplateFields
 from server.wire.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
@@ -50,11 +51,18 @@ def _as_text(value: Any) -> str:
     return "\n".join(texts)
 
 
+class TextPart(StrictModel):
+    """A piece of a message's text, as documents show it; `_as_text` reads it."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(StrictModel):
     """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_text)]
+    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
@@ -83,7 +91,7 @@ class Message(StrictModel):
         return message
 
 
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(GenerationFields, TemplateFields):
     """OpenAI's chat completion request."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
@@ -94,7 +102,7 @@ class ChatCompletionRequest(GenerationFields):
     include_reasoning: bool | None = None  # true by default
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
-    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None
+    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @classmethod
@@ -148,7 +156,8 @@ class ChatCompletionRequest(GenerationFields):
         """What the chat template is told beside messages and tools. No effort has other names in some templates."""
         effort = self.reasoning_effort
         switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-        return {} if effort is None else {"reasoning_effort": effort, **switches}
+        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
+        return {**of_effort, **super().template_variables}
 
     @property
     def has_grammar(self) -> bool:
