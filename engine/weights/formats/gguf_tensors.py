@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import ReaderTensor
+from gguf import GGMLQuantizationType, ReaderTensor
 from gguf.quants import dequantize
 
 from engine.border.errors import ModelError
@@ -18,7 +18,7 @@ from engine.weights.formats.gguf_file import GGUFFile, forget
 from engine.weights.formats.gguf_shards import tensors_of_shards
 from engine.weights.packing import Format
 
-_ENCODINGS = frozenset(map(int, Encoding))
+_ENCODINGS = frozenset(map(int, Encoding)) & frozenset(map(int, GGMLQuantizationType))
 
 
 @dataclass(frozen=True)
