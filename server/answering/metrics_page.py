@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -21,10 +21,24 @@ class HasModelName(Protocol):
     def model_name(self) -> str: ...
 
 
+class ProcessGauge(NamedTuple):
+    """A figure of the process, which has no model."""
+
+    name: str
+    documentation: str
+    read: Callable[[], float]
+
+
 class MetricsPage(Collector):
     """All figures in Prometheus' text format; those of a model have its name in the label `model`."""
 
-    def __init__(self, models: Mapping[Metrics, HasModelName], names: MetricsNames = MetricsNames.EAGRE) -> None:
+    def __init__(
+        self,
+        models: Mapping[Metrics, HasModelName],
+        names: MetricsNames = MetricsNames.EAGRE,
+        gauges: Sequence[ProcessGauge] = (),
+    ) -> None:
+        self._gauges = (*gauges, ProcessGauge("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks))
         self._models = models
         self._names = names
         self._registry = CollectorRegistry(auto_describe=False)
@@ -46,7 +60,8 @@ class MetricsPage(Collector):
             yield from self._names.apply(family)
         if self._names is not MetricsNames.EAGRE and families:
             yield _hit_rate(families["eagre_prefix_cache_queries"], families["eagre_prefix_cache_hits"])
-        yield GaugeMetricFamily("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks())
+        for gauge in self._gauges:
+            yield GaugeMetricFamily(gauge.name, gauge.documentation, gauge.read())
 
 
 def _hit_rate(queries: Metric, hits: Metric) -> Metric:

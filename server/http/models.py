@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from server.http.served import SERVED
+from server.http.entry.served import SERVED
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version
