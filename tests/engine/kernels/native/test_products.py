@@ -287,7 +287,7 @@ def placed(place: Place) -> PackedMatrix:
         (dict(weights=placed(Place(Format.INT8, -64, 1088))), "a matrix has another shape"),
         (dict(weights=placed(Place(Format.INT8, 0, 1087))), "a matrix has another shape"),
         (dict(weights=placed(Place(Format.INT8, 64, 1 << 30))), "a matrix has another shape"),
-        (dict(weights=placed(Place(13, 0, 1088))), "unknown format"),  # type: ignore[arg-type]
+        (dict(weights=placed(Place(len(Format), 0, 1088))), "unknown format"),  # type: ignore[arg-type]
         (dict(weights=placed(Place(Format.Q4_K, 0, 1088))), "the inputs are no whole blocks"),
     ],
 )
