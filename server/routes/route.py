@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+import orjson
 from pydantic import ValidationError
 
 from server.answering.choice import Delta
@@ -32,6 +33,7 @@ class AnswerContext(NamedTuple):
     model: str  # the name that clients know it by
     tokenizer: HasTokenTexts
     answer_format: AnswerFormat = AnswerFormat()  # how the model writes what is not content, where that is known
+    stream: str | None = None  # by which id the stream can be resumed, if it can
 
 
 class StreamWriter(ABC):
@@ -48,6 +50,10 @@ class StreamWriter(ABC):
     @abstractmethod
     def end(self) -> bytes:
         """What follows the last delta."""
+
+    def encode_error(self, error: ApiError) -> bytes:
+        """What follows the last delta where the generation has failed; empty: what the route writes of any error."""
+        return b""
 
 
 class AnswerWriter(StreamWriter):
@@ -100,6 +106,21 @@ class BodyRoute:
     parse: Callable[[Any], BodyCall]  # raises ApiError or ValidationError: the decoded body is not a valid request
     shape_error: ErrorShape
     framing: Framing = SERVER_SENT_EVENTS  # of its streams
+    encode_error: Callable[[ApiError], bytes] | None = None  # as a stream's last event; None: its shape, framed
+
+    def encode_error_event(self, error: ApiError) -> bytes:
+        """An error as it stands at the end of a stream."""
+        if self.encode_error is not None:
+            return self.encode_error(error)
+        return self.framing.frame(orjson.dumps(self.shape_error(error)))
+
+
+class Resume(NamedTuple):
+    """A message that asks for the rest of a resumable stream."""
+
+    id: str  # the client's own; unique among what runs on its socket
+    stream: str
+    after: str | None  # the place of the last message that the client has; None: it has none
 
 
 class Generate(NamedTuple):
@@ -127,10 +148,14 @@ class MessageRoute:
     """A route whose calls are messages on a WebSocket, many of them at once on one socket; each is streamed."""
 
     path: str
-    read: Callable[[str, int], Generate | Cancel | Refusal]  # from a message and the most bytes that it may have
+    # From a message and the most bytes that it may have.
+    read: Callable[[str, int], Generate | Cancel | Resume | Refusal]
     parse: Callable[[Generate], Call[StreamWriter]]  # raises what parse of BodyRoute raises
     encode_error: Callable[[str | None, ApiError], bytes]  # as a message about this id
     shape_error: ErrorShape  # before the socket is open
+    # A message of a resumable stream for the reader who calls it by another id, with the place that it stands at: from
+    # the message, the id in it, the reader's id and the place. None: the route has no resumable streams.
+    readdress: Callable[[bytes, str, str, bytes], bytes] | None = None
 
 
 Route: TypeAlias = BodyRoute | MessageRoute
