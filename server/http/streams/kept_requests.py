@@ -15,8 +15,7 @@ from server.holding.held_answer import HeldAnswer
 from server.holding.held_answers import unknown_stream
 from server.http.streams.held_stream import HeldStream, Keeper, begin
 from server.routes.framing import MESSAGES
-from server.routes.route import BodyRoute, Call, Generate, checked
-from server.routes.table import ROUTES
+from server.routes.route import BodyRoute, Call, Generate, Route, checked
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
@@ -31,8 +30,12 @@ _MAX_POLLS = 7200
 class KeptRequests(Keeper):
     """Keeps the requests of one server's streams. Without `--store` nothing is kept, and nothing found."""
 
-    def __init__(self, served: ServedModels) -> None:
+    def __init__(self, served: ServedModels, routes: Sequence[Route]) -> None:
+        """Args:
+        routes: those that streams may have been begun by.
+        """
         self._served = served
+        self._routes = {route.path: route for route in routes}
         self._is_on_disk = served.settings.store is not None
         self._deletions: set[asyncio.Task[object]] = set()
 
@@ -98,7 +101,7 @@ class KeptRequests(Keeper):
             log.warning("streams_not_forgotten", reason=str(error))
 
     def _recompute(self, tenant: Tenant, stream_id: str, record: dict[str, Any]) -> None:
-        route = next((route for route in ROUTES if route.path == record["path"]), None)
+        route = self._routes.get(record["path"])
         if route is None:
             raise unknown_stream(stream_id)
         call: Call[Any]
