@@ -27,7 +27,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.http.entry",
+    "server.command", "server.http", "server.http.entry", "server.documents",
     "server.transport", "server.offline", "server.routes", "server.serving",
     "server.startup",
     "server.sources",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from server.documents import handlers
 from server.doors.keyring import KeyRing
 from server.http import admin, generating, models, playground, probes, queries, websocket
 from server.http.entry.access_log import add_headers, log_access
@@ -59,6 +60,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     if settings.metrics_port is None:
         _add_figures(app)
     admin.add_routes(app)
+    handlers.add_routes(app, is_strict=settings.strict_parameters)
     playground.add_routes(app)
     return app
 

@@ -50,11 +50,18 @@ def _as_text(value: Any) -> str:
     return "\n".join(texts)
 
 
+class TextPart(StrictModel):
+    """A piece of a message's text, as documents show it; `_as_text` reads it."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(StrictModel):
     """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_text)]
+    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
@@ -94,7 +101,7 @@ class ChatCompletionRequest(GenerationFields):
     include_reasoning: bool | None = None  # true by default
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
-    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None
+    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @classmethod

@@ -41,7 +41,9 @@ class GenerationFields(SamplingFields):
     max_tokens: int | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Annotated[list[str], BeforeValidator(_as_stops)] = Field(default_factory=list)
+    stop: Annotated[list[str], BeforeValidator(_as_stops, json_schema_input_type=str | list[str] | None)] = Field(
+        default_factory=list
+    )
     include_stop_str_in_output: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
