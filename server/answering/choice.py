@@ -40,6 +40,7 @@ class Choice:
 
     __slots__ = (
         "_detokenizer",
+        "_echo",
         "_last_token_at",
         "_metrics",
         "_min_tokens",
@@ -64,9 +65,11 @@ class Choice:
         metrics: Metrics,
         *,
         min_tokens: int = 0,
+        echo: str = "",
     ) -> None:
         """Args:
         min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
+        echo: stands before the first text, and no stop string is looked for in it.
         """
         self.index = index
         self.stream = stream
@@ -78,6 +81,7 @@ class Choice:
         self._stops = stops
         self._metrics = metrics
         self._min_tokens = min_tokens
+        self._echo = echo
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
@@ -95,6 +99,7 @@ class Choice:
         tokenizer: HasTokenBytes,
         metrics: Metrics,
         matcher: TokenMatcher | None = None,
+        echo: str = "",
     ) -> Self:
         """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
@@ -103,6 +108,7 @@ class Choice:
         Args:
             matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
                 share one.
+            echo: the text of the prompt, where the answer begins with it.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -124,7 +130,9 @@ class Choice:
             begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
             _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
             min_tokens = max(0, min_tokens - len(begun))
-        return cls(index, stream, detokenizer, stops, metrics, min_tokens=min_tokens)
+        elif request.echoes:
+            _read_begun(prompt_token_ids, 0, tokenizer, detokenizer, None)
+        return cls(index, stream, detokenizer, stops, metrics, min_tokens=min_tokens, echo=echo)
 
     def advance(self, event: TokenEvent) -> Delta | None:
         """Takes in one event. Returns None where no text has become certain."""
@@ -148,6 +156,8 @@ class Choice:
         elif self.is_aborted:
             # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
             self.finish_reason = FinishReason.ABORT
+        if self._echo:
+            text, self._echo = self._echo + text, ""
         delta = Delta(
             self.index,
             text,

@@ -128,6 +128,7 @@ class Generation:
                         tokenizer=text_model.tokenizer,
                         metrics=metrics,
                         matcher=None if grammar is None else grammar.matcher(),
+                        echo=prompt.echo,
                     )
                     choices.append(choice)
         except BaseException:
