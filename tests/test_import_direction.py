@@ -27,15 +27,15 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.http.entry", "server.documents",
-    "server.transport", "server.offline", "server.routes", "server.serving",
+    "server.command", "server.http", "server.http.responses", "server.http.entry", "server.documents",
+    "server.transport", "server.offline", "server.routes.responses", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
     "server.tools", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",
-    "server.doors", "server.wire", "server",
+    "server.doors", "server.wire.responses", "server.wire", "server",
     "engine", "engine.step", "engine.schedule",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",

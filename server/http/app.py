@@ -13,6 +13,7 @@ from server.http.entry.access_log import add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
+from server.http.responses import routes as responses
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels
@@ -55,6 +56,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     for path in ("/model_info", "/get_model_info"):
         app.router.add_get(path, models.show_first)
     queries.add_routes(app)
+    responses.add_routes(app)
     _add_probes(app)
     app.router.add_get("/version", probes.version)
     if settings.metrics_port is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 from server.doors.keyring import Tenant
@@ -45,9 +44,7 @@ class Answering:
         self._served = served
         self._tenant = tenant
         self._local = local
-        self.history = History(
-            served.store, tenant.owner, HISTORY_SHARE * served.settings.max_body_bytes, local
-        )
+        self.history = History(served.store, tenant.owner, HISTORY_SHARE * served.settings.max_body_bytes, local)
 
     async def look_back(self, turn: Turn) -> None:
         """Gives the turn what came before it.
@@ -62,53 +59,51 @@ class Answering:
         self,
         turn: Turn,
         deliver: Deliver | None,
-        preparing: ExitStack,
         *,
         request_id: str | None = None,
         writer: ResponseWriter | None = None,
+        is_told: bool = False,
         on_accepted: Callable[[Callable[[], object]], object] | None = None,
     ) -> Response:
         """Generates, and delivers events as they come. What is to be stored is stored before the last event leaves.
 
         Args:
             deliver: takes the events; None: nobody listens.
-            preparing: is closed when the request is in the engine's queue.
             request_id: one more name by which the request may be cancelled.
-            writer: has told the first events already.
-            on_accepted: called with what aborts the generation, once there is one.
+            writer: of the response; made here if None.
+            is_told: whether the client knows of the response already, so that an error is an event of its stream.
+            on_accepted: called with what aborts the generation, once the request is in the engine's queue.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request was refused before an event was delivered.
         """
         served = self._served
         model = served.find(turn.body.model)
-        has_told = writer is not None
         if writer is None:
-            writer = ResponseWriter(turn, model.model_name, is_heard=deliver is not None)
+            writer = self.new_writer(turn, is_heard=deliver is not None)
         is_long = bool(turn.before) or len(turn.given) > 1
         request = await served.workers.run(turn.to_request) if is_long else turn.to_request()
         ids = (turn.id,) if request_id is None else (turn.id, request_id)
         try:
             async with served.generate(model, request, tenant=self._tenant, request_ids=ids) as generation:
-                preparing.close()  # from here on the limits of the engine's queue hold
                 if on_accepted is not None:
                     on_accepted(generation.abort)
                 context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)
                 try:
                     events = writer.begin(generation, context)
-                    has_told = True
+                    is_told = True
                     await _deliver(deliver, events)
                     async for deltas in generation:
                         await _deliver(deliver, writer.encode(deltas))
                 finally:
                     note_generation(generation)
-                last = writer.end(is_shut_down=served.phase is not Phase.READY)
+                last = writer.end(is_shut_down=self._is_shut_down)
                 await self._keep(turn, writer.response)
                 await _deliver(deliver, last)  # within the context: a server that ends waits for it
         except ConnectionError:
             raise
         except Exception as error:
-            if not has_told:
+            if not is_told:
                 raise
             await self._fail(turn, writer, to_api_error(error), deliver)
         return writer.response
@@ -117,6 +112,24 @@ class Answering:
         if error.status == 500:
             log.exception("response_failed")
         last = writer.fail(error)
+        await self._keep(turn, writer.response)
+        await _deliver(deliver, last)
+
+    def new_writer(self, turn: Turn, *, is_heard: bool = True) -> ResponseWriter:
+        """What writes the response to `turn`.
+
+        Raises:
+            ApiError: 404, there is no such model.
+        """
+        return ResponseWriter(turn, self._served.find(turn.body.model).model_name, is_heard=is_heard)
+
+    async def forget(self, turn: Turn) -> None:
+        """Deletes what `keep_begun` has stored."""
+        await self._served.store.delete(response_key(self._tenant.owner, turn.id))
+
+    async def give_up(self, turn: Turn, writer: ResponseWriter, deliver: Deliver | None) -> None:
+        """Ends a response whose generation has not begun, because it was cancelled."""
+        last = writer.cancel(is_shut_down=self._is_shut_down)
         await self._keep(turn, writer.response)
         await _deliver(deliver, last)
 
@@ -148,6 +161,10 @@ class Answering:
                 )
         except StoreError as error:
             log.warning("response_not_stored", response_id=turn.id, reason=str(error))
+
+    @property
+    def _is_shut_down(self) -> bool:
+        return self._served.phase is not Phase.READY
 
     def _before(self, turn: Turn) -> list[Item] | None:
         return turn.before if turn.body.conversation is not None else None

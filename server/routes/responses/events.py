@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from server.wire.errors import ApiError
+
 
 class Event(NamedTuple):
     """One event, encoded."""
@@ -16,6 +18,12 @@ class Event(NamedTuple):
     def to_sse(self) -> bytes:
         """The event as a server-sent event."""
         return b"event: %b\ndata: %b\n\n" % (self.kind.encode(), self.data)
+
+
+def error_event(error: ApiError, number: int) -> Event:
+    """What ends a stream of events that cannot be read on."""
+    told = {"type": "error", "sequence_number": number, "code": error.code, "message": error.message}
+    return Event("error", orjson.dumps({**told, "param": error.param}))
 
 
 class EventEncoder:

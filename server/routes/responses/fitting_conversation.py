@@ -51,9 +51,7 @@ class FittingConversation(NamedTuple):
             return self._shortened([*messages[:num_kept], *last]).encode(text_model, max_model_len)
         return fitting
 
-    def _encode(
-        self, messages: Sequence[Any], text_model: TextModel, max_model_len: int
-    ) -> list[int] | None:
+    def _encode(self, messages: Sequence[Any], text_model: TextModel, max_model_len: int) -> list[int] | None:
         """None where the prompt is far too long."""
         try:
             return self._shortened(messages).encode(text_model, max_model_len)

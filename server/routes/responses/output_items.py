@@ -64,6 +64,8 @@ class OutputItems:
             if not any(item["type"] == "function_call" for item in self.items):
                 self._tell_content(self._space)
             self._space = ""
+        if self._open is not None and self._logprobs:  # of the token that has ended the answer
+            self._open.logprobs += self._logprobs
         self._close("completed" if is_whole else "incomplete")
 
     def _add_content(self, text: str) -> None:
@@ -85,7 +87,7 @@ class OutputItems:
         told, self._logprobs = self._logprobs, []
         opened.logprobs += told
         if text or told:
-            self._events.add("response.output_text.delta", **opened.place, delta=text, logprobs=told)
+            self._events.add("response.output_text.delta", **opened.place, delta=text, logprobs=_as_told(told))
 
     def _add_reasoning(self, text: str) -> None:
         opened = self._open
@@ -120,7 +122,8 @@ class OutputItems:
             case "message":
                 part = output_text(text, opened.logprobs)
                 item["content"] = [part]
-                self._events.add("response.output_text.done", **opened.place, text=text, logprobs=opened.logprobs)
+                told = _as_told(opened.logprobs)
+                self._events.add("response.output_text.done", **opened.place, text=text, logprobs=told)
                 self._events.add("response.content_part.done", **opened.place, part=part)
             case "reasoning":
                 item["content"] = [reasoning_text(text)]
@@ -131,3 +134,15 @@ class OutputItems:
                 self._events.add("response.function_call_arguments.done", **opened.place, arguments=text)
         item["status"] = status
         self._events.add("response.output_item.done", output_index=opened.place["output_index"], item=item)
+
+
+def _as_told(logprobs: Sequence[Item]) -> list[Item]:
+    """Log probabilities as events of a text have them: without the bytes that the item at the end has."""
+    return [
+        {"token": token["token"], "logprob": token["logprob"], "top_logprobs": _without_bytes(token["top_logprobs"])}
+        for token in logprobs
+    ]
+
+
+def _without_bytes(entries: Sequence[Item]) -> list[Item]:
+    return [{"token": entry["token"], "logprob": entry["logprob"]} for entry in entries]

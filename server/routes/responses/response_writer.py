@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from engine.border.types import FinishReason
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.chat_logprobs import ChatLogprobs
@@ -87,9 +88,18 @@ class ResponseWriter:
             self.response |= {"status": "completed", "completed_at": int(time.time()), "usage": self._usage()}
             self._tell("response.completed")
             return self._events.take()
-        self._output.finish(is_whole=reason == "stop")
+        self._output.finish(is_whole=reason is FinishReason.STOP)
         self.response["usage"] = self._usage()
         self._tell(end_response(self.response, self._output.items, reason, int(time.time()), is_shut_down=is_shut_down))
+        return self._events.take()
+
+    def cancel(self, *, is_shut_down: bool) -> list[Event]:
+        """The last events of a response whose task was cancelled."""
+        self._create()
+        if self._output.items:
+            self._output.finish(is_whole=False)
+        reason, now = FinishReason.ABORT, int(time.time())
+        self._tell(end_response(self.response, self._output.items, reason, now, is_shut_down=is_shut_down))
         return self._events.take()
 
     def fail(self, error: ApiError) -> list[Event]:

@@ -29,7 +29,7 @@ class Turn:
         self.is_warm_up = is_warm_up
         self.id = new_response_id()
         self.created_at = int(time.time())
-        self.given: list[Item] = shape_items(body.input, lambda kind, at: self.item_id(kind, at))
+        self.given: list[Item] = shape_items(body.input, self.item_id)
         self.before: list[Item] = []
 
     @property
@@ -51,6 +51,7 @@ class Turn:
         conversation = Conversation(
             to_messages([*self.before, *self.given], body.instructions),
             tools=[tool.to_template() for tool in body.told_tools],
+            variables=body.template_variables,
         )
         max_tokens = 1 if self.is_warm_up else body.max_output_tokens
         prompt: PromptSource = conversation

@@ -26,7 +26,7 @@ class ListQuery(NamedTuple):
         """
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise ApiError(f'order is {shorten(order)}; it must be "asc" or "desc"', param="order", code="invalid_value")
+            raise ApiError(f"order is {shorten(order)}; it must be asc or desc", param="order", code="invalid_value")
         return cls(parse_number(query, "limit", 1, MAX_LIMIT, DEFAULT_LIMIT), query.get("after"), order == "asc")
 
     def page(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

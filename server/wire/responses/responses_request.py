@@ -15,6 +15,7 @@ from server.wire.responses.text_config import TextConfig
 from server.wire.strangers import Neutral, Strangers
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
+from server.wire.template_fields import TemplateFields
 from server.wire.tools import MAX_CALLS, ForcedCalls, Tool
 
 MAX_METADATA = 16  # pairs
@@ -34,6 +35,8 @@ _OF_OTHER_ROUTES: Neutral = {
     "prompt_logprobs": (),
     "logprob_token_ids": ([],),
     "num_prompt_output_tokens": (0,),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
 }
 _RESPONSES: Neutral = {
     **_OF_OTHER_ROUTES,
@@ -44,7 +47,6 @@ _RESPONSES: Neutral = {
     "prompt": (),
     "return_progress": (False,),
     "chat_template": (),
-    "continue_final_message": (False,),
 }
 _RENAMED = {
     "max_tokens": "max_output_tokens",
@@ -101,12 +103,12 @@ class ResponseStreamOptions(StreamOptions):
     include_obfuscation: bool | None = None  # never done: it only makes chunks longer
 
 
-class ResponsesRequest(GenerationFields):
+class ResponsesRequest(TemplateFields, GenerationFields):
     """OpenAI's request for a response, with the sampler's parameters of the other routes."""
 
-    input: Annotated[
-        list[InputItem], Field(fail_fast=True), checked_items("input"), BeforeValidator(_as_items)
-    ] = Field(default_factory=list)
+    input: Annotated[list[InputItem], Field(fail_fast=True), checked_items("input"), BeforeValidator(_as_items)] = (
+        Field(default_factory=list)
+    )
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None  # of built-in tools, of which there are none
@@ -253,6 +255,14 @@ class ResponsesRequest(GenerationFields):
     @property
     def num_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.wants_logprobs else None
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template is told beside messages and tools, with its names for no effort."""
+        effort = None if self.reasoning is None else self.reasoning.effort
+        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
+        return {**of_effort, **super().template_variables}
 
     @property
     def _chosen_names(self) -> list[str]:

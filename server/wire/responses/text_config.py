@@ -33,7 +33,9 @@ class TextFormat(StrictModel):
         """The same wish as chat requests write it."""
         if self.schema_ is None or self.name is None:
             return ResponseFormat(type=self.type)
-        schema = JsonSchema(name=self.name, description=self.description, schema=self.schema_, strict=self.strict)
+        schema = JsonSchema.model_validate(
+            {"name": self.name, "description": self.description, "schema": self.schema_, "strict": self.strict}
+        )
         return ResponseFormat(type="json_schema", json_schema=schema)
 
     def to_wire(self) -> dict[str, Any]:
