@@ -44,7 +44,7 @@ def _text_of_part(part: Any) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(as_text)]
+Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
 
 
 class Item(StrictModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import ApiError, UnknownField, shorten
@@ -38,6 +38,7 @@ _OF_OTHER_ROUTES: Neutral = {
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
+_NOT_HERE = {*_OF_OTHER_ROUTES, "max_tokens"}
 _RESPONSES: Neutral = {
     **_OF_OTHER_ROUTES,
     "background_options": ({}, {"completion_window": "soonest"}),
@@ -103,12 +104,23 @@ class ResponseStreamOptions(StreamOptions):
     include_obfuscation: bool | None = None  # never done: it only makes chunks longer
 
 
+def _without_other_routes(schema: dict[str, Any]) -> None:
+    """Leaves out of the document what this route refuses."""
+    for name in _NOT_HERE:
+        schema["properties"].pop(name, None)
+
+
 class ResponsesRequest(TemplateFields, GenerationFields):
     """OpenAI's request for a response, with the sampler's parameters of the other routes."""
 
-    input: Annotated[list[InputItem], Field(fail_fast=True), checked_items("input"), BeforeValidator(_as_items)] = (
-        Field(default_factory=list)
-    )
+    model_config = ConfigDict(json_schema_extra=_without_other_routes)
+
+    input: Annotated[
+        list[InputItem],
+        Field(fail_fast=True),
+        checked_items("input"),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem]),
+    ] = Field(default_factory=list)
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None  # of built-in tools, of which there are none
@@ -123,7 +135,9 @@ class ResponsesRequest(TemplateFields, GenerationFields):
     include: Annotated[list[str], Field(max_length=16)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     previous_response_id: ItemId | None = None
-    conversation: Annotated[ItemId, BeforeValidator(_as_conversation)] | None = None
+    conversation: (
+        Annotated[ItemId, BeforeValidator(_as_conversation, json_schema_input_type=str | dict[str, str])] | None
+    ) = None
     reasoning: Reasoning | None = None
     stream_options: ResponseStreamOptions | None = None
     # Whose request it is and where it may be cached, for OpenAI's own purposes; an answer repeats them.
@@ -139,7 +153,7 @@ class ResponsesRequest(TemplateFields, GenerationFields):
             ApiError, FieldError, ValidationError: it is not a valid request.
         """
         strangers = Strangers()
-        fields = cls.model_fields.keys() - _OF_OTHER_ROUTES.keys() - {"max_tokens"}
+        fields = cls.model_fields.keys() - _NOT_HERE
         request = cls.model_validate(strangers.sort_out(_renamed(body), fields, _RESPONSES), context=strangers)
         request._ignored = tuple(strangers.ignored)
         return request
