@@ -101,6 +101,13 @@ OPERATIONS = (
     Operation("POST", "/v1/conversations/{id}/items", Tag.RESPONSES, "Adds items to it", AddedItems),
     Operation("GET", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "One of its items"),
     Operation("DELETE", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "Removes one of its items"),
+    Operation(
+        "GET", "/v1/streams/{id}", Tag.GENERATING, "The rest of a resumable stream",
+        answer="text/event-stream", query=("after",),
+    ),
+    Operation(
+        "DELETE", "/v1/streams/{id}", Tag.GENERATING, "Stops a resumable stream", answer=answers.DeletedStream
+    ),
     Operation("POST", "/v1/embeddings", Tag.TOKENS, "Makes embeddings", EmbeddingsRequest, answer=answers.Embeddings),
     Operation("POST", "/tokenize", Tag.TOKENS, "The tokens of a text", TokenizeRequest, answer=answers.Tokens),
     Operation(

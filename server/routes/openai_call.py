@@ -80,5 +80,6 @@ def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_rou
         priority=body.priority,
         cache_salt=body.cache_salt,
         timeout=body.timeout,
+        streaming=body.streaming,
         **{"max_tokens": body.max_tokens, **of_route},
     )
