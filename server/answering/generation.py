@@ -193,6 +193,11 @@ class Generation:
         return [choice.finish_reason for choice in self._choices]
 
     @property
+    def stop_strings(self) -> list[str | None]:
+        """The stop string that has ended each choice, by index; None where it was none."""
+        return [choice.stop_string for choice in self._choices]
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """The least complete of the choices' reasons; None while one runs."""
         reasons = [choice.finish_reason for choice in self._choices if choice.finish_reason is not None]

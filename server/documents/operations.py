@@ -8,10 +8,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from server.documents import answers
+from server.documents import answers, messages
 from server.wire.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 from server.wire.chat_request import ChatCompletionRequest
 from server.wire.completion_request import CompletionRequest
+from server.wire.messages.request import CountTokensRequest, MessagesRequest
 from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.wire.responses.conversation_bodies import AddedItems, ConversationChange, NewConversation
 from server.wire.responses.responses_request import ResponsesRequest
@@ -75,6 +76,14 @@ OPERATIONS = (
         answer=answers.Completion, event=answers.Completion,
     ),
     Operation(
+        "POST", "/v1/messages", Tag.GENERATING, "Anthropic's: writes the next message of a conversation",
+        MessagesRequest, answer=messages.AnthropicMessage, event=messages.MessageEvent,
+    ),
+    Operation(
+        "POST", "/v1/messages/count_tokens", Tag.TOKENS, "Anthropic's: the tokens of a conversation",
+        CountTokensRequest, answer=messages.TokenCount,
+    ),
+    Operation(
         "GET", "/v1/stream", Tag.GENERATING, "A WebSocket for many generations at once", is_socket=True,
     ),
     Operation(
@@ -82,6 +91,7 @@ OPERATIONS = (
     ),
     Operation("DELETE", "/v1/requests/{id}", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation),
     Operation("POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest),
+    Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket for many responses", is_socket=True),
     Operation(
         "GET", "/v1/responses/{id}", Tag.RESPONSES, "A stored response, or its events",
         query=("stream", "starting_after"),

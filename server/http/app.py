@@ -14,9 +14,10 @@ from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
 from server.http.responses import routes as responses
+from server.http.responses.socket_calls import ResponseCalls
 from server.http.streams import resuming
+from server.http.table import ROUTES
 from server.routes.route import BodyRoute, MessageRoute
-from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
@@ -36,7 +37,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     settings = served.settings
     hosts = None if settings.uds is not None else _hosts(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
-    app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES}
+    app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_cors_headers)
@@ -60,6 +61,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
         app.router.add_get(path, models.show_first)
     queries.add_routes(app)
     responses.add_routes(app)
+    app.router.add_get(responses.RESPONSES, websocket.make_socket_handler(responses.RESPONSES, ResponseCalls))
     _add_probes(app)
     app.router.add_get("/version", probes.version)
     if settings.metrics_port is None:
