@@ -10,12 +10,12 @@ from typing import Protocol, TypeAlias
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
 
-from server.doors.keyring import WEBSOCKET_PROTOCOL, Tenant
+from server.doors.keyring import WEBSOCKET_PROTOCOL
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
+from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
-from server.serving.served_models import ServedModels
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import RETRY_AFTER_S, ApiError
 
@@ -36,12 +36,16 @@ class SocketMessages(AbstractAsyncContextManager["SocketMessages"], Protocol):
     async def refuse_binary(self) -> None: ...
 
 
-OpenMessages: TypeAlias = Callable[[ServedModels, WriteWatch, Tenant], SocketMessages]
+OpenMessages: TypeAlias = Callable[[web.Request, WriteWatch], SocketMessages]
 
 
 def make_handler(route: MessageRoute) -> Handler:
     """The handler of a GET request that is to become a socket of `route`."""
-    return make_socket_handler(route.path, lambda served, watch, tenant: SocketCalls(route, served, watch, tenant))
+
+    def open_calls(request: web.Request, watch: WriteWatch) -> SocketCalls:
+        return SocketCalls(route, request.app[SERVED], watch, request[TENANT], kept_requests(request))
+
+    return make_socket_handler(route.path, open_calls)
 
 
 def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
@@ -112,7 +116,7 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messa
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
     )
-    async with watch, open_messages(served, watch, request[TENANT]) as calls:
+    async with watch, open_messages(request, watch) as calls:
         async for message in socket:
             match message.type:
                 case WSMsgType.TEXT:

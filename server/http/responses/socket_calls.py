@@ -8,8 +8,11 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import orjson
+from aiohttp import web
 
 from server.doors.keyring import Tenant
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
 from server.routes.openai_shapes import shape_error
 from server.routes.responses.events import Event
@@ -140,6 +143,11 @@ class ResponseCalls:
         async with self._writing:
             for message in messages:
                 await self._watch.write(message)
+
+
+def open_calls(request: web.Request, watch: WriteWatch) -> ResponseCalls:
+    """What obeys the messages of the socket that `request` has become."""
+    return ResponseCalls(request.app[SERVED], watch, request[TENANT])
 
 
 def _read(text: str, max_bytes: int) -> _Create | _Refusal:
