@@ -79,6 +79,14 @@ COMPLETIONS: list[tuple[Any, int, str | None, str, list[str]]] = [
         "invalid_value",
         ["-1 or at least 1"],
     ),
+    ({"prompt": "a", "num_prompt_output_tokens": 1 << 62}, 400, "num_prompt_output_tokens", "invalid_value", ["less"]),
+    (
+        {"prompt": "abc", "truncate_prompt_tokens": -1, "max_tokens": 512},
+        400,
+        "max_tokens",
+        "invalid_value",
+        ["max_tokens is 512 and the prompt has 1 tokens"],
+    ),
     ({"prompt": "a", "num_prompt_output_tokens": -1}, 400, "num_prompt_output_tokens", "invalid_value", ["at least 0"]),
 ]
 
