@@ -108,6 +108,21 @@ CHAT: list[tuple[Any, int, str | None, str, list[str]]] = [
         ["65544 bytes", "at most 65536"],
     ),
     (
+        {
+            "messages": [{"role": "user", "content": "x"}],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "f", "parameters": json.loads('{"a":' * 500 + "1" + "}" * 500)},
+                }
+            ],
+        },
+        400,
+        "tools[0].function.parameters",
+        "invalid_value",
+        ["nested deeper than 100 levels"],
+    ),
+    (
         {"messages": [{"role": "user", "content": "x"}], "documents": [{"a": json.loads("[" * 20 + "]" * 20)}]},
         400,
         "documents",
