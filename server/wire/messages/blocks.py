@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from server.wire.errors import shorten
-from server.wire.json_values import is_deeper
-from server.wire.tools import MAX_DEPTH
 
 MAX_BLOCKS = 4096  # of one turn, or of one tool's result
 
@@ -99,8 +97,6 @@ def _read(part: Any, name: str) -> Block | None:
             arguments = part.get("input", {})
             if not isinstance(arguments, dict):
                 raise ValueError(f"{name}.input is {shorten(arguments)}; it must be an object")
-            if is_deeper(arguments, MAX_DEPTH):
-                raise ValueError(f"{name}.input is nested deeper than {MAX_DEPTH} levels, the limit")
             return ToolUse(_string(part, "id", name), _string(part, "name", name), arguments)
         case "tool_result":
             is_error = part.get("is_error") or False
