@@ -23,7 +23,7 @@ VARIANTS = {
     "plain": set[str](),
 }
 TARGETS = (
-    "norm_product", "add_product", "head_product", "embed", "attention", "argmax", "empty",
+    "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
     "sample_random", "sample_full", "logprobs",
 )  # fmt: skip
 
