@@ -39,6 +39,7 @@ class MessagesCall(BodyCall):
             default_max_tokens=body.max_tokens,  # clients ask for as many as the largest models can write
             stops=body.stop_sequences,
             grammar=body.grammar_wish,
+            streaming=body.streaming,
         )
         super().__init__(request, None, body.ignored, body.stream is True)
 
