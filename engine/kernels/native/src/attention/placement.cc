@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "attention/key_block.h"
 #include "isa/isa.h"
 #include "vectors/magnitudes.h"
 #include "vectors/norms.h"
@@ -61,14 +62,15 @@ void write_vector(const Pages& p, int64_t vector, const float* x) {
 
 }  // namespace
 
-void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, std::byte* queries) {
+void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries) {
   const int64_t d = pages.head_dim;
+  const bool is_float = multiplies_floats(pages);
   for_each_head(in, in.q_norm, token, 0, in.num_heads, pages, in.query_scale, [&](int64_t head, const float* query) {
-    const int64_t at = (token * in.num_heads + head) * d;
-    if (pages.type == PageType::kFloat32) {
-      std::memcpy(reinterpret_cast<float*>(queries) + at, query, d * sizeof(float));
+    std::byte* to = queries.at(head / queries.group, token) + head % queries.group * queries.bytes_per_head;
+    if (is_float) {
+      std::memcpy(to, query, d * sizeof(float));
     } else {
-      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(queries) + at + i, load(query + i));
+      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(to) + i, load(query + i));
     }
   });
   const int64_t position = row.start + (token - row.first_token);
