@@ -17,8 +17,8 @@ from sampling.host.params import InvalidParameter
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
 from server.answering.prompts import MAX_INLINE_CHARS
 from server.doors.keyring import Tenant
-from server.http.guard import TENANT
-from server.http.served import SERVED, read_asked
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED, read_asked
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.transport.json_body import json_response, send_whole
@@ -63,7 +63,14 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
         else:
             tools = [tool.to_template() for tool in query.tools or ()]
             messages = [message.to_template() for message in query.messages or ()]
-            token_ids = Conversation(messages, tools=tools).encode(text_model)
+            conversation = Conversation(
+                messages,
+                tools=tools,
+                begins_turn=query.begins_turn,
+                continues=query.continue_final_message is True,
+                variables=query.template_variables,
+            )
+            token_ids = conversation.encode(text_model)
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {
             "count": len(token_ids),

@@ -9,9 +9,10 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import PromptSource
 from server.routes.chunks import Chunks
-from server.routes.logprobs import HasTokenTexts, WireLogprobs
+from server.routes.logprobs import WireLogprobs
 from server.routes.openai_shapes import AnswerHead
 from server.routes.route import AnswerContext, BodyCall
+from server.text.detokenizer import HasTokenTexts
 from server.wire.generation_fields import GenerationFields
 
 
@@ -47,6 +48,9 @@ class OpenAICall(BodyCall):
             return None
         return self.logprobs_kind(
             tokenizer,
+            num_of_prompt=body.prompt_logprobs,
+            num_of_echo=body.num_logprobs if self.request.echoes else None,
+            echoes=[prompt.echo for prompt in generation.prompts],
             prompts=[prompt.token_ids for prompt in generation.prompts],
             num_choices=body.num_choices,
             listed_ids=body.logprob_token_ids or (),
@@ -58,6 +62,8 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
     sampling = body.given()
     if body.num_logprobs is not None:
         sampling["logprobs"] = body.num_logprobs
+        if of_route.get("echoes"):
+            sampling["prompt_logprobs"] = max(body.num_logprobs, body.prompt_logprobs or 0)
     return GenerationRequest(
         prompts,
         sampling,
@@ -67,6 +73,8 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         bad_words=body.bad_words,
         sequence_breakers=body.dry_sequence_breakers,
         stops=body.stop,
+        most_prompt_tokens=body.truncate_prompt_tokens,
+        num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
         include_stop=body.include_stop_str_in_output is True,
         grammar=body.grammar_wish,
         priority=body.priority,

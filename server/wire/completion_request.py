@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.wire.errors import shorten
+from server.wire.errors import ApiError, shorten
 from server.wire.generation_fields import GenerationFields
 from server.wire.strangers import COMPLETIONS
 
@@ -15,6 +15,7 @@ MAX_PROMPTS = 64
 MAX_PROMPT_TOKENS = 1 << 19  # of one list of token ids; a model may have room for fewer
 
 Prompt: TypeAlias = str | list[int]
+AnyPrompts: TypeAlias = str | list[str] | list[int] | list[list[int]]  # the four shapes
 
 
 def _is_token_ids(value: list[Any]) -> bool:
@@ -64,8 +65,10 @@ def _as_num_logprobs(value: Any) -> Any:
 class CompletionRequest(GenerationFields):
     """OpenAI's completion request. `prompt` is always a list here, whichever of its four shapes the client sent."""
 
-    prompt: Annotated[list[Prompt], PlainValidator(as_prompts)]
-    logprobs: Annotated[int, BeforeValidator(_as_num_logprobs)] | None = None
+    prompt: Annotated[list[Prompt], PlainValidator(as_prompts, json_schema_input_type=AnyPrompts)]
+    logprobs: Annotated[int, BeforeValidator(_as_num_logprobs, json_schema_input_type=int)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
 
     @classmethod
     def parse(cls, body: Any) -> CompletionRequest:
@@ -75,6 +78,17 @@ class CompletionRequest(GenerationFields):
             ApiError, FieldError, ValidationError: it is not a valid request.
         """
         return cls.without_strangers(body, COMPLETIONS)
+
+    @model_validator(mode="after")
+    def _a_gap_has_two_sides(self) -> CompletionRequest:
+        for name in ("echo", "truncate_prompt_tokens"):
+            if self.suffix and getattr(self, name):
+                raise ApiError(
+                    f"suffix and {name} are both given; the prompt of a gap to fill can be neither repeated nor cut",
+                    param=name,
+                    code="invalid_value",
+                )
+        return self
 
     @property
     def num_logprobs(self) -> int | None:

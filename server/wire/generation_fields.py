@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from server.wire.errors import ApiError, shorten
 from server.wire.sampling_fields import SamplingFields, as_strings
@@ -29,6 +29,12 @@ def _as_stops(value: Any) -> list[str]:
     return as_strings(value, "stop", most=MAX_STOPS, longest=MAX_STOP_LENGTH)
 
 
+def _as_truncation(value: int) -> int:
+    if value < -1 or value == 0:
+        raise ValueError(f"truncate_prompt_tokens is {value}; it must be -1 or at least 1")
+    return value
+
+
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -41,13 +47,17 @@ class GenerationFields(SamplingFields):
     max_tokens: int | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Annotated[list[str], BeforeValidator(_as_stops)] = Field(default_factory=list)
+    stop: Annotated[list[str], BeforeValidator(_as_stops, json_schema_input_type=str | list[str] | None)] = Field(
+        default_factory=list
+    )
     include_stop_str_in_output: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, AfterValidator(_as_truncation)] | None = None
+    num_prompt_output_tokens: Annotated[int, Field(ge=0)] | None = None
     include_metrics: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LENGTH)] | None = None

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from server.wire.chat_request import MAX_MESSAGES, Message
-from server.wire.completion_request import Prompt, as_prompts
+from server.wire.completion_request import AnyPrompts, Prompt, as_prompts
 from server.wire.errors import ApiError, shorten
 from server.wire.strangers import Strangers
 from server.wire.strict_model import StrictModel, bounded
+from server.wire.template_fields import TemplateFields
 from server.wire.tools import MAX_TOOLS, Tool
 
 MAX_INPUTS = 256  # of one embeddings request
@@ -42,7 +43,7 @@ class Query(StrictModel):
         return self._ignored
 
 
-class TokenizeRequest(Query):
+class TokenizeRequest(Query, TemplateFields):
     """vLLM's: a text or a conversation."""
 
     prompt: str | None = None
@@ -80,8 +81,8 @@ def _as_dimensions(value: Any) -> Any:
 class EmbeddingsRequest(Query):
     """OpenAI's, with the pooling by name."""
 
-    input: Annotated[list[Prompt], PlainValidator(_as_inputs)]
+    input: Annotated[list[Prompt], PlainValidator(_as_inputs, json_schema_input_type=AnyPrompts)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, BeforeValidator(_as_dimensions)] | None = None
+    dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
     pooling: Literal["last", "mean"] | None = None  # "last" by default
     user: str | None = None

@@ -20,22 +20,20 @@ MAX_NAME_CHARS = 64  # of one name where it is repeated to the client
 Neutral = Mapping[str, tuple[Any, ...]]
 
 _SHARED: Neutral = {
-    "add_generation_prompt": (True,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "return_progress": (False,),
     "stream_interval": (1,),
-    "truncate_prompt_tokens": (),
 }
 
 COMPLETIONS: Neutral = {
     **_SHARED,
+    "add_generation_prompt": (True,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
     "parallel_tool_calls": (True, False),  # says nothing where there are no tools
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "echo": (False,),
-    "suffix": ("",),
 }
 
 CHAT: Neutral = {
@@ -46,6 +44,7 @@ CHAT: Neutral = {
     "functions": ([],),
     "modalities": (["text"],),
     "prediction": (),
+    "suffix": ("",),
     "web_search_options": (),
 }
 
@@ -73,7 +72,6 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "cache_prompt": (True,),
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),
-    "reasoning_effort": ("none",),
 }
 # Fields of one route only. Who sends one to the other means something that would not happen.
 _OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
