@@ -8,6 +8,7 @@ from typing import Any
 
 from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.answering.prompt_sources import PromptSource
+from server.wire.stream_fields import PLAIN, Streaming
 from server.wire.structured_outputs import GrammarWish
 
 
@@ -40,6 +41,7 @@ class GenerationRequest:
     cache_salt: str | None = None
     tenant: str = ""  # whose request it is; tenants have fair shares of the engine
     timeout: float | None = None  # seconds
+    streaming: Streaming = PLAIN
 
     def limit_tokens(self, room: int) -> int:
         """The most tokens to generate where the model has room for `room` of them after the prompt.

@@ -80,5 +80,6 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         priority=body.priority,
         cache_salt=body.cache_salt,
         timeout=body.timeout,
+        streaming=body.streaming,
         **{"max_tokens": body.max_tokens, **of_route},
     )

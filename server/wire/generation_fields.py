@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 from server.wire.errors import ApiError, shorten
 from server.wire.sampling_fields import SamplingFields, as_strings
 from server.wire.strangers import Neutral, Strangers
+from server.wire.stream_fields import StreamFields
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import GrammarWish, ResponseFormat, StructuredOutputs
 
@@ -40,7 +41,7 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationFields(SamplingFields):
+class GenerationFields(SamplingFields, StreamFields):
     """What completions, chat completions and the WebSocket's generate messages share. null means the default."""
 
     model: str | None = None
@@ -90,6 +91,16 @@ class GenerationFields(SamplingFields):
             raise ApiError(
                 "stream_options is given and stream is not true; it is only allowed when streaming",
                 param="stream_options",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _resumable_needs_stream(self) -> GenerationFields:
+        if self.resumable and not self.stream:
+            raise ApiError(
+                "resumable is true and stream is not; only a stream can be resumed",
+                param="resumable",
                 code="invalid_value",
             )
         return self

@@ -22,7 +22,6 @@ Neutral = Mapping[str, tuple[Any, ...]]
 _SHARED: Neutral = {
     "chat_template": (),
     "return_progress": (False,),
-    "stream_interval": (1,),
 }
 
 COMPLETIONS: Neutral = {
