@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+import orjson
 from pydantic import ValidationError
 
 from server.answering.choice import Delta
@@ -49,6 +50,10 @@ class StreamWriter(ABC):
     @abstractmethod
     def end(self) -> bytes:
         """What follows the last delta."""
+
+    def encode_error(self, error: ApiError) -> bytes:
+        """What follows the last delta where the generation has failed; empty: what the route writes of any error."""
+        return b""
 
 
 class AnswerWriter(StreamWriter):
@@ -101,6 +106,13 @@ class BodyRoute:
     parse: Callable[[Any], BodyCall]  # raises ApiError or ValidationError: the decoded body is not a valid request
     shape_error: ErrorShape
     framing: Framing = SERVER_SENT_EVENTS  # of its streams
+    encode_error: Callable[[ApiError], bytes] | None = None  # as a stream's last event; None: its shape, framed
+
+    def encode_error_event(self, error: ApiError) -> bytes:
+        """An error as it stands at the end of a stream."""
+        if self.encode_error is not None:
+            return self.encode_error(error)
+        return self.framing.frame(orjson.dumps(self.shape_error(error)))
 
 
 class Resume(NamedTuple):
