@@ -12,12 +12,14 @@ import importlib.util
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -27,18 +29,35 @@ from setuptools.command.build_py import build_py
 PACKAGE = Path("engine", "kernels", "native")
 SOURCES = PACKAGE / "src"
 
+
+
+class Variant(NamedTuple):
+    """How the kernels are compiled once."""
+
+    flags: str
+    # A variant of which this one differs in the sources that include TILE_REGISTERS alone; it shares all other objects.
+    base: str | None = None
+    tile_flags: str = ""  # on top of the flags, for those sources
+    is_for_tests: bool = False  # built in place only
+
+
 # The instruction sets of each processor, by the names that engine/kernels/native/library.py knows. What
 # the compiler may assume of every such processor is "plain": on ARM that is NEON without dot products.
 _AVX512 = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+_BF16 = f"{_AVX512} -mavx512bf16"
+_EMULATED = Variant("", "plain", "-DEAGRE_EMULATES_TILE_REGISTERS", is_for_tests=True)
 VARIANTS = {
     "x86_64": {
-        "avx512_bf16": f"{_AVX512} -mavx512bf16",
-        "avx512_vnni": _AVX512,
-        "avx2": "-mavx2 -mfma -mf16c",
-        "plain": "",
+        "amx": Variant(_BF16, "avx512_bf16", "-mamx-tile -mamx-int8 -mamx-bf16"),
+        "avx512_bf16": Variant(_BF16),
+        "avx512_vnni": Variant(_AVX512),
+        "avx2": Variant("-mavx2 -mfma -mf16c"),
+        "plain": Variant(""),
+        "amx_emulated": _EMULATED,
     },
-    "arm64": {"neon": "-march=armv8.2-a+dotprod", "plain": ""},
+    "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},
 }
+TILE_REGISTERS = "isa/tile_registers.h"
 MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}  # other names of the same
 
 # Contraction is off because a row's result must not depend on which loop the compiler fused.
@@ -93,11 +112,11 @@ class BuildNative(Command):
         assert self.build_lib is not None
         return {str(Path(self.build_lib, path)): str(path) for path in self._libraries()} if self.editable_mode else {}
 
-    def _variants(self) -> dict[str, str]:
+    def _variants(self) -> dict[str, Variant]:
         machine = platform.machine().lower()
-        variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": ""})
+        variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": Variant("")})
         if self.variant is None:
-            return variants
+            return {name: variant for name, variant in variants.items() if self.inplace or not variant.is_for_tests}
         if self.variant not in variants:
             raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
         return {self.variant: variants[self.variant]}
@@ -117,20 +136,29 @@ class BuildNative(Command):
         def is_stale(library: Path) -> bool:
             return self.force or not library.exists() or library.stat().st_mtime <= newest
 
-        stale = {name: flags for name, flags in self._variants().items() if is_stale(self._library(name))}
+        stale = {name: variant for name, variant in self._variants().items() if is_stale(self._library(name))}
         if not stale:
             return
         self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
         common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
         # A library is loaded only beside the sources that it was built from.
         common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
+        common_of_objects = [*common, "-isystem", str(headers)]
+        sources = sorted(SOURCES.glob("*/*.cc"))
+        of_tiles = _sources_that_include(TILE_REGISTERS, sources)
         with ThreadPoolExecutor(_num_cores()) as pool:
+            submitted: dict[tuple[str, Path], Future[Path]] = {}
+
+            def submit(name: str, variant: Variant, source: Path) -> Future[Path]:
+                flags = f"{variant.flags} {variant.tile_flags if source in of_tiles else ''}"
+                owner = variant.base if variant.base is not None and source not in of_tiles else name
+                if (owner, source) not in submitted:
+                    command = [*common_of_objects, *flags.split()]
+                    submitted[owner, source] = pool.submit(self._compile, command, source, owner)
+                return submitted[owner, source]
+
             objects = {
-                name: [
-                    pool.submit(self._compile, [*common, *flags.split(), "-isystem", str(headers)], source, name)
-                    for source in sorted(SOURCES.glob("*/*.cc"))
-                ]
-                for name, flags in stale.items()
+                name: [submit(name, variant, source) for source in sources] for name, variant in stale.items()
             }
             failures = {}
             for name, futures in objects.items():
@@ -205,6 +233,20 @@ def _headers() -> Path:
         if Path(folder, "include", "xla", "ffi", "api", "ffi.h").exists():
             return Path(folder, "include")
     raise CannotBuild(f"{sys.executable} has no jaxlib with XLA's FFI headers")
+
+
+def _sources_that_include(header: str, sources: list[Path]) -> set[Path]:
+    """Those of the sources that include a header, which is named from SOURCES, directly or through others."""
+
+    def included(path: Path) -> list[str]:
+        return re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+
+    including, found = {header}, -1
+    while len(including) != found:
+        found = len(including)
+        headers = (path for path in SOURCES.glob("*/*.h") if not including.isdisjoint(included(path)))
+        including |= {path.relative_to(SOURCES).as_posix() for path in headers}
+    return {path for path in sources if not including.isdisjoint(included(path))}
 
 
 def _digest_of_sources() -> str:
