@@ -8,7 +8,7 @@
 // A task of a pool's job configures the registers of its thread and may then use them to its end, or until it configures
 // them otherwise. What they hold at first is unknown.
 //
-//   static constexpr TileShapes kShapes({{{16, 64}, {16, 32}, {8, 64}}});  // registers 0, 1, 2: rows, bytes of a row
+//   static constexpr TileShapes kShapes({{16, 64}, {16, 32}, {8, 64}});  // registers 0, 1, 2: rows, bytes of a row
 //   configure_tiles(kShapes);     // does nothing where the thread has these shapes already; else takes 100 ns
 //   tile_zero<0>();
 //   tile_load<1>(a, 32);          // rows lie 32 bytes apart
