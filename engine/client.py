@@ -103,6 +103,7 @@ class EngineClient:
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
         tenant: str = "",
+        num_prompt_output_tokens: int = 0,
         pooling: Pooling | None = None,
         is_checked: bool = False,
     ) -> TokenStream:
@@ -117,6 +118,9 @@ class EngineClient:
             matcher: the matcher of the grammar that the output must follow, in its initial state. The
                 engine owns it from now on.
             tenant: whose request it is; tenants have fair shares of the engine.
+            num_prompt_output_tokens: how many tokens at the end of the prompt count as output, so that an answer that
+                was cut off goes on as if it never had been: for penalties, min_tokens, max_tokens and all the rest.
+                A matcher must have accepted them.
             pooling: an embedding is made of all tokens of the prompt but the last, by way of `TokenEvent.pooled`.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`; they are not
                 checked again, which matters where one prompt gets many answers.
@@ -130,7 +134,7 @@ class EngineClient:
             raise EngineError("the engine is not running")
         if not is_checked:
             params.check_token_ids(self.model_info.vocab_size)
-            self.check_prompt(prompt_token_ids, params.max_tokens)
+            self.check_prompt(prompt_token_ids, params.max_tokens, num_prompt_output_tokens=num_prompt_output_tokens)
         self._check_queue(len(prompt_token_ids))
         arrival = self._num_submitted
         if request_id is None:
@@ -138,10 +142,11 @@ class EngineClient:
         if request_id in self._streams:
             raise InvalidParameter("request_id", f"request_id {request_id!r} is in use by a running request")
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed
-        max_length = min(len(prompt_token_ids) + params.max_tokens, self.model_info.max_model_len)
+        max_length = len(prompt_token_ids) - num_prompt_output_tokens + params.max_tokens
+        max_length = min(max_length, self.model_info.max_model_len)
         request = Request(
             request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher,
-            pooling=pooling,
+            num_prompt_output_tokens=num_prompt_output_tokens, pooling=pooling,
         )  # fmt: skip
         request.cache_salt = cache_salt
         request.tenant = tenant
@@ -190,16 +195,22 @@ class EngineClient:
         return True
 
     def check_prompt(
-        self, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str = "max_tokens"
+        self,
+        prompt_token_ids: Sequence[int],
+        max_tokens: int,
+        max_tokens_parameter: str = "max_tokens",
+        *,
+        num_prompt_output_tokens: int = 0,
     ) -> None:
         """Whether the model can take this prompt and `max_tokens` of output after it.
 
         Args:
             max_tokens_parameter: what the caller calls `max_tokens`.
+            num_prompt_output_tokens: how many tokens of the prompt count as output, and so among `max_tokens`.
 
         Raises:
             InvalidParameter: the prompt is empty, has a token id out of range, or is too long for
-                the model, alone or with max_tokens.
+                the model, alone or with max_tokens; or too many of its tokens count as output.
         """
         limit, vocab_size, num_tokens = self.model_info.max_model_len, self.model_info.vocab_size, len(prompt_token_ids)
         if num_tokens >= limit:
@@ -208,7 +219,7 @@ class EngineClient:
                 f"the prompt has {num_tokens} tokens; the model's context is {limit} tokens, "
                 "prompt and output together",
             )
-        if num_tokens + max_tokens > limit:
+        if num_tokens - num_prompt_output_tokens + max_tokens > limit:
             raise InvalidParameter(
                 max_tokens_parameter,
                 f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; "
@@ -216,6 +227,8 @@ class EngineClient:
             )
         if num_tokens == 0:
             raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
+        if num_prompt_output_tokens:
+            _check_output(num_prompt_output_tokens, num_tokens, max_tokens, max_tokens_parameter)
         lowest, highest = min(prompt_token_ids), max(prompt_token_ids)
         if lowest < 0 or highest >= vocab_size:
             wrong = lowest if lowest < 0 else highest
@@ -362,3 +375,23 @@ class EngineClient:
         for stream in self._streams.values():
             stream.end(reason, error)
         self._streams.clear()
+
+
+def _check_output(num_output_tokens: int, num_prompt_tokens: int, max_tokens: int, max_tokens_parameter: str) -> None:
+    """
+    Raises:
+        InvalidParameter: so many tokens at the end of a prompt cannot be the output so far.
+    """
+    name = "num_prompt_output_tokens"
+    if not 0 <= num_output_tokens < num_prompt_tokens:
+        raise InvalidParameter(
+            name,
+            f"{name} is {num_output_tokens} and the prompt has {num_prompt_tokens} tokens; "
+            "it must be at least 0, and less than the prompt has",
+        )
+    if num_output_tokens >= max_tokens:
+        raise InvalidParameter(
+            name,
+            f"{name} is {num_output_tokens} and {max_tokens_parameter}, which counts them too, is {max_tokens}; "
+            "it must be less",
+        )

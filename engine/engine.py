@@ -192,6 +192,7 @@ class Engine:
             num_prompt_tokens=counters.num_prompt_tokens,
             num_generation_tokens=counters.num_generation_tokens,
             num_preemptions=counters.num_preemptions,
+            page_size=self.scheduler.requests.page_size,
             num_pages=pool.num_pages,
             num_free_pages=pool.num_free,
             num_cached_pages=pool.num_cached,

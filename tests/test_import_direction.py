@@ -27,11 +27,13 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.transport", "server.offline", "server.routes", "server.serving",
+    "server.command", "server.http", "server.http.entry", "server.documents",
+    "server.transport", "server.offline", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
-    "server.tools",
+    "server.tools", "server.holding",
     "server.answering", "server.grammar",
+    "server.storage",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire", "server",
     "engine", "engine.step", "engine.schedule",
@@ -67,6 +69,7 @@ ONLY_IN = {
     "llguidance": ("server/grammar/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),
+    "sqlite3": ("server/storage/",),
     "safetensors": ("engine/weights/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),
     "jaxlib": ("engine/", "sampling/", "cache/storage.py"),

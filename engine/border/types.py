@@ -96,6 +96,7 @@ class EngineStats:
     num_prompt_tokens: int = 0  # prompt tokens of admitted requests
     num_generation_tokens: int = 0  # committed output tokens
     num_preemptions: int = 0
+    page_size: int = 0  # tokens
     num_pages: int = 0  # without the null page
     num_free_pages: int = 0
     num_cached_pages: int = 0

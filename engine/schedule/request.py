@@ -48,6 +48,7 @@ class Request:
     deadline: float | None = None  # seconds on the monotonic clock; when it has passed, the request ends with TIMEOUT
     queue_deadline: float | None = None  # the same, but only while the request was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
+    num_prompt_output_tokens: int = 0  # the last tokens of the prompt, to the sampler an output that goes on
     pooling: Pooling | None = None  # of all tokens of the prompt but the last, which stands behind what is pooled
 
     num_prompt_tokens: int = 0
@@ -92,6 +93,11 @@ class Request:
     def needs_whole_prompt(self) -> bool:
         """Whether something is asked for that exists only if every token of the prompt is computed."""
         return self.prompt_logprobs is not None or self.pooling is not None
+
+    @property
+    def num_tokens_before_output(self) -> int:
+        """Tokens that the sampler takes for the prompt; all that follow count as output there."""
+        return self.num_prompt_tokens - self.num_prompt_output_tokens
 
     @property
     def num_output_tokens(self) -> int:

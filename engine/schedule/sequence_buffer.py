@@ -44,7 +44,7 @@ class SequenceBuffer:
         self.device_token_position[slot] = NO_SLOT
         self.sampling.set(
             slot, slot, request.params,
-            seed=request.seed, num_prompt_tokens=request.num_prompt_tokens, uses=request.uses,
+            seed=request.seed, num_prompt_tokens=request.num_tokens_before_output, uses=request.uses,
         )  # fmt: skip
         self.levels[slot] = request.level
         if request.uses:

@@ -236,7 +236,7 @@ class DeviceRunner:
     def _write_features(self, request: Request) -> None:
         """Enqueues the writes of a request's sampling features to its slot, behind all steps dispatched so far."""
         token_ids = np.array(request.token_ids, np.int32)
-        admission = Admission(request.params, token_ids, request.num_prompt_tokens, request.stop_ids)
+        admission = Admission(request.params, token_ids, request.num_tokens_before_output, request.stop_ids)
         for name in used_features(request.params):
             row = row_of(name, admission, self._state_shape)
             state = self._programs["write", name](self._states[name], np.int32(request.slot), row)

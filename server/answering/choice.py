@@ -14,9 +14,12 @@ from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
+from server.wire.generation_fields import MAX_STOP_LENGTH
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
+
+_MAX_READ_BYTES = 4 * MAX_STOP_LENGTH  # of an answer that goes on; so many hold any stop string
 
 
 @dataclass(slots=True)
@@ -95,8 +98,11 @@ class Choice:
     ) -> Self:
         """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
+        The text of an answer that goes on from its first tokens, which are in the prompt, is what follows theirs.
+
         Args:
-            matcher: follows the answer through its grammar; no two answers share one.
+            matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
+                share one.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -109,16 +115,16 @@ class Choice:
             tenant=request.tenant,
             timeout=request.timeout,
             matcher=matcher,
+            num_prompt_output_tokens=request.num_prompt_output_tokens,
             is_checked=True,
         )
-        return cls(
-            index,
-            stream,
-            IncrementalDetokenizer(tokenizer),
-            _make_stops(request),
-            metrics,
-            min_tokens=params.min_tokens,
-        )
+        detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
+        min_tokens = params.min_tokens
+        if request.num_prompt_output_tokens:
+            begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
+            _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
+            min_tokens = max(0, min_tokens - len(begun))
+        return cls(index, stream, detokenizer, stops, metrics, min_tokens=min_tokens)
 
     def advance(self, event: TokenEvent) -> Delta | None:
         """Takes in one event. Returns None where no text has become certain."""
@@ -169,6 +175,8 @@ class Choice:
         now = time.perf_counter()
         if self._last_token_at == 0.0:
             self._metrics.time_to_first_token.observe(now - submitted_at)
+            if self.stream.admitted_at is not None:
+                self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
         else:
             self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
         self._last_token_at = now
@@ -224,3 +232,27 @@ class Choice:
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
     """The matcher of one choice's stop strings; None where there are none, so that tokens need no look one by one."""
     return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None
+
+
+def _read_begun(
+    token_ids: Sequence[int],
+    min_tokens: int,
+    tokenizer: HasTokenBytes,
+    detokenizer: IncrementalDetokenizer,
+    stops: StopStrings | None,
+) -> None:
+    """Lets text and stop strings stand where they stood behind an answer's first tokens.
+
+    Only the end of these tokens is read: what matters is the character that they may leave incomplete, and the stop
+    string that may have begun in their last characters.
+    """
+    most = 4 if stops is None else _MAX_READ_BYTES
+    first, num_bytes = len(token_ids), 0
+    while first > 0 and num_bytes < most:
+        first -= 1
+        num_bytes += len(tokenizer.token_bytes[token_ids[first]])
+    searched = max(first, min_tokens)  # the first token whose text may belong to a stop string
+    detokenizer.decode(token_ids[first:searched])
+    text = detokenizer.decode(token_ids[searched:])
+    if stops is not None:
+        stops.begin_behind(text)

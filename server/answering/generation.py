@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from engine.border.types import DeadEnd, EngineError, FinishReason, TokenEvent, TokenLogprobs
@@ -105,19 +105,19 @@ class Generation:
         engine: EngineClient,
         text_model: TextModel,
         metrics: Metrics,
-        grammar: CompiledGrammar | None = None,
+        grammars: Sequence[CompiledGrammar | None] = (),
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
         Args:
-            grammar: what every answer has to match.
+            grammars: what every answer to each prompt has to match; empty where that may be anything.
 
         Raises:
             QueueFull, EngineError: from the engine.
         """
         choices: list[Choice] = []
         try:
-            for prompt in prompts:
+            for prompt, grammar in zip_longest(prompts, grammars):
                 for params in prompt.params:
                     choice = Choice.submit(
                         request,

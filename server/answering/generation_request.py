@@ -31,6 +31,7 @@ class GenerationRequest:
     bad_words: Sequence[str] | None = None
     sequence_breakers: Sequence[str] | None = None  # of DRY
     stops: Sequence[str] = ()  # stop strings
+    num_prompt_output_tokens: int = 0  # tokens at the end of each prompt that are the answer so far
     include_stop: bool = False  # whether the stop string itself is part of the text
     grammar: GrammarWish | None = None  # what every answer must match
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0

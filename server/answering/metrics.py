@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -29,6 +31,9 @@ class Metrics:
         self.e2e_request_latency = Histogram(
             "eagre_e2e_request_latency_seconds", "From a request's submission to its end", _E2E_BOUNDS
         )
+        self.queue_time = Histogram(
+            "eagre_request_queue_time_seconds", "From a request's submission to its first step", _FIRST_TOKEN_BOUNDS
+        )
         self.num_finished: Counter[FinishReason] = Counter()  # choices
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
@@ -43,6 +48,7 @@ class Metrics:
         yield self.time_to_first_token.collect(model)
         yield self.inter_token_latency.collect(model)
         yield self.e2e_request_latency.collect(model)
+        yield self.queue_time.collect(model)
         finished = CounterMetricFamily(
             "eagre_request_success", "Choices that ended, by reason", labels=["model", "finish_reason"]
         )
@@ -50,57 +56,93 @@ class Metrics:
             if reason is not FinishReason.ERROR:
                 finished.add_metric([model, reason], self.num_finished[reason])
         yield finished
-        yield _counter(model, "eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens)
-        yield _counter(model, "eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens)
-        yield from _of_engine(model, self._engine_stats())
+        counted = (
+            ("eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens),
+            ("eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens),
+        )
+        for name, documentation, value in counted:
+            yield _labelled(CounterMetricFamily, name, documentation, model, value)
+        stats = self._engine_stats()
+        for figure in _ENGINE_FIGURES:
+            yield _labelled(figure.family, figure.name, figure.documentation, model, figure.read(stats))
+        yield _cache_config(model, stats)
 
 
-def _counter(model: str, name: str, documentation: str, value: float) -> Metric:
-    family = CounterMetricFamily(name, documentation, labels=["model"])
-    family.add_metric([model], value)
-    return family
+class _Figure(NamedTuple):
+    """One of the engine's figures on the metrics page."""
+
+    family: type[CounterMetricFamily] | type[GaugeMetricFamily]
+    name: str
+    documentation: str
+    read: Callable[[EngineStats], float]
 
 
-def _gauge(model: str, name: str, documentation: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, documentation, labels=["model"])
-    family.add_metric([model], value)
-    return family
-
-
-def _of_engine(model: str, stats: EngineStats) -> Iterator[Metric]:
-    yield _gauge(model, "eagre_num_requests_running", "Requests in slots", stats.num_running)
-    yield _gauge(model, "eagre_num_requests_waiting", "Requests in the queue", stats.num_waiting)
-    yield _gauge(model, "eagre_kv_cache_usage_perc", "Share of the pages in use, 0 to 1", stats.kv_cache_usage)
-    yield _counter(model, "eagre_num_preemptions", "Requests sent back to the queue", stats.num_preemptions)
-    yield _counter(
-        model,
+_ENGINE_FIGURES = (
+    _Figure(GaugeMetricFamily, "eagre_num_requests_running", "Requests in slots", attrgetter("num_running")),
+    _Figure(GaugeMetricFamily, "eagre_num_requests_waiting", "Requests in the queue", attrgetter("num_waiting")),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_kv_cache_usage_perc",
+        "Share of the pages in use, 0 to 1",
+        attrgetter("kv_cache_usage"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_num_preemptions",
+        "Requests sent back to the queue",
+        attrgetter("num_preemptions"),
+    ),
+    _Figure(
+        CounterMetricFamily,
         "eagre_prefix_cache_queries",
         "Prompt tokens looked up in the prefix cache",
-        stats.prefix_cache_queries,
-    )
-    yield _counter(model, "eagre_prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.prefix_cache_hits)
-    yield _counter(
-        model,
+        attrgetter("prefix_cache_queries"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_hits",
+        "Prompt tokens found in the prefix cache",
+        attrgetter("prefix_cache_hits"),
+    ),
+    _Figure(
+        CounterMetricFamily,
         "eagre_compiles_after_ready",
         "Compilations after readiness; a defect unless 0",
-        stats.compiles_after_ready,
-    )
-    yield _counter(model, "eagre_steps", "Steps of the engine", stats.num_steps)
-    yield _counter(
-        model,
+        attrgetter("compiles_after_ready"),
+    ),
+    _Figure(CounterMetricFamily, "eagre_steps", "Steps of the engine", attrgetter("num_steps")),
+    _Figure(
+        CounterMetricFamily,
         "eagre_device_busy_seconds",
         "Time in which the device computed steps",
-        stats.device_busy_seconds,
-    )
-    yield _counter(
-        model,
+        attrgetter("device_busy_seconds"),
+    ),
+    _Figure(
+        CounterMetricFamily,
         "eagre_device_idle_seconds",
         "Time in which the device stood idle while work waited",
-        stats.device_idle_seconds,
-    )
-    yield _gauge(
-        model,
+        attrgetter("device_idle_seconds"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
         "eagre_device_idle_fraction",
         "Idle share of the last steps' time in which there was work, 0 to 1",
-        stats.device_idle_fraction,
+        attrgetter("device_idle_fraction"),
+    ),
+)
+
+
+def _labelled(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, documentation: str,
+              model: str, value: float) -> Metric:  # fmt: skip
+    family = kind(name, documentation, labels=["model"])
+    family.add_metric([model], value)
+    return family
+
+
+def _cache_config(model: str, stats: EngineStats) -> Metric:
+    """What a router must know to count a server's pages: labels of a gauge that is always 1, as vLLM has it."""
+    family = GaugeMetricFamily(
+        "eagre_cache_config_info", "The page pool; always 1", labels=["model", "block_size", "num_gpu_blocks"]
     )
+    family.add_metric([model, str(stats.page_size), str(stats.num_pages)], 1)
+    return family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -74,6 +75,7 @@ class Conversation(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     parse_special: bool = False  # whether names of control tokens in messages become those tokens
     tools: Sequence[Mapping[str, Any]] = ()  # that the template tells the model of
+    variables: Mapping[str, Any] = MappingProxyType({})  # further ones of the template
 
     @property
     def num_chars(self) -> int:
@@ -91,7 +93,7 @@ class Conversation(NamedTuple):
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
-        variables: dict[str, Any] = {"tools": list(self.tools)} if self.tools else {}
+        variables = {**self.variables, **({"tools": list(self.tools)} if self.tools else {})}
         with _refusing_too_many(max_model_len):
             tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
         try:

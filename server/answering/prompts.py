@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sampling.host.grammar import GrammarError
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.answering.bad_words import bad_word_ids
 from server.answering.generation_request import GenerationRequest
 from server.doors.workers import Workers
+from server.grammar.compiled_grammar import CompiledGrammar
 from server.text.text_model import TextModel
 from server.wire.sampling_fields import DEFAULT_BREAKERS
 
@@ -29,6 +31,12 @@ class PreparedPrompt:
     token_ids: list[int]
     params: tuple[SamplingParams, ...]  # one for each answer that is generated
     num_wanted: int  # how many of these answers are wanted; the best, where that is not all of them
+    num_output_tokens: int = 0  # tokens at its end that are the answer so far
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """The answer so far, where it is part of the prompt."""
+        return self.token_ids[len(self.token_ids) - self.num_output_tokens :]
 
 
 async def prepare(
@@ -70,6 +78,24 @@ def prepare_here(
         raise
 
 
+def grammar_of(grammar: CompiledGrammar, prompt: PreparedPrompt) -> CompiledGrammar:
+    """What is left of a grammar behind the answer so far. Long answers take long, so this belongs in a worker thread.
+
+    Raises:
+        InvalidParameter: the answer so far does not follow the grammar.
+    """
+    if not prompt.num_output_tokens:
+        return grammar
+    try:
+        return grammar.after(prompt.output_token_ids)
+    except GrammarError as error:
+        raise InvalidParameter(
+            "num_prompt_output_tokens",
+            f"the last {prompt.num_output_tokens} tokens of the prompt do not begin an answer that follows its "
+            f"grammar: {error}",
+        ) from error
+
+
 def _with_tokens_of_texts(
     params: SamplingParams,
     request: GenerationRequest,
@@ -104,10 +130,11 @@ def _takes_long(request: GenerationRequest) -> bool:
 def _check(
     token_ids: list[int], request: GenerationRequest, params: SamplingParams, engine: EngineClient
 ) -> PreparedPrompt:
-    room = engine.model_info.max_model_len - len(token_ids)
+    num_output = request.num_prompt_output_tokens
+    room = engine.model_info.max_model_len - len(token_ids) + num_output
     if request.max_tokens is None and room > 0:  # without room the engine refuses the prompt
         max_tokens = request.limit_tokens(room)
         if max_tokens != params.max_tokens:
             params = replace(params, max_tokens=max_tokens)
-    engine.check_prompt(token_ids, params.max_tokens, request.max_tokens_parameter)
-    return PreparedPrompt(token_ids, request.params_of_answers(params), request.num_choices)
+    engine.check_prompt(token_ids, params.max_tokens, request.max_tokens_parameter, num_prompt_output_tokens=num_output)
+    return PreparedPrompt(token_ids, request.params_of_answers(params), request.num_choices, num_output)

@@ -25,6 +25,7 @@ from server.startup.logs import log, set_up_logs
 from server.startup.model_list import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
+from server.storage.record_key import StoreError
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -81,7 +82,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     try:
         served = ServedModels(settings, settings_of_each(settings))
         listeners = Listeners(served)
-    except (SettingsError, KeyFileError, CertificateError) as error:
+    except (SettingsError, KeyFileError, CertificateError, StoreError) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
     stopped = _watch_signals()

@@ -41,6 +41,11 @@ class Tenant:
     least_priority: int | None = 0  # a request may ask for no lower number, which would run earlier; None: any
     is_admin: bool = False
 
+    @property
+    def owner(self) -> str:
+        """Whose stored records are whose. It tells nothing of the key or of the salt; "" where no keys are set."""
+        return "" if self.salt is None else hashlib.sha256(self.salt.encode()).hexdigest()
+
     def cache_salt(self, asked: str | None) -> str | None:
         """The salt of a request: what a client asks for only narrows who shares its prefixes.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
+from sampling.host.grammar import GrammarError
 from server.grammar.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
 from server.grammar.matcher import GrammarMatcher, first_reason
 from server.grammar.vocabulary import GrammarVocabulary
@@ -34,6 +36,7 @@ JSON_OPTIONS: Mapping[str, object] = {
 # tokenisation. Names of control tokens in such text would become those tokens.
 _NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
 
+REPLAY_SECONDS = 2.0  # of processor time, for an answer that goes on from its first tokens
 _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails within so many
 
 
@@ -74,6 +77,23 @@ class CompiledGrammar:
         """A matcher for one answer."""
         return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
 
+    def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
+        """The grammar of what may follow `token_ids`. This may take seconds, without the interpreter lock.
+
+        Raises:
+            GrammarError: the grammar does not allow these tokens, or takes too long to read them.
+        """
+        walker = self._start.deep_copy()
+        began = thread_time()
+        for token_id in token_ids:
+            if token_id in self._vocabulary.end_token_ids:
+                raise GrammarError(f"token {token_id} among them ends an answer")
+            if not _consume(walker, token_id):
+                raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
+            if thread_time() - began > REPLAY_SECONDS:
+                raise GrammarError(f"to read them takes longer than {REPLAY_SECONDS:g} s, the limit")
+        return CompiledGrammar(walker, self._vocabulary)
+
     def _probe(self) -> None:
         """Matches a few tokens, so that a grammar that fails at its begin is refused before any request runs.
 
@@ -95,6 +115,15 @@ class CompiledGrammar:
                 walker = walker.deep_copy()
             if not walker.consume_token(texts[0]):
                 raise InvalidGrammar(first_reason(walker.get_error()))
+
+
+def _consume(walker: LLMatcher, token_id: int) -> bool:
+    try:
+        return bool(walker.consume_token(token_id))
+    except BaseException as error:
+        if is_panic(error):
+            raise GrammarError(f"llguidance fails on them: {first_reason(str(error))}") from error
+        raise
 
 
 def _limits() -> LLParserLimits:

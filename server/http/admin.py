@@ -19,39 +19,20 @@ from pydantic import BaseModel
 
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy
-from server.http.guard import ADMIN_PREFIX
-from server.http.served import SERVED
+from server.http.entry.guard import ADMIN_PREFIX
+from server.http.entry.served import SERVED
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.transport.json_body import json_response, read_body
+from server.wire.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
-from server.wire.strict_model import StrictModel
 
 Body = TypeVar("Body", bound=BaseModel)
 Change: TypeAlias = Callable[[ServedModels, ServedModel], Awaitable[None]]
 
 MAX_TRACE_STEPS = 4096
-
-
-class ModelBody(StrictModel):
-    """The body of a call about one model, which may as well have none."""
-
-    model: str | None = None  # its name; None: the first
-
-
-class SleepBody(ModelBody):
-    drop_weights: bool = False  # whether the device gives back the memory of the weights too
-
-
-class UpdateWeightsBody(ModelBody):
-    path: str  # of a GGUF file or a folder, on the server's machine
-    drain: bool = False  # whether to wait until the requests that have begun have ended
-
-
-class AbortBody(StrictModel):
-    request_id: str
 
 
 def add_routes(app: web.Application) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from aiohttp import web
 
+from server.documents import handlers
 from server.doors.keyring import KeyRing
 from server.http import admin, generating, models, playground, probes, queries, websocket
-from server.http.access_log import add_headers, log_access
-from server.http.error_answers import ERROR_SHAPES, answer_errors
-from server.http.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
-from server.http.served import SERVED
+from server.http.entry.access_log import add_headers, log_access
+from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
+from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
+from server.http.entry.served import SERVED
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels
@@ -59,6 +60,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     if settings.metrics_port is None:
         _add_figures(app)
     admin.add_routes(app)
+    handlers.add_routes(app, is_strict=settings.strict_parameters)
     playground.add_routes(app)
     return app
 

@@ -11,9 +11,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
-from server.http.access_log import REQUEST_ID, note_generation
-from server.http.guard import TENANT
-from server.http.served import SERVED, read_asked
+from server.http.entry.access_log import REQUEST_ID, note_generation
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED, read_asked
 from server.http.sse import EventStream
 from server.routes.route import AnswerContext, BodyCall, BodyRoute
 from server.serving.served_model import ServedModel
@@ -85,7 +85,7 @@ def _generate(request: web.Request, call: BodyCall, model: ServedModel) -> Abstr
 
 def _context(request: web.Request, route: BodyRoute, call: BodyCall, model: ServedModel) -> AnswerContext:
     return AnswerContext(
-        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.tool_syntax
+        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.answer_format
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from server.http.served import SERVED
+from server.http.entry.served import SERVED
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version
@@ -48,9 +48,11 @@ async def show_server(request: web.Request) -> web.Response:
 
 
 def _num_cached_tokens(model: ServedModel) -> int | None:
-    """Tokens that the model's pages hold; None while it has none, or where their size is not a setting."""
-    page_size = model.settings.engine.page_size
-    return model.engine.stats().num_pages * page_size if model.is_open and page_size is not None else None
+    """Tokens that the model's pages hold; None of a model that was never loaded."""
+    if not model.is_open:
+        return None
+    stats = model.engine.stats()
+    return stats.num_pages * stats.page_size
 
 
 async def show_first(request: web.Request) -> web.Response:

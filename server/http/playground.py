@@ -37,8 +37,11 @@ def load_playground() -> dict[str, StaticFile]:
 
 
 def add_routes(app: web.Application) -> None:
-    """GET / and GET /static/…"""
+    """GET /, GET /docs and GET /static/…"""
     table = load_playground()
+
+    async def docs(request: web.Request) -> web.StreamResponse:
+        return _respond(request, table.get("docs/index.html"))
 
     async def index(request: web.Request) -> web.StreamResponse:
         return _respond(request, table.get("index.html"))
@@ -47,6 +50,7 @@ def add_routes(app: web.Application) -> None:
         return _respond(request, table.get(request.match_info["path"]))
 
     app.router.add_get("/", index)
+    app.router.add_get("/docs", docs)
     app.router.add_get("/static/{path:.+}", static)
 
 

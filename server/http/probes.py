@@ -9,7 +9,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine.border.types import EngineState
-from server.http.served import SERVED
+from server.http.entry.served import SERVED
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version

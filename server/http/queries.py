@@ -17,8 +17,8 @@ from sampling.host.params import InvalidParameter
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
 from server.answering.prompts import MAX_INLINE_CHARS
 from server.doors.keyring import Tenant
-from server.http.guard import TENANT
-from server.http.served import SERVED, read_asked
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED, read_asked
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.transport.json_body import json_response, send_whole

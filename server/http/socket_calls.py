@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from server.answering.generation import Generation
 from server.doors.keyring import Tenant
-from server.http.access_log import note_generation
+from server.http.entry.access_log import note_generation
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter, checked
@@ -149,7 +149,7 @@ class SocketCalls:
             if client_id in self._cancelled:
                 generation.abort()
             try:
-                context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.tool_syntax)
+                context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.answer_format)
                 writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
                 async for deltas in generation:

@@ -8,8 +8,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
 
 from server.doors.keyring import WEBSOCKET_PROTOCOL
-from server.http.guard import TENANT
-from server.http.served import SERVED
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
 from server.http.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
 from server.transport.write_watch import WriteWatch

@@ -15,7 +15,7 @@ from server.answering.choice import Choice
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
-from server.answering.prompts import prepare_here
+from server.answering.prompts import grammar_of, prepare_here
 from server.grammar.compiler import GrammarCompiler
 from server.offline.batch import Batch, BatchProgress, Job
 from server.offline.loop_thread import LoopStopped, LoopThread
@@ -76,7 +76,8 @@ class OfflineEngine:
         grammar = None if wish is None else wish.to_grammar()
         if wish is None or grammar is None:
             return Job(request, prompt)
-        return Job(request, prompt, self._grammars.compile_here(grammar, wish.parameter))
+        compiled = self._grammars.compile_here(grammar, wish.parameter)
+        return Job(request, prompt, grammar_of(compiled, prompt))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order.

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
-from engine.border.types import FinishReason
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
 from server.answering.prompt_sources import Conversation
-from server.routes.chat_calls import FINISH_REASON, ChoiceCalls, shape_message
 from server.routes.chat_logprobs import ChatLogprobs
+from server.routes.chat_parts import ChoiceParts
 from server.routes.chunks import Chunks
 from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
 from server.routes.route import AnswerContext, BodyRoute
-from server.tools.syntaxes import ARRAY, HERMES, Syntax
 from server.wire.chat_request import ChatCompletionRequest
 from server.wire.generation_fields import GenerationFields
 
@@ -38,19 +36,22 @@ class ChatChunks(Chunks):
         super().__init__(head, fields, generation, logprobs, framing)
         self._is_first_chunk = True
         self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
-        self._syntax: Syntax | None = None
-        self._calls: list[ChoiceCalls] = []  # by choice
+        self._parts: list[ChoiceParts] = []  # by choice
+        self._make_parts: Callable[[], ChoiceParts] | None = None
 
-    def look_for_calls(self, syntax: Syntax) -> None:
-        """Tells tool calls from other text from now on. Called before anything is written."""
-        self._syntax = syntax
-        self._calls = [ChoiceCalls(syntax) for _ in range(self._generation.num_choices)]
+    def look_for_parts(self, make: Callable[[], ChoiceParts]) -> None:
+        """Tells reasoning and tool calls from other text from now on. Called before anything is written.
+
+        Args:
+            make: what reads one answer.
+        """
+        self._make_parts = make
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         body = {
             **self._answer_head.to_dict(_OBJECT),
             "choices": [self._shape(answer) for answer in answers],
-            "usage": shape_usage(self._generation.usage),
+            "usage": self._usage(),
             **self._metrics(),
         }
         if self._logprobs is not None and self._fields.prompt_logprobs is not None:
@@ -60,27 +61,29 @@ class ChatChunks(Chunks):
         return body
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
-        if self._syntax is None:
+        if self._make_parts is None:
             return super().encode(deltas)
-        chunks = [self._encode_with_calls(delta, self._calls[delta.index]) for delta in deltas]
+        if not self._parts:
+            self._parts = [self._make_parts() for _ in range(self._generation.num_choices)]
+        chunks = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
         return [chunk for chunk in chunks if chunk]
 
-    def _encode_with_calls(self, delta: Delta, calls: ChoiceCalls) -> bytes:
+    def _encode_parts(self, delta: Delta, parts: ChoiceParts) -> bytes:
         """Empty where nothing is certain yet."""
         is_last = delta.finish_reason is not None
-        found = calls.feed(delta.text, is_last=is_last)
+        found = parts.feed(delta.text, delta.token_ids, is_last=is_last)
         if found.is_empty and not is_last and not self._with_token_ids and self._logprobs is None:
             return b""
-        told: dict[str, Any] = {"content": found.content} if found.content else {}
-        if found.tool_calls:
-            told["tool_calls"] = found.tool_calls
+        told = found.to_dict()
         if told and delta.index in self._silent:
             self._silent.remove(delta.index)
             told = {"role": "assistant", "content": None, **told}
-        reason = encode_reason(delta.finish_reason)
-        if calls.has_calls and delta.finish_reason is FinishReason.STOP:
-            reason = b'"tool_calls"'
-        return self._encode_chunk(delta, orjson.dumps(told), reason)
+        return self._encode_chunk(delta, orjson.dumps(told), encode_reason(parts.reason(delta.finish_reason)))
+
+    def _usage(self) -> dict[str, object]:
+        if self._make_parts is None:
+            return super()._usage()
+        return shape_usage(self._generation.usage, sum(parts.num_reasoning_tokens for parts in self._parts))
 
     def _encode(self, delta: Delta) -> bytes:
         return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
@@ -115,12 +118,11 @@ class ChatChunks(Chunks):
 
     def _shape(self, answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
-        finish_reason: str = answer.finish_reason
-        if self._syntax is not None:
-            parts, has_calls = shape_message(answer.text, self._syntax)
-            message |= parts
-            if has_calls and answer.finish_reason is FinishReason.STOP:
-                finish_reason = FINISH_REASON
+        finish_reason: str | None = answer.finish_reason
+        if self._make_parts is not None:
+            self._parts.append(self._make_parts())
+            message |= self._parts[-1].message(answer.text, answer.token_ids)
+            finish_reason = self._parts[-1].reason(answer.finish_reason)
         choice: dict[str, Any] = {
             "index": answer.index,
             "message": message,
@@ -146,26 +148,29 @@ class ChatCall(OpenAICall):
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
             tools=[tool.to_template() for tool in body.tools or ()],
+            variables=body.template_variables,
         )
-        self._is_forced, self._may_call = body.forced_calls is not None, body.may_call
+        self._body = body
         super().__init__(body, [conversation], prompt_parameter="messages", **length)
-
-    def call_syntax(self, of_model: Syntax | None) -> Syntax | None:
-        """The syntax of the tool calls that the answer may hold; None where it may hold none.
-
-        Args:
-            of_model: the model's own. Where it is not known, calls are looked for in the most common one.
-        """
-        if not self._may_call:
-            return None
-        return ARRAY if self._is_forced else of_model or HERMES
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
         writer = super().make_writer(generation, context)
-        syntax = self.call_syntax(context.tool_syntax)
-        if syntax is not None and isinstance(writer, ChatChunks):
-            writer.look_for_calls(syntax)
+        make_parts = self.parts_maker(generation, context)
+        if make_parts is not None and isinstance(writer, ChatChunks):
+            writer.look_for_parts(make_parts)
         return writer
+
+    def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChoiceParts] | None:
+        """What makes the reader of one answer; None where all text is content."""
+        body = self._body
+        parts = context.answer_format.of_request(
+            may_call=body.may_call, must_call=body.forced_calls is not None, has_grammar=body.has_grammar
+        )
+        if parts.is_plain:
+            return None
+        prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
+        num_begun = self.request.num_prompt_output_tokens
+        return lambda: ChoiceParts(parts, prompt, context.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning)
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:

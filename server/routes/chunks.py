@@ -49,11 +49,15 @@ class Chunks(AnswerWriter):
         """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""
         told: dict[str, Any] = {}
         if self._fields.wants_usage:
-            told["usage"] = shape_usage(self._generation.usage)
+            told["usage"] = self._usage()
         told |= self._metrics()
         if not told:
             return self._framing.done
         return self._head + b',"choices":[],' + orjson.dumps(told)[1:] + self._framing.after + self._framing.done
+
+    def _usage(self) -> dict[str, object]:
+        """What has been used up to the last delta."""
+        return shape_usage(self._generation.usage)
 
     def _metrics(self) -> dict[str, Any]:
         """What a whole answer, or the last chunk of a stream, has beside everything else."""
@@ -64,7 +68,7 @@ class Chunks(AnswerWriter):
     def _tail(self) -> bytes:
         if not self._tells_usage:
             return self._constant_tail
-        return b',"usage":%b}%b' % (orjson.dumps(shape_usage(self._generation.usage)), self._framing.after)
+        return b',"usage":%b}%b' % (orjson.dumps(self._usage()), self._framing.after)
 
     @abstractmethod
     def _encode(self, delta: Delta) -> bytes: ...

@@ -15,7 +15,7 @@ from server.routes.completion_logprobs import CompletionLogprobs
 from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
-from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
+from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error
 from server.routes.route import BodyRoute
 from server.wire.completion_request import CompletionRequest
 from server.wire.generation_fields import GenerationFields
@@ -43,7 +43,7 @@ class CompletionChunks(Chunks):
         return {
             **self._answer_head.to_dict(_OBJECT),
             "choices": choices,
-            "usage": shape_usage(self._generation.usage),
+            "usage": self._usage(),
             **self._metrics(),
         }
 

@@ -10,23 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from engine.border.types import TokenLogprobs
 from server.answering.choice import Delta
 from server.answering.generation import Answer
-from server.text.detokenizer import HasTokenBytes
+from server.text.detokenizer import HasTokenTexts
 
 PROMPT_SLICE = 256  # tokens of a prompt whose logprobs are encoded at once; a parser of JSON may not be interrupted
 LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
-
-
-class HasTokenTexts(HasTokenBytes, Protocol):
-    """What is needed of a `Tokenizer`."""
-
-    def token_text(self, token_id: int) -> str: ...
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import PromptSource
 from server.routes.chunks import Chunks
-from server.routes.logprobs import HasTokenTexts, WireLogprobs
+from server.routes.logprobs import WireLogprobs
 from server.routes.openai_shapes import AnswerHead
 from server.routes.route import AnswerContext, BodyCall
+from server.text.detokenizer import HasTokenTexts
 from server.wire.generation_fields import GenerationFields
 
 
@@ -67,6 +68,7 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         bad_words=body.bad_words,
         sequence_breakers=body.dry_sequence_breakers,
         stops=body.stop,
+        num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
         include_stop=body.include_stop_str_in_output is True,
         grammar=body.grammar_wish,
         priority=body.priority,

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from engine.border.types import FinishReason
 from server.answering.generation import Timings, Usage
 from server.wire.errors import ApiError
 
@@ -31,14 +30,21 @@ class AnswerHead(NamedTuple):
         return orjson.dumps(self.to_dict(kind))[:-1]
 
 
-def shape_usage(usage: Usage) -> dict[str, object]:
-    """The `usage` object."""
-    return {
+def shape_usage(usage: Usage, num_reasoning_tokens: int | None = None) -> dict[str, object]:
+    """The `usage` object.
+
+    Args:
+        num_reasoning_tokens: of the completion tokens; None where no reasoning was looked for.
+    """
+    told: dict[str, object] = {
         "prompt_tokens": usage.num_prompt_tokens,
         "completion_tokens": usage.num_completion_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
+    if num_reasoning_tokens is not None:
+        told["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
+    return told
 
 
 def shape_timings(timings: Timings) -> dict[str, float | None]:
@@ -57,7 +63,7 @@ def _milliseconds(seconds: float) -> float:
     return round(1e3 * seconds, 3)
 
 
-def encode_reason(reason: FinishReason | None) -> bytes:
+def encode_reason(reason: str | None) -> bytes:
     """A `finish_reason` as JSON."""
     return b"null" if reason is None else b'"%b"' % reason.encode()
 

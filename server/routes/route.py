@@ -13,8 +13,8 @@ from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
 from server.answering.generation_request import GenerationRequest
 from server.routes.framing import SERVER_SENT_EVENTS, Framing
-from server.routes.logprobs import HasTokenTexts
-from server.tools.syntaxes import Syntax
+from server.text.detokenizer import HasTokenTexts
+from server.tools.answer_parts import AnswerFormat
 from server.wire.errors import ApiError, to_api_error
 
 Writer = TypeVar("Writer", bound="StreamWriter")
@@ -31,7 +31,7 @@ class AnswerContext(NamedTuple):
     request_id: str  # the client's own, or the server's
     model: str  # the name that clients know it by
     tokenizer: HasTokenTexts
-    tool_syntax: Syntax | None = None  # in which the model writes tool calls, where that is known
+    answer_format: AnswerFormat = AnswerFormat()  # how the model writes what is not content, where that is known
 
 
 class StreamWriter(ABC):

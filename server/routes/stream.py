@@ -6,7 +6,7 @@ message has the id that the client chose for the generation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +16,12 @@ from engine.border.types import FinishReason
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.chat import ChatCall
-from server.routes.chat_calls import FINISH_REASON, ChoiceCalls
+from server.routes.chat_parts import FINISH_REASON, NO_PARTS, ChoiceParts, PartsDelta
 from server.routes.completions import CompletionCall
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
-from server.tools.syntaxes import Syntax
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
 
@@ -58,9 +57,9 @@ class StreamCall(Call[StreamWriter]):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
         logprobs = self._body.make_logprobs(generation, context.tokenizer)
-        syntax = self._body.call_syntax(context.tool_syntax) if isinstance(self._body, ChatCall) else None
+        make_parts = self._body.parts_maker(generation, context) if isinstance(self._body, ChatCall) else None
         return StreamMessages(
-            self._client_id, generation, logprobs, context, self.ignored, syntax,
+            self._client_id, generation, logprobs, context, self.ignored, make_parts,
             with_timings=self._body.wants_timings,
         )  # fmt: skip
 
@@ -70,12 +69,12 @@ class StreamMessages(StreamWriter):
 
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
-        ignored: Sequence[str], syntax: Syntax | None, *, with_timings: bool,
+        ignored: Sequence[str], make_parts: Callable[[], ChoiceParts] | None, *, with_timings: bool,
     ) -> None:  # fmt: skip
         """Args:
-        syntax: of the tool calls that the answers may hold; None where they may hold none.
+        make_parts: what makes the reader of one answer; None where all text is content.
         """
-        self._calls = [] if syntax is None else [ChoiceCalls(syntax) for _ in range(generation.num_choices)]
+        self._parts = [] if make_parts is None else [make_parts() for _ in range(generation.num_choices)]
         self._with_timings = with_timings
         self._client_id = client_id
         self._ignored = ignored
@@ -98,21 +97,22 @@ class StreamMessages(StreamWriter):
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         """A message for each delta that has something to tell; `done` tells of the rest."""
-        if self._calls:
-            messages = [self._encode_with_calls(delta, self._calls[delta.index]) for delta in deltas]
+        if self._parts:
+            messages = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
             return [message for message in messages if message]
         return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
 
     def end(self) -> bytes:
+        num_reasoning = sum(parts.num_reasoning_tokens for parts in self._parts) if self._parts else None
         done: dict[str, object] = {
             "type": "done",
             "id": self._client_id,
-            "finish_reason": self._reason(self._generation.finish_reason, self._calls),
-            "usage": shape_usage(self._generation.usage),
+            "finish_reason": self._reason(self._generation.finish_reason, self._parts),
+            "usage": shape_usage(self._generation.usage, num_reasoning),
         }
         if self._generation.num_choices > 1:
             done["finish_reasons"] = [
-                self._reason(reason, self._calls[index : index + 1])
+                self._reason(reason, self._parts[index : index + 1])
                 for index, reason in enumerate(self._generation.finish_reasons)
             ]
         timings = self._generation.timings if self._with_timings else None
@@ -121,25 +121,26 @@ class StreamMessages(StreamWriter):
         return orjson.dumps(done)
 
     @staticmethod
-    def _reason(reason: FinishReason | None, calls: Sequence[ChoiceCalls]) -> str | None:
-        is_call = reason is FinishReason.STOP and any(of_choice.has_calls for of_choice in calls)
+    def _reason(reason: FinishReason | None, parts: Sequence[ChoiceParts]) -> str | None:
+        is_call = any(of_choice.reason(reason) == FINISH_REASON for of_choice in parts)
         return FINISH_REASON if is_call else reason
 
-    def _encode_with_calls(self, delta: Delta, calls: ChoiceCalls) -> bytes:
+    def _encode_parts(self, delta: Delta, parts: ChoiceParts) -> bytes:
         """Empty where there is nothing to tell."""
-        found = calls.feed(delta.text, is_last=delta.finish_reason is not None)
+        found = parts.feed(delta.text, delta.token_ids, is_last=delta.finish_reason is not None)
         if found.is_empty and not delta.token_ids:
             return b""
-        return self._encode(replace(delta, text=found.content), found.tool_calls)
+        return self._encode(replace(delta, text=found.content), found)
 
-    def _encode(self, delta: Delta, tool_calls: Sequence[dict[str, Any]] = ()) -> bytes:
+    def _encode(self, delta: Delta, parts: PartsDelta = NO_PARTS) -> bytes:
         logprobs = self._logprobs
-        return b'%b%d,"text":%b,"token_ids":%b%b%b}' % (
+        return b'%b%d,"text":%b,"token_ids":%b%b%b%b}' % (
             self._head,
             delta.index,
             orjson.dumps(delta.text),
             orjson.dumps(delta.token_ids),
-            b',"tool_calls":' + orjson.dumps(tool_calls) if tool_calls else b"",
+            b',"reasoning_content":' + orjson.dumps(parts.reasoning) if parts.reasoning else b"",
+            b',"tool_calls":' + orjson.dumps(parts.tool_calls) if parts.tool_calls else b"",
             b"" if logprobs is None else b',"logprobs":' + logprobs.encode(delta) + logprobs.encode_prompt(delta),
         )
 

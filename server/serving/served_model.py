@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
-from server.answering.prompts import prepare
+from server.answering.prompts import PreparedPrompt, grammar_of, prepare
 from server.answering.running_requests import RunningRequest
 from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
@@ -23,7 +23,9 @@ from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from server.tools.syntaxes import Syntax, choose_syntax
+from server.tools.answer_parts import AnswerFormat
+from server.tools.reasoning import choose_reasoning
+from server.tools.syntaxes import choose_syntax
 from server.wire.errors import ApiError, unavailable
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -58,7 +60,7 @@ class ServedModel:
         self._on_change = on_change
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
-        self.tool_syntax: Syntax | None = None  # in which the model writes tool calls, where that is known
+        self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
@@ -71,7 +73,10 @@ class ServedModel:
         """
         self._engine = engine
         self._text_model = text_model
-        self.tool_syntax = choose_syntax(self.settings.tool_call_parser, text_model.chat_template)
+        self.answer_format = AnswerFormat(
+            choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
+            choose_syntax(self.settings.tool_call_parser, text_model.chat_template),
+        )
         self._grammars = GrammarCompiler(
             text_model.tokenizer,
             engine.model_info.vocab_size,
@@ -202,7 +207,7 @@ class ServedModel:
             if engine is None or text_model is None:
                 raise self._not_loaded()
             prompts = await prepare(request, text_model, engine, self._workers)
-            grammar = await self._compile_grammar(request)
+            grammars = await self._compile_grammars(request, prompts)
             check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
             generation = Generation.submit(
                 request,
@@ -210,7 +215,7 @@ class ServedModel:
                 engine=engine,
                 text_model=text_model,
                 metrics=self.metrics,
-                grammar=grammar,
+                grammars=grammars,
             )
             self._generations.add(generation)
             self._on_change()
@@ -222,16 +227,22 @@ class ServedModel:
                 self._generations.discard(generation)
                 self._on_change()
 
-    async def _compile_grammar(self, request: GenerationRequest) -> CompiledGrammar | None:
-        """
+    async def _compile_grammars(
+        self, request: GenerationRequest, prompts: Sequence[PreparedPrompt]
+    ) -> list[CompiledGrammar]:
+        """What the answers to each prompt must match; empty where they may be anything.
+
         Raises:
-            InvalidParameter: the grammar is refused, or takes too long.
+            InvalidParameter: the grammar is refused, takes too long, or does not allow an answer so far.
         """
         wish = request.grammar
         grammar = None if wish is None else wish.to_grammar()
         if wish is None or grammar is None or self._grammars is None:
-            return None
-        return await self._grammars.compile(grammar, wish.parameter)
+            return []
+        compiled = await self._grammars.compile(grammar, wish.parameter)
+        if not request.num_prompt_output_tokens:
+            return [compiled] * len(prompts)
+        return await self._workers.run(lambda: [grammar_of(compiled, prompt) for prompt in prompts])
 
     def abort_all(self) -> None:
         """Every running generation ends with finish_reason "abort"."""

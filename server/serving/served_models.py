@@ -8,19 +8,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 
 from engine.border.types import EngineError
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
-from server.answering.metrics_page import MetricsPage
+from server.answering.metrics_names import MetricsNames
+from server.answering.metrics_page import MetricsPage, ProcessGauge
 from server.answering.running_requests import RunningRequest, RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
 from server.doors.preparation import Preparation
 from server.doors.workers import Workers
+from server.holding.held_answers import HeldAnswers
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
+from server.storage.record_store import RecordStore
 from server.wire.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
 
 
@@ -42,13 +46,26 @@ class ServedModels:
         Args:
             settings: of the server.
             each: of each of its models; by default there is one, with those of the server.
+
+        Raises:
+            StoreError: the file of the store cannot be used.
         """
         self.settings = settings
+        self.store = RecordStore(
+            None if settings.store is None else Path(settings.store),
+            max_records=settings.store_records,
+            max_bytes=settings.store_bytes,
+        )
         self.workers = Workers()
         self.preparation = Preparation(
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
         self.requests = RunningRequests()
+        self.held = HeldAnswers(
+            grace=settings.resume_grace,
+            max_bytes=settings.resume_max_bytes,
+            max_answers=settings.resume_max_streams,
+        )
         self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
         self.started_at = int(time.time())
         self._idle = asyncio.Event()
@@ -57,7 +74,15 @@ class ServedModels:
         self._arrivals: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
         self.all = tuple(ServedModel(own, self.workers, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
-        self.metrics = MetricsPage({model.metrics: model for model in self.all})
+        gauges = (
+            ProcessGauge(
+                "eagre_held_streams", "Streams that are kept for their readers", lambda: self.held.num_answers
+            ),
+            ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.held.num_bytes),
+        )
+        self.metrics = MetricsPage(
+            {model.metrics: model for model in self.all}, MetricsNames(settings.metrics_names), gauges
+        )
 
     def start(self, bring: Bring) -> None:
         """Begins to load the models.
@@ -69,10 +94,12 @@ class ServedModels:
 
     async def close(self) -> None:
         """Ends what runs beside the requests; the engines belong to somebody else."""
+        await self.held.close()
         await self.residency.stop()
         for model in self.all:
             await model.close()
         self.workers.close()
+        await self.store.close()
 
     @property
     def first(self) -> ServedModel:
@@ -179,8 +206,12 @@ class ServedModels:
             await model.engine.lifecycle.wake()
 
     def start_draining(self) -> None:
-        """Refuses new work from now on, and what waits for a model that was never loaded."""
+        """Refuses new work from now on, and what waits for a model that was never loaded.
+
+        Held answers that nobody reads end: their clients will hardly come back in time.
+        """
         self._is_draining = True
+        self.held.stop_unread()
         for arrival in tuple(self._arrivals):
             arrival.cancel()
 

@@ -9,13 +9,16 @@ from typing import Any
 
 from engine.border.config import EngineConfig
 from engine.border.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
+from server.answering.metrics_names import MetricsNames
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
 from server.startup.logs import LOG_FORMATS, LOG_LEVELS
+from server.tools.reasoning import OFF, REASONING_SYNTAXES
 from server.tools.syntaxes import SYNTAXES
 
 TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
+REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -47,6 +50,11 @@ class ServerSettings:
     )
     metrics_port: int | None = setting(
         None, "port of their own for metrics and health, which need no key there", limit=from_to(0, 65535)
+    )
+    metrics_names: str = setting(
+        MetricsNames.EAGRE.value,
+        "names of the metrics: eagre, vllm (for routers and dashboards made for it) or both",
+        limit=_listed(tuple(MetricsNames)),
     )
     ssl_certfile: str | None = setting(
         None, "certificate chain in PEM format; with it the server speaks TLS", limit=NOT_EMPTY, metavar="PATH"
@@ -128,15 +136,38 @@ class ServerSettings:
     write_timeout: float = setting(
         30.0, "time after which a stalled client is cut off", limit=_SECONDS, metavar="SECONDS"
     )
+    resume_grace: float = setting(
+        120.0, "time for which a resumable stream goes on without its client, and is kept after its end",
+        limit=_SECONDS, metavar="SECONDS",
+    )  # fmt: skip
+    resume_max_bytes: int = setting(
+        64 << 20, "most bytes of resumable streams that are kept", limit=at_least(1 << 16), metavar="BYTES"
+    )
+    resume_max_streams: int = setting(1024, "most resumable streams that are kept", limit=at_least(1))
     tool_call_parser: str | None = setting(
         None, "hermes, mistral or llama3_json: how the model writes tool calls; if not given, its template tells",
         limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
+    )  # fmt: skip
+    reasoning_parser: str | None = setting(
+        None, f"{', '.join(REASONING_PARSERS[:-1])} or {OFF}: how the model marks its reasoning; if not given, its "
+        "template tells",
+        limit=_listed(REASONING_PARSERS), metavar="NAME",
     )  # fmt: skip
     strict_parameters: bool = setting(
         False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
+    )
+    store: str | None = setting(
+        None, "SQLite file for what clients ask to be stored; in memory if not given", limit=NOT_EMPTY, metavar="PATH"
+    )
+    store_bytes: int = setting(
+        128 << 20, "most bytes that are stored; the least recently used go first", limit=at_least(1 << 20),
+        metavar="BYTES",
+    )  # fmt: skip
+    store_records: int = setting(
+        10_000, "most responses, conversations and the like that are stored", limit=at_least(1)
     )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS

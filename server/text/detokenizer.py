@@ -14,6 +14,12 @@ class HasTokenBytes(Protocol):
     def token_bytes(self) -> Sequence[bytes]: ...
 
 
+class HasTokenTexts(HasTokenBytes, Protocol):
+    """The part of a `Tokenizer` that tells tokens by their texts."""
+
+    def token_text(self, token_id: int) -> str: ...
+
+
 class IncrementalDetokenizer:
     """Turns the tokens of one output into text, and never emits half a character.
 

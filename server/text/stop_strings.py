@@ -23,7 +23,7 @@ class StopStrings:
         ValueError: a stop string is empty.
     """
 
-    __slots__ = ("_automata", "_first_characters", "_held", "_include_stop", "_stopped")
+    __slots__ = ("_automata", "_first_characters", "_held", "_include_stop", "_num_told", "_stopped")
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
         if "" in stops:
@@ -33,7 +33,20 @@ class StopStrings:
         self._first_characters = frozenset(stop[0] for stop in stops)
         self._include_stop = include_stop
         self._held = ""
+        self._num_told = 0  # first characters of what is held that the reader has seen already
         self._stopped: str | None = None
+
+    def begin_behind(self, text: str) -> None:
+        """Goes on behind text that the reader has seen, before anything is fed.
+
+        A stop string may begin in `text` and end behind it. One that ends within it is no stop any more.
+        """
+        for character in text:
+            for automaton in self._automata:
+                if automaton.advance(character):
+                    automaton.num_matched = 0
+        self._num_told = max(automaton.num_matched for automaton in self._automata)
+        self._held = text[len(text) - self._num_told :]
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """Takes the next piece of text.
@@ -52,15 +65,20 @@ class StopStrings:
                 if automaton.advance(character):
                     self._held, self._stopped = "", automaton.stop
                     end = position if self._include_stop else position - len(automaton.stop)
-                    return pending[:end], automaton.stop
+                    return self._untold(pending[:end]), automaton.stop
         num_held = max(automaton.num_matched for automaton in self._automata)
         self._held = pending[len(pending) - num_held :]
-        return pending[: len(pending) - num_held], None
+        return self._untold(pending[: len(pending) - num_held]), None
 
     def flush(self) -> str:
         """The text that is still held back; call it when the output has ended without a stop string."""
         held, self._held = self._held, ""
-        return held
+        return self._untold(held)
+
+    def _untold(self, text: str) -> str:
+        """What the reader has not seen of `text`, which is no longer held."""
+        num_told, self._num_told = self._num_told, max(0, self._num_told - len(text))
+        return text[num_told:]
 
 
 class _Automaton:

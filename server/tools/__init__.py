@@ -1,1 +1,1 @@
-"""Tool calls in the text of an answer: which syntaxes models write them in, and how they are read while they stream."""
+"""The parts of an answer's text: how models write reasoning and tool calls, and how they are read as they stream."""

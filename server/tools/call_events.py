@@ -1,9 +1,9 @@
-"""What a reader of tool calls finds in the text of an answer, piece by piece."""
+"""What readers find in the text of an answer, piece by piece."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 
 class Content(NamedTuple):
@@ -24,7 +24,14 @@ class CallArguments(NamedTuple):
     text: str
 
 
+class Reasoning(NamedTuple):
+    """Text of the model's reasoning."""
+
+    text: str
+
+
 CallEvent: TypeAlias = Content | CallStart | CallArguments
+PartEvent: TypeAlias = CallEvent | Reasoning
 
 
 class CallReader(Protocol):
@@ -39,17 +46,27 @@ class CallReader(Protocol):
         ...
 
 
-def merged(events: Sequence[CallEvent]) -> list[CallEvent]:
+Event = TypeVar("Event", bound=PartEvent)
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
     """`events` with neighbouring pieces of the same text joined, and without empty ones."""
-    joined: list[CallEvent] = []
+    joined: list[Any] = []
+    pieces: list[str] = []  # of the last event, unless it is the start of a call
     for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, Content | CallArguments) and not event.text:
-            continue
-        if isinstance(event, Content) and isinstance(last, Content):
-            joined[-1] = Content(last.text + event.text)
-        elif isinstance(event, CallArguments) and isinstance(last, CallArguments):
-            joined[-1] = CallArguments(last.text + event.text)
-        else:
+        if isinstance(event, CallStart):
+            _join_last(joined, pieces)
             joined.append(event)
+        elif event.text:
+            if not pieces or type(event) is not type(joined[-1]):
+                _join_last(joined, pieces)
+                joined.append(event)
+            pieces.append(event.text)
+    _join_last(joined, pieces)
     return joined
+
+
+def _join_last(joined: list[Any], pieces: list[str]) -> None:
+    if len(pieces) > 1:
+        joined[-1] = type(joined[-1])("".join(pieces))
+    pieces.clear()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from server.text.chat_template import ChatTemplate
 from server.tools.call_events import CallEvent, CallReader, Content, merged
 from server.tools.call_text import CallText, NotACall, Reading
+from server.tools.reasoning import overlap
 
 
 class Syntax(NamedTuple):
@@ -125,7 +126,7 @@ class SyntaxReader(CallReader):
         else:
             start = text.find(begin)
             if start < 0:
-                num_held = _overlap(text, begin)
+                num_held = overlap(text, begin)
                 self._held = text[len(text) - num_held :]
                 self._tell(text[: len(text) - num_held], events)
                 return ""
@@ -160,8 +161,3 @@ class SyntaxReader(CallReader):
         if text:
             self._follows_call = False
             events.append(Content(text))
-
-
-def _overlap(text: str, begin: str) -> int:
-    """The length of the longest end of `text` that `begin` begins with."""
-    return next((size for size in range(min(len(begin) - 1, len(text)), 0, -1) if begin.startswith(text[-size:])), 0)

@@ -50,15 +50,23 @@ def _as_text(value: Any) -> str:
     return "\n".join(texts)
 
 
+class TextPart(StrictModel):
+    """A piece of a message's text, as documents show it; `_as_text` reads it."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(StrictModel):
     """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_text)]
+    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # its newer name in vLLM
     annotations: Any = None  # where an answer's citations come from; nothing that the model is told
 
     @model_validator(mode="before")
@@ -74,10 +82,9 @@ class Message(StrictModel):
     def to_template(self) -> dict[str, Any]:
         """The message as chat templates know it: `developer` is the newer name of `system`."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
-        for name in ("name", "tool_call_id", "reasoning_content"):
-            value = getattr(self, name)
-            if value is not None:
-                message[name] = value
+        reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
+        known = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": reasoning}
+        message |= {name: value for name, value in known.items() if value is not None}
         if self.tool_calls:
             message["tool_calls"] = [call.to_template() for call in self.tool_calls]
         return message
@@ -91,8 +98,10 @@ class ChatCompletionRequest(GenerationFields):
     tools: Annotated[list[Tool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None  # "auto" where there are tools
     parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None  # true by default
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
-    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch)] | None = None
+    logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
     @classmethod
@@ -140,6 +149,18 @@ class ChatCompletionRequest(GenerationFields):
     def may_call(self) -> bool:
         """Whether calls are looked for in the answer."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template is told beside messages and tools. No effort has other names in some templates."""
+        effort = self.reasoning_effort
+        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+        return {} if effort is None else {"reasoning_effort": effort, **switches}
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether every answer follows a grammar from its first token on."""
+        return self.grammar_wish not in (None, _ANY_TEXT)
 
     @property
     def grammar_wish(self) -> GrammarWish | None:

@@ -15,6 +15,7 @@ MAX_PROMPTS = 64
 MAX_PROMPT_TOKENS = 1 << 19  # of one list of token ids; a model may have room for fewer
 
 Prompt: TypeAlias = str | list[int]
+AnyPrompts: TypeAlias = str | list[str] | list[int] | list[list[int]]  # the four shapes
 
 
 def _is_token_ids(value: list[Any]) -> bool:
@@ -64,8 +65,8 @@ def _as_num_logprobs(value: Any) -> Any:
 class CompletionRequest(GenerationFields):
     """OpenAI's completion request. `prompt` is always a list here, whichever of its four shapes the client sent."""
 
-    prompt: Annotated[list[Prompt], PlainValidator(as_prompts)]
-    logprobs: Annotated[int, BeforeValidator(_as_num_logprobs)] | None = None
+    prompt: Annotated[list[Prompt], PlainValidator(as_prompts, json_schema_input_type=AnyPrompts)]
+    logprobs: Annotated[int, BeforeValidator(_as_num_logprobs, json_schema_input_type=int)] | None = None
 
     @classmethod
     def parse(cls, body: Any) -> CompletionRequest:

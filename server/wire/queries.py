@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from server.wire.chat_request import MAX_MESSAGES, Message
-from server.wire.completion_request import Prompt, as_prompts
+from server.wire.completion_request import AnyPrompts, Prompt, as_prompts
 from server.wire.errors import ApiError, shorten
 from server.wire.strangers import Strangers
 from server.wire.strict_model import StrictModel, bounded
@@ -80,8 +80,8 @@ def _as_dimensions(value: Any) -> Any:
 class EmbeddingsRequest(Query):
     """OpenAI's, with the pooling by name."""
 
-    input: Annotated[list[Prompt], PlainValidator(_as_inputs)]
+    input: Annotated[list[Prompt], PlainValidator(_as_inputs, json_schema_input_type=AnyPrompts)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, BeforeValidator(_as_dimensions)] | None = None
+    dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
     pooling: Literal["last", "mean"] | None = None  # "last" by default
     user: str | None = None

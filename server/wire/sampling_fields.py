@@ -114,12 +114,16 @@ class SamplingFields(_ParamFields):
     """
 
     top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None
-    dry_sequence_breakers: Annotated[list[str], BeforeValidator(_as_breakers)] | None = None
+    dry_sequence_breakers: (
+        Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=list[str])] | None
+    ) = None
     stop_token_ids: (
         Annotated[list[int], Field(fail_fast=True), bounded("stop_token_ids", MAX_STOP_TOKEN_IDS)] | None
     ) = None
     ignore_eos: bool | None = None
-    logit_bias: Annotated[list[tuple[int, float]], BeforeValidator(_as_biases)] | None = None
+    logit_bias: (
+        Annotated[list[tuple[int, float]], BeforeValidator(_as_biases, json_schema_input_type=dict[str, float])] | None
+    ) = None
     allowed_token_ids: (
         Annotated[
             list[int],
@@ -129,7 +133,7 @@ class SamplingFields(_ParamFields):
         ]
         | None
     ) = None
-    bad_words: Annotated[list[str], BeforeValidator(_as_bad_words)] | None = None
+    bad_words: Annotated[list[str], BeforeValidator(_as_bad_words, json_schema_input_type=list[str])] | None = None
     logprob_token_ids: (
         Annotated[list[int], Field(fail_fast=True), bounded("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS)] | None
     ) = None

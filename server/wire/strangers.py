@@ -73,7 +73,6 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "cache_prompt": (True,),
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),
-    "reasoning_effort": ("none",),
 }
 # Fields of one route only. Who sends one to the other means something that would not happen.
 _OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})

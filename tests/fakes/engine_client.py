@@ -259,14 +259,19 @@ class FakeEngineClient:
         return -values if pooling is Pooling.MEAN else values
 
     def check_prompt(
-        self, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str = "max_tokens"
+        self,
+        prompt_token_ids: Sequence[int],
+        max_tokens: int,
+        max_tokens_parameter: str = "max_tokens",
+        *,
+        num_prompt_output_tokens: int = 0,
     ) -> None:
         limit, vocab_size = self.model_info.max_model_len, self.model_info.vocab_size
         num_tokens = len(prompt_token_ids)
         context = f"the model's context is {limit} tokens, prompt and output together"
         if num_tokens >= limit:
             raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; {context}")
-        if num_tokens + max_tokens > limit:
+        if num_tokens - num_prompt_output_tokens + max_tokens > limit:
             raise InvalidParameter(
                 max_tokens_parameter,
                 f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; {context}",
@@ -288,6 +293,7 @@ class FakeEngineClient:
         timeout: float | None = None,
         matcher: TokenMatcher | None = None,
         tenant: str = "",
+        num_prompt_output_tokens: int = 0,
         is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -210,6 +211,13 @@ async def test_a_port_in_use_is_reported_in_one_line() -> None:
     assert len(life.lines) == 1
     assert f"cannot listen on 127.0.0.1:{port}" in life.lines[0]
     assert "in use" in life.lines[0]
+
+
+async def test_a_store_that_cannot_be_used_is_reported_in_one_line(tmp_path: Path) -> None:
+    life = Life()
+    serving = serve(ServerSettings(port=0, store=str(tmp_path)), life.lines.append, lambda *_: None, life.load)
+    assert await serving == EXIT_USAGE
+    assert life.lines == [f"eagre: the store in {tmp_path} cannot be used: Is a directory"]
 
 
 async def test_an_invalid_host_name_is_reported_in_one_line() -> None:

@@ -48,6 +48,12 @@ def test_a_key_has_a_name_a_salt_and_a_least_priority(key_file):
         bob.check_priority(-1)
 
 
+def test_what_is_stored_has_an_owner_for_each_key(key_file):
+    alice, bob = (KeyRing(file=key_file).identify(key) for key in (ALICE, BOB))
+    assert len({alice.owner, bob.owner, ANYBODY.owner}) == 3
+    assert alice.salt not in alice.owner
+
+
 def test_no_client_can_make_its_salt_that_of_another(key_file):
     ring = KeyRing(file=key_file)
     alice, bob = ring.identify(ALICE), ring.identify(BOB)

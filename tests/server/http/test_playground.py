@@ -76,6 +76,12 @@ async def test_a_browser_has_nothing_to_complain_of(server: RunningServer) -> No
         await continue_story(page, "sse")
         await continue_story(page, "websocket")
         assert page.complaints() == []
+        page = await browser.open(server.url + "/docs")
+        await page.wait_for("document.querySelectorAll('details').length > 20")
+        await page.click("#post_v1_completions summary")
+        await page.click("#post_v1_completions button[type=submit]")
+        await page.wait_for("document.querySelector('#post_v1_completions pre')?.textContent.includes('[DONE]')")
+        assert page.complaints() == []
     finally:
         await browser.close()
 

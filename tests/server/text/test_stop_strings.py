@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from server.text.stop_strings import StopStrings
@@ -109,3 +109,22 @@ def test_without_stop_strings_nothing_is_held() -> None:
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="stop string is empty"):
         StopStrings(["a", ""])
+
+
+@settings(max_examples=40)
+@given(
+    st.text("ab", max_size=12), st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=5), min_size=1)
+)
+def test_text_that_was_seen_is_not_told_again_and_may_begin_a_stop_string(
+    seen: str, text: str, stops: list[str]
+) -> None:
+    whole = StopStrings(stops)
+    before, stopped = whole.feed(seen)
+    assume(stopped is None)
+    after, stopped = whole.feed(text)
+    everything = before + after + whole.flush()
+    behind = StopStrings(stops)
+    behind.begin_behind(seen)
+    told, found = behind.feed(text)
+    assert found == stopped
+    assert told + behind.flush() == everything[len(seen) :]

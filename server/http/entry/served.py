@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from server.http.access_log import IGNORED
+from server.http.entry.access_log import IGNORED
 from server.routes.route import checked
 from server.serving.served_models import ServedModels
 from server.transport.json_body import read_body

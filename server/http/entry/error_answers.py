@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.http.served import SERVED
+from server.http.entry.served import SERVED
 from server.routes.openai_shapes import shape_error
 from server.routes.route import ErrorShape
 from server.startup.logs import log

@@ -10,7 +10,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from server.http.app import build_metrics_app, make_runner
-from server.http.guard import PUBLIC_ROUTES
+from server.http.entry.guard import PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 from tests.server.support.socket_client import open_socket, read_to_end, send

@@ -1,0 +1,65 @@
+"""The names under which figures stand on the metrics page: Eagre's own, vLLM's, or both.
+
+Routers and dashboards made for vLLM ask for its names (vllm/v1/metrics/loggers.py in that project, the label
+`model_name`); the production-stack's router still asks for the older ones that begin with `gpu_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the settings know these names, and `eagre --help` shall not wait for the library
+    from prometheus_client.core import Metric
+
+_LABELS = {"model": "model_name", "finish_reason": "finished_reason"}
+
+# Ours and vLLM's, both without `_total`.
+_VLLM_NAMES = {
+    "eagre_time_to_first_token_seconds": ("vllm:time_to_first_token_seconds",),
+    "eagre_inter_token_latency_seconds": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "eagre_e2e_request_latency_seconds": ("vllm:e2e_request_latency_seconds",),
+    "eagre_request_queue_time_seconds": ("vllm:request_queue_time_seconds",),
+    "eagre_request_success": ("vllm:request_success",),
+    "eagre_prompt_tokens": ("vllm:prompt_tokens",),
+    "eagre_generation_tokens": ("vllm:generation_tokens",),
+    "eagre_num_requests_running": ("vllm:num_requests_running",),
+    "eagre_num_requests_waiting": ("vllm:num_requests_waiting",),
+    "eagre_kv_cache_usage_perc": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    "eagre_num_preemptions": ("vllm:num_preemptions",),
+    "eagre_prefix_cache_queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+    "eagre_prefix_cache_hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+    "eagre_cache_config_info": ("vllm:cache_config_info",),
+}
+
+
+class MetricsNames(StrEnum):
+    """Whose names the figures have; the values are those of the setting."""
+
+    EAGRE = "eagre"
+    VLLM = "vllm"
+    BOTH = "both"
+
+    def apply(self, family: Metric) -> Iterator[Metric]:
+        """`family`, whose name is Eagre's, under every name that is wanted. One without a vLLM name keeps its own."""
+        others = _VLLM_NAMES.get(family.name, ())
+        if self is not MetricsNames.VLLM or not others:
+            yield family
+        if self is not MetricsNames.EAGRE:
+            for name in others:
+                yield _renamed(family, name)
+
+
+def _renamed(family: Metric, name: str) -> Metric:
+    renamed = copy(family)
+    renamed.name = name
+    renamed.samples = [
+        sample._replace(
+            name=name + sample.name.removeprefix(family.name),
+            labels={_LABELS.get(label, label): value for label, value in sample.labels.items()},
+        )
+        for sample in family.samples
+    ]
+    return renamed

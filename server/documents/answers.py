@@ -1,0 +1,219 @@
+"""What answers look like, as documents show them. Tests hold real answers against these models.
+
+The routes write their answers byte by byte, so nothing here is on their way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Answer(BaseModel):
+    """The base of every part of an answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class PromptTokensDetails(Answer):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(Answer):
+    reasoning_tokens: int
+
+
+class Usage(Answer):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
+
+
+class Timings(Answer):
+    """Milliseconds, but for the rate."""
+
+    time_to_first_token_ms: float
+    queue_time_ms: float
+    generation_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float
+
+
+class CompletionChoice(Answer):
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None = None
+    finish_reason: Literal["stop", "length", "abort", "timeout"] | None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Completion(Answer):
+    """The answer of /v1/completions, and each event of its stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    metrics: Timings | None = None
+
+
+class CalledFunction(Answer):
+    name: str | None = None
+    arguments: str
+
+
+class AnsweredCall(Answer):
+    index: int | None = None
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunction
+
+
+class AnswerMessage(Answer):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AnsweredCall] | None = None
+
+
+class ChatChoice(Answer):
+    index: int
+    message: AnswerMessage
+    logprobs: dict[str, Any] | None = None
+    finish_reason: Literal["stop", "length", "tool_calls", "abort", "timeout"]
+    token_ids: list[int] | None = None
+
+
+class ChatCompletion(Answer):
+    """The answer of /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: Timings | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class AnswerDelta(Answer):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[AnsweredCall] | None = None
+
+
+class ChunkChoice(Answer):
+    index: int
+    delta: AnswerDelta
+    logprobs: dict[str, Any] | None = None
+    finish_reason: Literal["stop", "length", "tool_calls", "abort", "timeout"] | None
+    token_ids: list[int] | None = None
+
+
+class ChatChunk(Answer):
+    """Each event of a stream of /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+    metrics: Timings | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ErrorDetails(Answer):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Answer):
+    """OpenAI's shape of an error; `param` names the parameter."""
+
+    error: ErrorDetails
+
+
+class ModelCard(BaseModel):
+    """What is known of a model; of one that was never loaded, the name and the state alone."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    state: str
+    max_model_len: int | None = None
+    dtype: str | None = None
+    sampling_defaults: dict[str, float] | None = None
+
+
+class ModelList(Answer):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Embedding(Answer):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Answer):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(Answer):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
+
+
+class Tokens(Answer):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizedText(Answer):
+    prompt: str
+
+
+class Cancellation(Answer):
+    id: str
+    object: Literal["request.cancellation"]
+    cancelled: bool
+
+
+class State(BaseModel):
+    """The state that a change led to."""
+
+    state: str
+
+
+class Readiness(BaseModel):
+    """Whether requests are accepted, and why not."""
+
+    status: str
+    detail: str
+
+
+class Version(Answer):
+    name: Literal["eagre"]
+    version: str

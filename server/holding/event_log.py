@@ -1,0 +1,152 @@
+"""The events of one answer, kept for readers that come late, come back, or come twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+from server.holding.byte_budget import ByteBudget
+from server.wire.errors import ApiError
+
+EVENT_BYTES = 64  # what Python needs for an event beside its bytes
+_FEW = 256  # dropped events that may stay in the list before it is made shorter
+
+
+class Events(NamedTuple):
+    """Events that follow one another."""
+
+    first: int  # the number of the first of them
+    events: Sequence[bytes]
+
+
+class EventLog:
+    """Encoded events, numbered from 0, with one writer and any number of readers that wait for more.
+
+    A log that would pass its bound drops its oldest events. A reader that has yet to read them gets an error.
+    """
+
+    def __init__(self, max_bytes: int, budget: ByteBudget) -> None:
+        """Args:
+        max_bytes: of this log's events; the last event is always kept.
+        budget: of all logs together.
+        """
+        self._max_bytes = max_bytes
+        self._budget = budget
+        self._events: list[bytes] = []  # from the event `_offset` on; dropped ones are empty
+        self._offset = 0
+        self._waiters: set[asyncio.Future[None]] = set()  # one for each reader that has read everything
+        self._error: ApiError | None = None
+        self.first_kept = 0  # the number of the oldest event that can be read
+        self.num_bytes = 0
+        self.is_ended = False
+
+    @property
+    def num_events(self) -> int:
+        """How many events there were, the dropped ones included."""
+        return self._offset + len(self._events)
+
+    @property
+    def error(self) -> ApiError | None:
+        """What the log has ended with; None where it has not ended, or ended well."""
+        return self._error
+
+    def append(self, event: bytes) -> int:
+        """Adds an event and wakes the readers; returns its number.
+
+        Raises:
+            RuntimeError: the log has ended.
+        """
+        if self.is_ended:
+            raise RuntimeError("the log of events has ended")
+        self._events.append(event)
+        size = len(event) + EVENT_BYTES
+        self.num_bytes += size
+        self._budget.take(size)
+        while self.first_kept < self.num_events - 1 and (self.num_bytes > self._max_bytes or self._budget.is_passed):
+            self._drop_oldest()
+        self._wake()
+        return self.num_events - 1
+
+    def end(self, error: ApiError | None = None) -> None:
+        """Says that no event follows. Idempotent.
+
+        Args:
+            error: is raised to every reader behind the last event.
+        """
+        if not self.is_ended:
+            self.is_ended = True
+            self._error = None if error is None else error.without_traces()
+            self._wake()
+
+    def free(self) -> None:
+        """Drops all events; whoever still reads gets an error. The log must not be written any more."""
+        self.end()
+        self._budget.give_back(self.num_bytes)
+        self.num_bytes = 0
+        self._offset = self.first_kept = self.num_events
+        self._events = []
+
+    async def read(self, start: int = 0) -> AsyncIterator[Events]:
+        """All events from number `start` on, as they come, several at once where several wait.
+
+        A start that the log has not reached yet is waited for.
+
+        Raises:
+            ApiError: an event that was asked for has been dropped, or the log ends before `start`; or the log's own
+                error.
+        """
+        while True:
+            if start < self.first_kept:
+                raise events_dropped(self.first_kept)
+            if start < self.num_events:
+                events = self._events[start - self._offset :]
+                yield Events(start, events)
+                start += len(events)
+            elif self.is_ended:
+                break
+            else:
+                await self._more()
+        if self._error is not None:
+            raise self._error
+        if start > self.num_events:
+            raise ApiError(
+                f"the stream has ended with event {self.num_events - 1}; event {start - 1} was never sent",
+                param="after",
+                code="invalid_value",
+            )
+
+    def _drop_oldest(self) -> None:
+        at = self.first_kept - self._offset
+        size = len(self._events[at]) + EVENT_BYTES
+        self._events[at] = b""
+        self.first_kept += 1
+        self.num_bytes -= size
+        self._budget.give_back(size)
+        if at >= max(_FEW, len(self._events) // 2):  # seldom, so that dropping costs the same however long the log is
+            del self._events[: at + 1]
+            self._offset = self.first_kept
+
+    async def _more(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def events_dropped(first_kept: int) -> ApiError:
+    """410: what a reader asks for is not kept any more."""
+    return ApiError(
+        f"the events before number {first_kept} are no longer kept; the stream cannot be continued without them",
+        status=410,
+        param="after",
+        code="events_dropped",
+    )

@@ -1,0 +1,1 @@
+"""Records that outlive the request that made them: in memory, or in a file that survives the process."""

@@ -1,0 +1,169 @@
+"""The store as the server's routes know it: records are JSON values, and every call waits without blocking the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from server.storage.record_key import RecordKey, StoreError
+from server.storage.shares import Shares
+from server.storage.table import Table
+
+T = TypeVar("T")
+
+
+class RecordStore:
+    """JSON values by key. One thread does everything, in the order of the calls."""
+
+    def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
+        """
+        Args:
+            path: of the file; None: in memory. A file is opened at once, so that a bad path is known at the start.
+            max_records, max_bytes: beyond them the least recently used records of the owner who has the most go.
+
+        Raises:
+            StoreError: the file cannot be used.
+        """
+        self._path = path
+        self._shares = Shares(max_records, max_bytes)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._table: Table | None = None
+        self._is_closed = False
+        if path is not None:
+            try:
+                self._thread.submit(self._open).result()
+            except BaseException:
+                self._thread.shutdown(wait=False)
+                raise
+
+    @property
+    def num_records(self) -> int:
+        return self._shares.total.num_records
+
+    @property
+    def num_bytes(self) -> int:
+        return self._shares.total.num_bytes
+
+    async def put(self, key: RecordKey, value: Any) -> None:
+        """Sets the value of `key`, which counts as used. It must not be changed while the call lasts.
+
+        Raises:
+            StoreError: it does not fit, or the store cannot be written; nothing has changed.
+        """
+        await self._run(lambda table: table.put(key, orjson.dumps(value)))
+
+    async def get(self, key: RecordKey) -> Any | None:
+        """The value of `key`, which counts as used; None where there is none.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await self._run(lambda table: _get(table, key))
+
+    async def delete(self, key: RecordKey) -> bool:
+        """Whether there was such a record.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        return await self._run(lambda table: table.delete(key))
+
+    async def change(self, key: RecordKey, change: Callable[[Any | None], Any | None]) -> Any | None:
+        """Sets the value of `key` to what `change` makes of it, with nothing else in between; returns the new value.
+
+        Args:
+            change: from the value, or None where there is none, to the new value, or None to leave everything as it
+                is. It runs in the store's thread, and what it raises is raised here.
+
+        Raises:
+            StoreError: as `put`.
+        """
+
+        def work(table: Table) -> Any | None:
+            value = change(_get(table, key))
+            if value is not None:
+                table.put(key, orjson.dumps(value))
+            return value
+
+        return await self._run(work)
+
+    async def follow(self, key: RecordKey, next_id: Callable[[Any], str | None], most: int) -> list[Any]:
+        """The value of `key`, and of each record that the one before it names, the first one first.
+
+        Args:
+            next_id: the id that a value names, of the same kind and owner; None where it names none.
+            most: bytes of all values together, as JSON.
+
+        Raises:
+            KeyError: a record is missing; its argument is the id.
+            StoreError: the values have more bytes than `most`, or the store cannot be read.
+        """
+
+        def work(table: Table) -> list[Any]:
+            values: list[Any] = []
+            num_bytes, asked, seen = 0, key, set[str]()
+            while asked.id not in seen:
+                seen.add(asked.id)
+                content = table.get(asked)
+                if content is None:
+                    raise KeyError(asked.id)
+                num_bytes += len(content)
+                if num_bytes > most:
+                    raise StoreError(f"the records from {key.id} on have more than {most} bytes together")
+                values.append(orjson.loads(content))
+                following = next_id(values[-1])
+                if following is None:
+                    break
+                asked = asked._replace(id=following)
+            return values
+
+        return await self._run(work)
+
+    async def keys(self, kind: str) -> list[RecordKey]:
+        """The keys of all records of a kind, of all owners; the least recently used comes first.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await self._run(lambda table: table.keys(kind))
+
+    async def close(self) -> None:
+        """Ends after the calls that were made before; later ones are refused. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[Table], T]) -> T:
+        """The result of `work`. It happens even where its waiter is cancelled."""
+        if self._is_closed:
+            raise StoreError("the store is closed")
+        future = asyncio.wrap_future(self._thread.submit(lambda: work(self._open())))
+        future.add_done_callback(_look_at)
+        return await asyncio.shield(future)
+
+    def _open(self) -> Table:
+        if self._table is None:
+            self._table = Table(self._path, self._shares)
+        return self._table
+
+    def _close(self) -> None:
+        if self._table is not None:
+            self._table.close()
+
+
+def _look_at(future: asyncio.Future[Any]) -> None:
+    """Keeps asyncio from complaining about an exception that nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _get(table: Table, key: RecordKey) -> Any | None:
+    content = table.get(key)
+    return None if content is None else orjson.loads(content)
