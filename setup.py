@@ -8,6 +8,7 @@ Python part is installed alone: the server then computes with XLA.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 import os
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +30,6 @@ from setuptools.command.build_py import build_py
 
 PACKAGE = Path("engine", "kernels", "native")
 SOURCES = PACKAGE / "src"
-
 
 
 class Variant(NamedTuple):
@@ -57,7 +58,8 @@ VARIANTS = {
     },
     "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},
 }
-TILE_REGISTERS = "isa/tile_registers.h"
+TILE_REGISTERS = Path("isa", "tile_registers.h")
+TELLS_SOURCES = Path("border", "library.cc")  # a library is loaded only beside the sources that it was built from
 MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}  # other names of the same
 
 # Contraction is off because a row's result must not depend on which loop the compiler fused.
@@ -141,11 +143,8 @@ class BuildNative(Command):
             return
         self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
         common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
-        # A library is loaded only beside the sources that it was built from.
-        common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
-        common_of_objects = [*common, "-isystem", str(headers)]
-        sources = sorted(SOURCES.glob("*/*.cc"))
-        of_tiles = _sources_that_include(TILE_REGISTERS, sources)
+        included = {source: _with_includes(source) for source in sorted(SOURCES.glob("*/*.cc"))}
+        of_tiles = {source for source, files in included.items() if SOURCES / TILE_REGISTERS in files}
         with ThreadPoolExecutor(_num_cores()) as pool:
             submitted: dict[tuple[str, Path], Future[Path]] = {}
 
@@ -153,13 +152,13 @@ class BuildNative(Command):
                 flags = f"{variant.flags} {variant.tile_flags if source in of_tiles else ''}"
                 owner = variant.base if variant.base is not None and source not in of_tiles else name
                 if (owner, source) not in submitted:
-                    command = [*common_of_objects, *flags.split()]
-                    submitted[owner, source] = pool.submit(self._compile, command, source, owner)
+                    command = [*common, *flags.split(), "-isystem", str(headers)]
+                    if source.relative_to(SOURCES) == TELLS_SOURCES:
+                        command.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
+                    submitted[owner, source] = pool.submit(self._compile, command, source, owner, included[source])
                 return submitted[owner, source]
 
-            objects = {
-                name: [submit(name, variant, source) for source in sources] for name, variant in stale.items()
-            }
+            objects = {name: [submit(name, variant, source) for source in included] for name, variant in stale.items()}
             failures = {}
             for name, futures in objects.items():
                 library = self._library(name)
@@ -173,10 +172,19 @@ class BuildNative(Command):
         for name, failure in failures.items():
             self.announce(f"native kernels for {name} are not built: {failure}", logging.WARNING)
 
-    def _compile(self, command: list[str], source: Path, variant: str) -> Path:
+    def _compile(self, command: list[str], source: Path, variant: str, included: set[Path]) -> Path:
+        """Compiles what is not there yet from the same files by the same command."""
         assert self.build_temp is not None
         to = Path(self.folder or self.build_temp, "native", variant, source.relative_to(SOURCES).with_suffix(".o"))
+        seen = hashlib.sha256(repr([command, metadata.version("jaxlib")]).encode())
+        for path in sorted(included):
+            seen.update(path.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        made_of = to.with_suffix(".made_of")
+        if not self.force and to.exists() and made_of.exists() and made_of.read_text() == seen.hexdigest():
+            return to
+        made_of.unlink(missing_ok=True)
         _run([*command, "-c", str(source), "-o", str(to)], to)
+        made_of.write_text(seen.hexdigest())
         return to
 
     def _link(self, command: list[str], objects: list[Path], library: Path) -> None:
@@ -235,18 +243,14 @@ def _headers() -> Path:
     raise CannotBuild(f"{sys.executable} has no jaxlib with XLA's FFI headers")
 
 
-def _sources_that_include(header: str, sources: list[Path]) -> set[Path]:
-    """Those of the sources that include a header, which is named from SOURCES, directly or through others."""
-
-    def included(path: Path) -> list[str]:
-        return re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
-
-    including, found = {header}, -1
-    while len(including) != found:
-        found = len(including)
-        headers = (path for path in SOURCES.glob("*/*.h") if not including.isdisjoint(included(path)))
-        including |= {path.relative_to(SOURCES).as_posix() for path in headers}
-    return {path for path in sources if not including.isdisjoint(included(path))}
+def _with_includes(path: Path) -> set[Path]:
+    """A source and the files of SOURCES that it includes, directly or through others."""
+    found, left = set[Path](), [path]
+    while left:
+        found.add(path := left.pop())
+        names = re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+        left += {file for name in names if (file := SOURCES / name).exists()} - found
+    return found
 
 
 def _digest_of_sources() -> str:

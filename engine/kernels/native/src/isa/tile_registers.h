@@ -157,68 +157,53 @@ inline void configure_tiles(const TileShapes& shapes) {
 inline void release_tiles() { current_tile_shapes() = nullptr; }
 
 // A register that has a shape; without one the processor raises an invalid instruction.
-template <int T>
-inline EmulatedTile& emulated_tile() {
-  static_assert(T >= 0 && T < kTileRegisters);
-  EmulatedTile& tile = emulated_tiles()[T];
+inline EmulatedTile& emulated_tile(int index) {
+  EmulatedTile& tile = emulated_tiles()[index];
   if (current_tile_shapes() == nullptr || tile.rows == 0) __builtin_trap();
   return tile;
 }
 
-template <int T>
-inline void tile_zero() {
-  std::memset(emulated_tile<T>().data, 0, sizeof(EmulatedTile::data));
-}
+// Those of a product, which fit each other.
+struct EmulatedProduct {
+  EmulatedTile& c;
+  const EmulatedTile &a, &b;
 
-template <int T>
-inline void tile_load(const void* from, size_t stride) {
-  EmulatedTile& tile = emulated_tile<T>();
+  EmulatedProduct(int c_index, int a_index, int b_index)
+      : c(emulated_tile(c_index)), a(emulated_tile(a_index)), b(emulated_tile(b_index)) {
+    if (a.rows != c.rows || b.bytes != c.bytes || b.rows * 4 != a.bytes) __builtin_trap();
+  }
+};
+
+constexpr int kTileColumns = kMostTileBytes / 4;
+
+// Not inlined, for speed does not matter here and the kernels would be slow to compile.
+[[gnu::noinline]] inline void emulate_load(int index, const void* from, size_t stride) {
+  EmulatedTile& tile = emulated_tile(index);
   std::memset(tile.data, 0, sizeof tile.data);
   for (int row = 0; row < tile.rows; ++row) {
     std::memcpy(tile.data[row], static_cast<const uint8_t*>(from) + row * stride, tile.bytes);
   }
 }
 
-template <int T>
-inline void tile_store(void* to, size_t stride) {
-  const EmulatedTile& tile = emulated_tile<T>();
+[[gnu::noinline]] inline void emulate_store(int index, void* to, size_t stride) {
+  const EmulatedTile& tile = emulated_tile(index);
   for (int row = 0; row < tile.rows; ++row) {
     std::memcpy(static_cast<uint8_t*>(to) + row * stride, tile.data[row], tile.bytes);
   }
 }
 
-inline void check_shapes(const EmulatedTile& c, const EmulatedTile& a, const EmulatedTile& b) {
-  if (a.rows != c.rows || b.bytes != c.bytes || b.rows * 4 != a.bytes) __builtin_trap();
-}
-
-template <class Weight, int C, int A, int B>
-inline void emulated_dot_bytes() {
-  constexpr int kColumns = kMostTileBytes / 4;  // what is beyond a shape is 0
-  EmulatedTile& c = emulated_tile<C>();
-  const EmulatedTile &a = emulated_tile<A>(), &b = emulated_tile<B>();
-  check_shapes(c, a, b);
-  for (int m = 0; m < c.rows; ++m) {
-    int32_t sums[kColumns];
-    std::memcpy(sums, c.data[m], sizeof sums);
-    for (int k = 0; k < b.rows; ++k) {
-      for (int n = 0; n < kColumns; ++n) {
-        for (int i = 0; i < 4; ++i) {
-          sums[n] += static_cast<int8_t>(a.data[m][4 * k + i]) * static_cast<Weight>(b.data[k][4 * n + i]);
-        }
-      }
+template <class Weight>
+[[gnu::noinline]] inline void emulate_dot_bytes(const EmulatedProduct& tiles) {
+  for (int m = 0; m < tiles.c.rows; ++m) {
+    int32_t sums[kTileColumns];
+    std::memcpy(sums, tiles.c.data[m], sizeof sums);
+    for (int k = 0; k < 4 * tiles.b.rows; ++k) {
+      const int left = static_cast<int8_t>(tiles.a.data[m][k]);
+      const uint8_t* right = tiles.b.data[k / 4] + k % 4;
+      for (int n = 0; n < kTileColumns; ++n) sums[n] += left * static_cast<Weight>(right[4 * n]);
     }
-    std::memcpy(c.data[m], sums, sizeof sums);
+    std::memcpy(tiles.c.data[m], sums, sizeof sums);
   }
-}
-
-template <int C, int A, int B>
-inline void tile_dot_signed() {
-  emulated_dot_bytes<int8_t, C, A, B>();
-}
-
-template <int C, int A, int B>
-inline void tile_dot_unsigned() {
-  emulated_dot_bytes<uint8_t, C, A, B>();
 }
 
 // Denormal numbers become 0 of their sign.
@@ -239,30 +224,55 @@ inline float emulated_bf16(const uint8_t* from) {
   return flushed(x);
 }
 
-template <int C, int A, int B>
-inline void tile_dot_bf16() {
-  constexpr int kColumns = kMostTileBytes / 4;
-  EmulatedTile& c = emulated_tile<C>();
-  const EmulatedTile &a = emulated_tile<A>(), &b = emulated_tile<B>();
-  check_shapes(c, a, b);
-  for (int m = 0; m < c.rows; ++m) {
+[[gnu::noinline]] inline void emulate_dot_bf16(const EmulatedProduct& tiles) {
+  for (int m = 0; m < tiles.c.rows; ++m) {
     // The product of two bfloat16 is exact in float32, so that a sum of it rounds once, as the instruction's does. Of
     // products beyond the range of normal numbers that does not hold.
-    float first[kColumns] = {}, second[kColumns] = {};
-    for (int k = 0; k < b.rows; ++k) {
-      const float left = emulated_bf16(a.data[m] + 4 * k), right = emulated_bf16(a.data[m] + 4 * k + 2);
-      for (int n = 0; n < kColumns; ++n) {
-        first[n] = flushed(first[n] + left * emulated_bf16(b.data[k] + 4 * n));
-        second[n] = flushed(second[n] + right * emulated_bf16(b.data[k] + 4 * n + 2));
+    float first[kTileColumns] = {}, second[kTileColumns] = {};
+    for (int k = 0; k < tiles.b.rows; ++k) {
+      const uint8_t *left = tiles.a.data[m] + 4 * k, *right = tiles.b.data[k];
+      for (int n = 0; n < kTileColumns; ++n) {
+        first[n] = flushed(first[n] + emulated_bf16(left) * emulated_bf16(right + 4 * n));
+        second[n] = flushed(second[n] + emulated_bf16(left + 2) * emulated_bf16(right + 4 * n + 2));
       }
     }
-    for (int n = 0; n < kColumns; ++n) {
+    for (int n = 0; n < kTileColumns; ++n) {
       float sum;
-      std::memcpy(&sum, c.data[m] + 4 * n, sizeof sum);
+      std::memcpy(&sum, tiles.c.data[m] + 4 * n, sizeof sum);
       sum = flushed(flushed(sum) + flushed(first[n] + second[n]));
-      std::memcpy(c.data[m] + 4 * n, &sum, sizeof sum);
+      std::memcpy(tiles.c.data[m] + 4 * n, &sum, sizeof sum);
     }
   }
+}
+
+template <int T>
+inline void tile_zero() {
+  std::memset(emulated_tile(T).data, 0, sizeof(EmulatedTile::data));
+}
+
+template <int T>
+inline void tile_load(const void* from, size_t stride) {
+  emulate_load(T, from, stride);
+}
+
+template <int T>
+inline void tile_store(void* to, size_t stride) {
+  emulate_store(T, to, stride);
+}
+
+template <int C, int A, int B>
+inline void tile_dot_signed() {
+  emulate_dot_bytes<int8_t>({C, A, B});
+}
+
+template <int C, int A, int B>
+inline void tile_dot_unsigned() {
+  emulate_dot_bytes<uint8_t>({C, A, B});
+}
+
+template <int C, int A, int B>
+inline void tile_dot_bf16() {
+  emulate_dot_bf16({C, A, B});
 }
 
 #endif  // the emulation
