@@ -183,7 +183,7 @@ def measure(
     pages_per_row = -(-(PROMPT_LENGTHS.stop + params.max_tokens) // PAGE_SIZE) + 1
     config = EngineConfig(
         max_num_seqs=num_rows,
-        max_num_batched_tokens=num_rows + NUM_TILES * TILE_SIZE,
+        max_num_batched_tokens=NUM_TILES * TILE_SIZE,
         page_size=PAGE_SIZE,
         num_pages=num_rows * pages_per_row + 2,
         overlap=overlap,

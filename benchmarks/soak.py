@@ -180,7 +180,7 @@ async def soak(num_requests: int, num_clients: int, *, step_seconds: float, over
     """Runs the requests, a third of them first, and looks at what is left."""
     config = EngineConfig(
         max_num_seqs=NUM_SLOTS,
-        max_num_batched_tokens=NUM_SLOTS + 2 * TILE_SIZE,
+        max_num_batched_tokens=2 * TILE_SIZE,
         max_model_len=512,
         page_size=PAGE_SIZE,
         num_pages=NUM_PAGES,

@@ -68,6 +68,7 @@ class Engine:
             eos_token_ids=frozenset(config.eos_token_ids),
             enable_prefix_caching=config.enable_prefix_caching,
             decode_chunk=config.decode_chunk,
+            target_gap=config.target_gap,
         )
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
@@ -203,6 +204,8 @@ class Engine:
             device_busy_seconds=self.timeline.device_busy_seconds,
             device_idle_seconds=self.timeline.device_idle_seconds,
             device_idle_fraction=self.timeline.recent_idle_fraction,
+            step_time_error=self.scheduler.pace.step_time_error,
+            prompt_share=self.scheduler.pace.prompt_share,
         )
 
     def close(self) -> None:

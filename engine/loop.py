@@ -218,7 +218,9 @@ class EngineLoop:
         result = self._runner.result(pending)
         self.timeline.commit_began()
         self._untold += self.scheduler.commit(pending.plan, result)
-        self.timeline.commit_ended(has_work=self._has_work)
+        seconds = self.timeline.commit_ended(has_work=self._has_work)
+        if seconds is not None:
+            self.scheduler.learn(pending.plan, seconds)
 
     @property
     def _has_work(self) -> bool:

@@ -32,6 +32,7 @@ from engine.border.types import TraceEvent
 _PROCESS_ID = 1
 _DEVICE_LANE = 1
 _HOST_LANE = 2
+_MAX_UNKNOWN = 0.05  # of a step's duration, where somebody wants to rely on it
 
 
 @dataclass(slots=True)
@@ -127,11 +128,14 @@ class Timeline:
             if not self._is_next_done(now):
                 times.seen_unfinished = now
 
-    def commit_ended(self, *, has_work: bool) -> None:
+    def commit_ended(self, *, has_work: bool) -> float | None:
         """Marks that the oldest step is committed.
 
         Args:
             has_work: as in `schedule_began`.
+
+        Returns:
+            Seconds that the device took for the step; None where that is known too roughly.
         """
         now = self._clock()
         times, _ = self._in_flight.popleft()
@@ -144,6 +148,8 @@ class Timeline:
         self._device_ended = ended
         self._committed.append(times)
         self._note_work(has_work, now)
+        seconds = ended - began
+        return seconds if times.seen_done - ended <= _MAX_UNKNOWN * seconds else None
 
     def _mark(self) -> float:
         """Returns the time, and notes whether the oldest step is done."""

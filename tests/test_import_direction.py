@@ -27,7 +27,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.http.entry", "server.documents",
+    "server.command", "server.http", "server.http.streams", "server.http.entry", "server.documents",
     "server.transport", "server.offline", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
@@ -36,7 +36,7 @@ ROOMS = (
     "server.storage",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire", "server",
-    "engine", "engine.step", "engine.schedule",
+    "engine", "engine.step", "engine.schedule", "engine.schedule.pace",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",

@@ -53,7 +53,17 @@ class EngineConfig:
     )
     max_num_seqs: int = setting(64, "requests that run at once", limit=at_least(1), metavar="N")
     max_num_batched_tokens: int = setting(
-        256, "tokens that one step computes at most", limit=at_least(1), metavar="TOKENS"
+        256,
+        "tokens of prompts that one step computes at most",
+        limit=at_least(TILE_SIZE, "prompts are computed in tiles of that many tokens"),
+        metavar="TOKENS",
+    )
+    target_gap: float = setting(
+        50.0,
+        "longest gap between two tokens of a stream that prompts beside it may cause, where the model allows it; "
+        "0: none, for throughput",
+        limit=Limit(lambda gap: 0.0 <= gap < float("inf"), "it must be 0 or a number of milliseconds"),
+        metavar="MS",
     )
     page_size: int | None = setting(
         None, "tokens of a cache page; what suits the device if not given", limit=at_least(1), metavar="TOKENS"
@@ -115,12 +125,6 @@ class EngineConfig:
         check(self)
         if self.quantize is not None and self.dtype != "auto":
             raise ValueError(f"quantize is {self.quantize} and dtype {self.dtype}; quantised weights need dtype auto")
-        least = self.max_num_seqs + TILE_SIZE
-        if self.max_num_batched_tokens < least:
-            raise ValueError(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least {least}, "
-                f"max_num_seqs ({self.max_num_seqs}) and {TILE_SIZE} tokens of a prompt, or prompts would starve"
-            )
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"

@@ -107,6 +107,8 @@ class EngineStats:
     device_busy_seconds: float = 0.0
     device_idle_seconds: float = 0.0  # between steps while work waited; an upper bound
     device_idle_fraction: float = 0.0  # idle / (idle + busy) over the remembered steps, 0 to 1
+    step_time_error: float = 0.0  # |measured - predicted| / measured duration, averaged over the last steps
+    prompt_share: float = 0.0  # of the last steps' time that prompts took, 0 to 1
 
     @property
     def kv_cache_usage(self) -> float:

@@ -49,12 +49,28 @@ class PrefixCache:
         for page_hash in request.page_hashes[request.num_hashed_pages :]:
             self._forget_computing(page_hash, request)
 
+    def expect(self, request: Request, num_tokens: int) -> None:
+        """Tells the pool the names of the pages that the step being planned fills with tokens that are known.
+
+        The device computes steps in the order of their plans, and within a step it writes what it computes before it
+        reads. So the pages may be shared from now on, by other rows of this step too. The step must be dispatched.
+
+        Args:
+            num_tokens: of the request, computed after the step.
+        """
+        self._tell(request, min(num_tokens // self._page_size, len(request.page_hashes)))
+
     def commit(self, request: Request) -> None:
         """Tells the pool the names of the pages that were filled with committed tokens since the last call."""
         num_full = request.num_committed_tokens // self._page_size
-        if not self._is_enabled or num_full <= request.num_hashed_pages:
+        if self._is_enabled and num_full > request.num_hashed_pages:
+            self._name_pages(request)
+            self._tell(request, num_full)
+
+    def _tell(self, request: Request, num_full: int) -> None:
+        """Tells the pool the names of the first pages, but for those whose names it knows."""
+        if num_full <= request.num_hashed_pages:
             return
-        self._name_pages(request)
         for index in range(request.num_hashed_pages, num_full):
             page, page_hash = request.pages[index], request.page_hashes[index]
             if self._computing:

@@ -67,6 +67,7 @@ class Request:
     num_in_flight_steps: int = 0  # dispatched steps that name the slot
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
+    last_prompt_turn: int = 0  # of the prompt order, when it last got some of a step's budget for prompts
     num_charged_tokens: int = 0  # output tokens that its tenant has been charged for
     awaited_hash: bytes | None = None  # another request is computing this page of the prompt
     uses: int = 0  # bits of the sampling features it uses

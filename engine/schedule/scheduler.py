@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from cache.pool import OutOfPages, PagePool
 from engine.border.types import FinishReason
-from engine.schedule.admission import admit
 from engine.schedule.commit import Committer
 from engine.schedule.counters import SchedulerCounters
 from engine.schedule.deadlines import Deadlines
 from engine.schedule.live_requests import LiveRequests
+from engine.schedule.pace.pace import Pace
+from engine.schedule.pace.step_work import StepWork
 from engine.schedule.preemption import preempt_one
+from engine.schedule.prompt_planner import PromptPlanner
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
-from engine.schedule.token_budget import TokenBudget
 from sampling.host.rows import Level
 
 
@@ -38,22 +39,24 @@ class Scheduler:
         eos_token_ids: frozenset[int],
         enable_prefix_caching: bool = True,
         decode_chunk: int = 1,
+        target_gap: float = 0.0,
     ) -> None:
         """Makes a scheduler without requests.
 
         Args:
-            max_num_batched_tokens: the token budget of a step.
+            max_num_batched_tokens: how many tokens of prompts a step computes at most, beside its decode rows.
             chunk_alignment: tokens. The device pads each chunk of more than one token to a multiple of this,
                 and the budget is charged for the padding too.
             decode_chunk: decode steps that the device does in one program when every row can.
+            target_gap: milliseconds that a step with decode rows should take at most; 0: no limit.
 
         Raises:
             ValueError: the budget would starve prompts, or `chunk_alignment` is below 2.
         """
-        if max_num_batched_tokens < buffer.num_slots + chunk_alignment:
+        if max_num_batched_tokens < chunk_alignment:
             raise ValueError(
-                f"max_num_batched_tokens is {max_num_batched_tokens}; it must be at least max_num_seqs "
-                f"({buffer.num_slots}) plus one chunk of {chunk_alignment}, or prompts would starve"
+                f"max_num_batched_tokens is {max_num_batched_tokens}; it must be at least one chunk of "
+                f"{chunk_alignment}, or prompts would starve"
             )
         if chunk_alignment < 2:
             raise ValueError(f"chunk_alignment is {chunk_alignment}; a piece of a prompt is never of one token")
@@ -65,6 +68,8 @@ class Scheduler:
             pool, buffer, self.counters, page_size=page_size, enable_prefix_caching=enable_prefix_caching
         )
         self._committer = Committer(self.requests, vocab_size)
+        self._prompts = PromptPlanner(self.requests)
+        self.pace = Pace(target_gap)
         self._deadlines = Deadlines()
         self.max_num_batched_tokens = max_num_batched_tokens
         self._chunk_alignment = chunk_alignment
@@ -185,6 +190,10 @@ class Scheduler:
             self.counters.num_steps += 1
             return plan
 
+    def learn(self, plan: StepPlan, seconds: float) -> None:
+        """Takes note of how long the device computed a step."""
+        self.pace.learn(plan.work, seconds / plan.num_repeats)
+
     def commit(self, plan: StepPlan, result: StepResult) -> list[RequestEvent]:
         """Makes a finished step true on the host; steps are committed in the order of their plans.
 
@@ -217,15 +226,9 @@ class Scheduler:
             singles.starts.append(start)
         num_singles = len(singles.requests)
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
-        budget = TokenBudget(self.max_num_batched_tokens - num_singles, self._chunk_alignment)
-        for request in long:
-            start, known = request.num_computed_tokens, request.num_tokens
-            num_tokens = budget.fit(known - start)
-            if num_tokens:
-                requests.grow(request, start + num_tokens)
-                budget.spend(num_tokens)
-                chunks.add(request, start, num_tokens, start + num_tokens == known)
-        admit(requests, budget, singles, chunks, may_begin=self.is_admitting)
+        work = StepWork(num_singles, sum(singles.starts))
+        budget = self.pace.budget(self.max_num_batched_tokens, self._chunk_alignment, work)
+        self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
         if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):
             singles.num_repeats = self._decode_chunk
         num_repeats = singles.num_repeats
@@ -238,6 +241,7 @@ class Scheduler:
             request.num_in_flight_steps += 1
             request.num_in_flight_tokens += samples
         singles.extend(chunks)
+        singles.work = budget.work
         return singles
 
     def _can_repeat(self, plan: StepPlan) -> bool:

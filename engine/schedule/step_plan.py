@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engine.schedule.pace.step_work import StepWork
 from engine.schedule.request import Request
 
 
@@ -26,6 +27,7 @@ class StepPlan:
     samples: list[bool] = field(default_factory=list)
     # Above 1, the device runs this many steps in one program; every row is then a single token that samples.
     num_repeats: int = 1
+    work: StepWork = StepWork()  # what the duration of the step depends on
 
     def add(self, request: Request, start: int, num_tokens: int, samples: bool) -> None:
         self.requests.append(request)

@@ -12,9 +12,11 @@ from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
+from server.answering.token_events import split
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
 from server.wire.generation_fields import MAX_STOP_LENGTH
+from server.wire.stream_fields import PLAIN, Streaming
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -40,12 +42,17 @@ class Choice:
 
     __slots__ = (
         "_detokenizer",
+        "_echo",
+        "_interval",
+        "_is_exact",
         "_last_token_at",
+        "_least_tokens",
         "_metrics",
         "_min_tokens",
         "_pending_ids",
         "_pending_logprobs",
         "_pending_prompt_logprobs",
+        "_pending_text",
         "_stops",
         "finish_reason",
         "index",
@@ -64,10 +71,17 @@ class Choice:
         metrics: Metrics,
         *,
         min_tokens: int = 0,
+        echo: str = "",
+        streaming: Streaming = PLAIN,
     ) -> None:
         """Args:
         min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
+        echo: stands before the first text, and no stop string is looked for in it.
         """
+        self._interval = streaming.interval
+        self._is_exact = streaming.is_resumable
+        self._least_tokens = 1  # of the next delta; the first one waits for no other tokens
+        self._pending_text = ""  # until there are tokens enough
         self.index = index
         self.stream = stream
         self.num_tokens = 0
@@ -78,6 +92,7 @@ class Choice:
         self._stops = stops
         self._metrics = metrics
         self._min_tokens = min_tokens
+        self._echo = echo
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
@@ -95,6 +110,7 @@ class Choice:
         tokenizer: HasTokenBytes,
         metrics: Metrics,
         matcher: TokenMatcher | None = None,
+        echo: str = "",
     ) -> Self:
         """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
@@ -103,6 +119,7 @@ class Choice:
         Args:
             matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
                 share one.
+            echo: the text of the prompt, where the answer begins with it.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -124,10 +141,37 @@ class Choice:
             begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
             _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
             min_tokens = max(0, min_tokens - len(begun))
-        return cls(index, stream, detokenizer, stops, metrics, min_tokens=min_tokens)
+        elif request.echoes:
+            _read_begun(prompt_token_ids, 0, tokenizer, detokenizer, None)
+        return cls(
+            index,
+            stream,
+            detokenizer,
+            stops,
+            metrics,
+            min_tokens=min_tokens,
+            echo=echo,
+            streaming=request.streaming,
+        )
 
-    def advance(self, event: TokenEvent) -> Delta | None:
-        """Takes in one event. Returns None where no text has become certain."""
+    def advance(self, event: TokenEvent) -> list[Delta]:
+        """Takes in one event. Returns nothing where no text has become certain.
+
+        The deltas of a resumable stream do not depend on how its tokens were merged: each token is looked at apart.
+        """
+        if not self._is_exact or len(event.token_ids) < 2:
+            delta = self._advance(event)
+            return [] if delta is None else [delta]
+        deltas = []
+        for one in split(event):
+            delta = self._advance(one)
+            if delta is not None:
+                deltas.append(delta)
+            if self.finish_reason is not None:
+                break  # tokens behind a stop string
+        return deltas
+
+    def _advance(self, event: TokenEvent) -> Delta | None:
         self.num_cached_tokens = event.num_cached_tokens
         token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:
@@ -142,12 +186,16 @@ class Choice:
         if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             text += self._flush()
+        text = self._pending_text + text
         if self.finish_reason is None:
-            if not text:
+            if not text or len(self._pending_ids) < self._least_tokens:
+                self._pending_text = text
                 return None
         elif self.is_aborted:
             # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
             self.finish_reason = FinishReason.ABORT
+        if self._echo:
+            text, self._echo = self._echo + text, ""
         delta = Delta(
             self.index,
             text,
@@ -157,6 +205,7 @@ class Choice:
             self._pending_prompt_logprobs,
         )
         self._pending_ids, self._pending_logprobs, self._pending_prompt_logprobs = [], None, None
+        self._pending_text, self._least_tokens = "", self._interval
         return delta
 
     def abort(self) -> None:

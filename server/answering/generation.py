@@ -128,6 +128,7 @@ class Generation:
                         tokenizer=text_model.tokenizer,
                         metrics=metrics,
                         matcher=None if grammar is None else grammar.matcher(),
+                        echo=prompt.echo,
                     )
                     choices.append(choice)
         except BaseException:
@@ -250,22 +251,19 @@ class Generation:
                 event = await choice.stream.__anext__()
             except StopAsyncIteration:
                 raise EngineError("a token stream ended without a finish_reason") from None
-            delta = self._advance(choice, event)
-            return [delta] if delta is not None else []
+            return self._advance(choice, event)
         if self._meeting is None:
             self._meeting = asyncio.Queue(maxsize=len(self._choices))
             self._pumps = [asyncio.create_task(self._pump(choice, self._meeting)) for choice in self._choices]
         arrived = [await self._meeting.get()]
         while not self._meeting.empty():
             arrived.append(self._meeting.get_nowait())
-        deltas = []
+        deltas: list[Delta] = []
         for choice, event_or_error in arrived:
             if isinstance(event_or_error, EngineError):
                 raise event_or_error
             if choice.finish_reason is None:  # else: tokens behind a stop string
-                delta = self._advance(choice, event_or_error)
-                if delta is not None:
-                    deltas.append(delta)
+                deltas += self._advance(choice, event_or_error)
         return deltas
 
     async def _pump(self, choice: Choice, meeting: asyncio.Queue[tuple[Choice, TokenEvent | EngineError]]) -> None:
@@ -280,12 +278,12 @@ class Generation:
         if choice.finish_reason is None:
             await meeting.put((choice, EngineError("a token stream ended without a finish_reason")))
 
-    def _advance(self, choice: Choice, event: TokenEvent) -> Delta | None:
+    def _advance(self, choice: Choice, event: TokenEvent) -> list[Delta]:
         if event.finish_reason is FinishReason.ERROR:
             error = DeadEnd if event.is_dead_end else EngineError
             raise error(event.error or "the engine failed on this request")
         num_before = choice.num_tokens
-        delta = choice.advance(event)
+        deltas = choice.advance(event)
         num_new = choice.num_tokens - num_before
         if num_new:
             if self.time_to_first_token is None:
@@ -297,7 +295,7 @@ class Generation:
             self._metrics.num_finished[choice.finish_reason] += 1
             if self._num_open == 0:
                 self._metrics.e2e_request_latency.observe(self.duration)
-        return delta
+        return deltas
 
 
 def _join(index: int, parts: Sequence[Delta], finish_reason: FinishReason) -> Answer:

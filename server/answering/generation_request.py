@@ -8,6 +8,7 @@ from typing import Any
 
 from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.answering.prompt_sources import PromptSource
+from server.wire.stream_fields import PLAIN, Streaming
 from server.wire.structured_outputs import GrammarWish
 
 
@@ -31,6 +32,8 @@ class GenerationRequest:
     bad_words: Sequence[str] | None = None
     sequence_breakers: Sequence[str] | None = None  # of DRY
     stops: Sequence[str] = ()  # stop strings
+    most_prompt_tokens: int | None = None  # of each prompt its last tokens; -1: as many as leave room for the answer
+    echoes: bool = False  # whether the text of each answer begins with that of its prompt
     num_prompt_output_tokens: int = 0  # tokens at the end of each prompt that are the answer so far
     include_stop: bool = False  # whether the stop string itself is part of the text
     grammar: GrammarWish | None = None  # what every answer must match
@@ -38,6 +41,7 @@ class GenerationRequest:
     cache_salt: str | None = None
     tenant: str = ""  # whose request it is; tenants have fair shares of the engine
     timeout: float | None = None  # seconds
+    streaming: Streaming = PLAIN
 
     def limit_tokens(self, room: int) -> int:
         """The most tokens to generate where the model has room for `room` of them after the prompt.

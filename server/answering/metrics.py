@@ -129,6 +129,18 @@ _ENGINE_FIGURES = (
         "Idle share of the last steps' time in which there was work, 0 to 1",
         attrgetter("device_idle_fraction"),
     ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_step_time_error",
+        "Difference between the measured and the predicted duration of the last steps, as a share of the measured one",
+        attrgetter("step_time_error"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_prompt_share",
+        "Share of the last steps' time that prompts took, 0 to 1",
+        attrgetter("prompt_share"),
+    ),
 )
 
 

@@ -56,6 +56,31 @@ class TextPrompt(NamedTuple):
             return text_model.tokenizer.encode(self.text, add_special_tokens=True, max_tokens=most)
 
 
+class InfillPrompt(NamedTuple):
+    """What stands before a gap and behind it; the model fills the gap. No text of it becomes a control token."""
+
+    before: str | list[int]
+    behind: str
+
+    @property
+    def num_chars(self) -> int:
+        return len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        if text_model.infill is None:
+            raise ApiError(
+                f"suffix is given, and the model {text_model.name} has no tokens for filling a gap; "
+                "a model for code such as Qwen2.5-Coder has them",
+                param="suffix",
+                code="unsupported_parameter",
+            )
+        _refuse_hopeless(self.num_chars, text_model, max_model_len)
+        before = [self.before] if isinstance(self.before, str) else self.before
+        with _refusing_too_many(max_model_len):
+            most = _num_listed(max_model_len)
+            return text_model.tokenizer.encode_parts(text_model.infill.parts(before, self.behind), max_tokens=most)
+
+
 class TokenPrompt(NamedTuple):
     """Token ids, which need no tokenizer."""
 
@@ -75,13 +100,16 @@ class Conversation(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     parse_special: bool = False  # whether names of control tokens in messages become those tokens
     tools: Sequence[Mapping[str, Any]] = ()  # that the template tells the model of
-    variables: Mapping[str, Any] = MappingProxyType({})  # further ones of the template
+    begins_turn: bool = True  # whether the prompt ends with the beginning of an assistant's turn
+    continues: bool = False  # whether the last message is left open, so that the answer goes on with it
+    variables: Mapping[str, Any] = MappingProxyType({})  # more that the template is told
 
     @property
     def num_chars(self) -> int:
         num_chars = sum(len(message["content"]) + MESSAGE_CHARS for message in self.messages)
         calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
-        return num_chars + (len(orjson.dumps([calls, self.tools])) if calls or self.tools else 0)
+        more = [calls, self.tools, dict(self.variables)]
+        return num_chars + (len(orjson.dumps(more)) if any(more) else 0)
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         if text_model.chat_template is None:
@@ -93,7 +121,12 @@ class Conversation(NamedTuple):
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
-        variables = {**self.variables, **({"tools": list(self.tools)} if self.tools else {})}
+        variables: dict[str, Any] = {
+            **self.variables,
+            **({"tools": list(self.tools)} if self.tools else {}),
+            "add_generation_prompt": self.begins_turn,
+            "continue_final_message": self.continues,
+        }
         with _refusing_too_many(max_model_len):
             tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
         try:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sampling.host.grammar import GrammarError
-from sampling.host.params import InvalidParameter, SamplingParams
+from sampling.host.params import MAX_STOP_TOKEN_IDS, InvalidParameter, SamplingParams
 from server.answering.bad_words import bad_word_ids
 from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 from server.doors.workers import Workers
 from server.grammar.compiled_grammar import CompiledGrammar
+from server.text.detokenizer import IncrementalDetokenizer
 from server.text.text_model import TextModel
+from server.text.tokenizer import Tokenizer
 from server.wire.sampling_fields import DEFAULT_BREAKERS
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -32,6 +35,7 @@ class PreparedPrompt:
     params: tuple[SamplingParams, ...]  # one for each answer that is generated
     num_wanted: int  # how many of these answers are wanted; the best, where that is not all of them
     num_output_tokens: int = 0  # tokens at its end that are the answer so far
+    echo: str = ""  # the text with which each answer begins
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -67,10 +71,13 @@ def prepare_here(
     params = _with_tokens_of_texts(
         params, request, text_model, default_breakers=DEFAULT_BREAKERS if base is None else None
     )
+    if text_model.infill is not None and any(isinstance(prompt, InfillPrompt) for prompt in request.prompts):
+        ends = (*params.stop_token_ids, *text_model.infill.end_ids)
+        params = replace(params, stop_token_ids=tuple(dict.fromkeys(ends))[:MAX_STOP_TOKEN_IDS])
     params.check_token_ids(engine.model_info.vocab_size)
     try:
-        token_lists = [prompt.encode(text_model, max_model_len) for prompt in request.prompts]
-        return [_check(token_ids, request, params, engine) for token_ids in token_lists]
+        encoded = [_encode(prompt, request, text_model, max_model_len) for prompt in request.prompts]
+        return [_check(token_ids, echo, request, params, engine) for token_ids, echo in encoded]
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
         if error.param == "prompt" != request.prompt_parameter:
@@ -123,12 +130,48 @@ def _takes_long(request: GenerationRequest) -> bool:
     if request.sampling.get("dry_multiplier"):
         return True  # the whole vocabulary may have to be looked through for sequence breakers
     num_chars = sum(prompt.num_chars for prompt in request.prompts)
+    if request.echoes:
+        num_chars += sum(len(prompt.token_ids) for prompt in request.prompts if isinstance(prompt, TokenPrompt))
     num_chars += sum(2 * (len(word) + WORD_CHARS) for word in request.bad_words or ())
     return num_chars > MAX_INLINE_CHARS
 
 
+def _encode(
+    source: PromptSource, request: GenerationRequest, text_model: TextModel, max_model_len: int
+) -> tuple[list[int], str]:
+    """The token ids of a prompt, no more than are wanted, and the text with which its answers begin."""
+    tokenizer, most = text_model.tokenizer, request.most_prompt_tokens
+    if most is None:
+        token_ids = source.encode(text_model, max_model_len)
+    else:
+        token_ids = source.encode(text_model)
+        if most == -1:
+            most = max_model_len - request.limit_tokens(1) + request.num_prompt_output_tokens
+        if len(token_ids) > most:
+            # What the tokenizer puts before a text stays, as in Hugging Face's tokenizers.
+            num_kept = min(tokenizer.num_prefix_tokens, most) if isinstance(source, TextPrompt) else 0
+            num_last = most - num_kept
+            token_ids = token_ids[:num_kept] + token_ids[len(token_ids) - num_last :]
+            return token_ids, _text_of(token_ids, tokenizer) if request.echoes else ""
+    if not request.echoes:
+        return token_ids, ""
+    return token_ids, source.text if isinstance(source, TextPrompt) else _text_of(token_ids, tokenizer)
+
+
+def _text_of(token_ids: list[int], tokenizer: Tokenizer) -> str:
+    """Without the bytes of a character that the answer will complete.
+
+    Raises:
+        InvalidParameter: a token id is outside the vocabulary.
+    """
+    try:
+        return IncrementalDetokenizer(tokenizer).decode(token_ids)
+    except IndexError:
+        raise InvalidParameter("prompt", f"the prompt has a token id beyond {tokenizer.vocab_size - 1}") from None
+
+
 def _check(
-    token_ids: list[int], request: GenerationRequest, params: SamplingParams, engine: EngineClient
+    token_ids: list[int], echo: str, request: GenerationRequest, params: SamplingParams, engine: EngineClient
 ) -> PreparedPrompt:
     num_output = request.num_prompt_output_tokens
     room = engine.model_info.max_model_len - len(token_ids) + num_output
@@ -137,4 +180,4 @@ def _check(
         if max_tokens != params.max_tokens:
             params = replace(params, max_tokens=max_tokens)
     engine.check_prompt(token_ids, params.max_tokens, request.max_tokens_parameter, num_prompt_output_tokens=num_output)
-    return PreparedPrompt(token_ids, request.params_of_answers(params), request.num_choices, num_output)
+    return PreparedPrompt(token_ids, request.params_of_answers(params), request.num_choices, num_output, echo)

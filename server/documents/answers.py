@@ -201,6 +201,12 @@ class Cancellation(Answer):
     cancelled: bool
 
 
+class DeletedStream(Answer):
+    id: str
+    object: Literal["stream.deleted"]
+    deleted: bool
+
+
 class State(BaseModel):
     """The state that a change led to."""
 

@@ -76,6 +76,13 @@ OPERATIONS = (
         "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation
     ),
     Operation("DELETE", "/v1/requests/{id}", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation),
+    Operation(
+        "GET", "/v1/streams/{id}", Tag.GENERATING, "The rest of a resumable stream",
+        answer="text/event-stream", query=("after",),
+    ),
+    Operation(
+        "DELETE", "/v1/streams/{id}", Tag.GENERATING, "Stops a resumable stream", answer=answers.DeletedStream
+    ),
     Operation("POST", "/v1/embeddings", Tag.TOKENS, "Makes embeddings", EmbeddingsRequest, answer=answers.Embeddings),
     Operation("POST", "/tokenize", Tag.TOKENS, "The tokens of a text", TokenizeRequest, answer=answers.Tokens),
     Operation(

@@ -10,6 +10,7 @@ from server.holding.byte_budget import ByteBudget
 from server.wire.errors import ApiError
 
 EVENT_BYTES = 64  # what Python needs for an event beside its bytes
+MAX_BATCH = 512  # events that a reader gets at once
 _FEW = 256  # dropped events that may stay in the list before it is made shorter
 
 
@@ -100,7 +101,8 @@ class EventLog:
             if start < self.first_kept:
                 raise events_dropped(self.first_kept)
             if start < self.num_events:
-                events = self._events[start - self._offset :]
+                at = start - self._offset
+                events = self._events[at : at + MAX_BATCH]
                 yield Events(start, events)
                 start += len(events)
             elif self.is_ended:
@@ -110,11 +112,7 @@ class EventLog:
         if self._error is not None:
             raise self._error
         if start > self.num_events:
-            raise ApiError(
-                f"the stream has ended with event {self.num_events - 1}; event {start - 1} was never sent",
-                param="after",
-                code="invalid_value",
-            )
+            raise never_sent(start, self.num_events)
 
     def _drop_oldest(self) -> None:
         at = self.first_kept - self._offset
@@ -140,6 +138,11 @@ class EventLog:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def never_sent(num_asked: object, num_events: object) -> ApiError:
+    """400: a reader says that it has events which do not exist."""
+    return ApiError(f"after is {num_asked}; the stream has {num_events} events", param="after", code="invalid_value")
 
 
 def events_dropped(first_kept: int) -> ApiError:

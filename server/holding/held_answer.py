@@ -45,6 +45,7 @@ class HeldAnswer:
         self.id = answer_id
         self.owner = owner
         self.log = log
+        self.work: Work | None = None  # what makes the events; it may know more of them
         self.is_background = is_background
         self.num_readers = 0
         self.is_forgotten = False
@@ -59,6 +60,7 @@ class HeldAnswer:
 
     def start(self, work: Work) -> None:
         """Runs `work` in a task of its own, in a copy of the caller's context."""
+        self.work = work
         self._task = asyncio.create_task(self._run(work))
         self._rest()
 
@@ -78,9 +80,14 @@ class HeldAnswer:
         """Waits until the request is accepted.
 
         Raises:
-            ApiError: it was refused; the answer is forgotten then.
+            ApiError: it was refused, or stopped before; the answer is forgotten then.
         """
-        await asyncio.shield(self._begun)
+        try:
+            await asyncio.shield(self._begun)
+        except asyncio.CancelledError:
+            if self._begun.cancelled():
+                raise _stopped() from None
+            raise
 
     @property
     def is_running(self) -> bool:
@@ -141,7 +148,7 @@ class HeldAnswer:
             await work(self)
             self.log.end()
         except asyncio.CancelledError:
-            self.log.end(_cut_off())
+            self.log.end(_stopped())
             raise
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer, or reads it, is told
             self._fail(to_api_error(error))
@@ -182,5 +189,5 @@ class HeldAnswer:
             timer.cancel()
 
 
-def _cut_off() -> ApiError:
-    return ApiError("the stream was ended by the server", status=503, error_type="server_error", code="stream_ended")
+def _stopped() -> ApiError:
+    return ApiError("the stream was stopped", status=409, code="cancelled")

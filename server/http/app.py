@@ -13,6 +13,7 @@ from server.http.entry.access_log import add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
+from server.http.streams import resuming
 from server.routes.route import BodyRoute, MessageRoute
 from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels
@@ -48,6 +49,8 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
                 app.router.add_get(route.path, websocket.make_handler(route))
     app.router.add_post("/v1/requests/{id}/cancel", generating.cancel)
     app.router.add_delete("/v1/requests/{id}", generating.cancel)
+    app.router.add_get("/v1/streams/{id}", resuming.resume)
+    app.router.add_delete("/v1/streams/{id}", resuming.stop)
     app.router.add_get("/v1/models", models.list_models)
     app.router.add_get("/v1/models/{id:.+}", models.show_model)
     for path in ("/server_info", "/get_server_info"):

@@ -11,10 +11,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
+from server.holding.held_answer import HeldAnswer
 from server.http.entry.access_log import REQUEST_ID, note_generation
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
-from server.http.sse import EventStream
+from server.http.streams import held_stream
+from server.http.streams.held_stream import NOT_HELD, HeldStream
+from server.http.streams.sse import EventStream
 from server.routes.route import AnswerContext, BodyCall, BodyRoute
 from server.serving.served_model import ServedModel
 from server.transport.json_body import json_response, send_whole
@@ -37,7 +40,17 @@ def make_handler(route: BodyRoute) -> Handler:
 async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack) -> web.StreamResponse:
     served = request.app[SERVED]
     model = served.find(call.request.model)
-    async with EventStream(request, route, served) as stream:
+    held_id = None
+    if call.request.streaming.is_resumable:
+        answer = held_stream.start(
+            HeldStream(
+                served, model, route, call, route.framing, _ids(request, call)[0], request[TENANT], _ids(request, call)
+            )
+        )
+        if answer is not None:
+            return await _follow(request, route, answer, preparing)
+        held_id = NOT_HELD
+    async with EventStream(request, route, served, held_id) as stream:
         try:
             if not model.is_open:
                 await stream.open()  # the client waits for the model, and sees that it does
@@ -55,6 +68,34 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
             if not stream.is_open:
                 raise
             await stream.fail(error)
+        return stream.response
+
+
+async def _follow(
+    request: web.Request, route: BodyRoute, answer: HeldAnswer, preparing: ExitStack
+) -> web.StreamResponse:
+    """Streams a resumable stream from its beginning, to the client that has asked for it."""
+    served = request.app[SERVED]
+    _, held = held_stream.find(served.held, answer.owner, answer.id)
+    async with EventStream(request, route, served, answer.id) as stream:
+        try:
+            with answer.reading() as events:
+                if not held.model.is_open:
+                    await stream.open()
+                await answer.begun()
+                preparing.close()
+                await stream.open()
+                lanes = held.open(events)
+                await stream.follow(answer.id, lanes, lanes.beginning)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            if not stream.is_open:
+                raise
+            await stream.fail(error)
+        finally:
+            if not stream.is_open:
+                served.held.forget(answer)  # the client has never learnt its id
         return stream.response
 
 
@@ -79,8 +120,12 @@ async def _answer_whole(
 
 
 def _generate(request: web.Request, call: BodyCall, model: ServedModel) -> AbstractAsyncContextManager[Generation]:
-    ids = (call.request_id or request[REQUEST_ID], request[REQUEST_ID])  # the header has one, the answer the other
-    return request.app[SERVED].generate(model, call.request, tenant=request[TENANT], request_ids=ids)
+    return request.app[SERVED].generate(model, call.request, tenant=request[TENANT], request_ids=_ids(request, call))
+
+
+def _ids(request: web.Request, call: BodyCall) -> tuple[str, str]:
+    """The header has one, the answer the other."""
+    return call.request_id or request[REQUEST_ID], request[REQUEST_ID]
 
 
 def _context(request: web.Request, route: BodyRoute, call: BodyCall, model: ServedModel) -> AnswerContext:

@@ -63,7 +63,14 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
         else:
             tools = [tool.to_template() for tool in query.tools or ()]
             messages = [message.to_template() for message in query.messages or ()]
-            token_ids = Conversation(messages, tools=tools).encode(text_model)
+            conversation = Conversation(
+                messages,
+                tools=tools,
+                begins_turn=query.begins_turn,
+                continues=query.continue_final_message is True,
+                variables=query.template_variables,
+            )
+            token_ids = conversation.encode(text_model)
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {
             "count": len(token_ids),

@@ -10,7 +10,7 @@ from aiohttp.typedefs import Handler
 from server.doors.keyring import WEBSOCKET_PROTOCOL
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
-from server.http.socket_calls import SocketCalls
+from server.http.streams.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import RETRY_AFTER_S, ApiError

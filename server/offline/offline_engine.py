@@ -217,6 +217,7 @@ class OfflineEngine:
             tokenizer=self.text_model.tokenizer,
             metrics=self._metrics,
             matcher=None if job.grammar is None else job.grammar.matcher(),
+            echo=job.prompt.echo,
         )
 
 

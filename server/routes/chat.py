@@ -148,6 +148,8 @@ class ChatCall(OpenAICall):
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
             tools=[tool.to_template() for tool in body.tools or ()],
+            begins_turn=body.begins_turn,
+            continues=body.continue_final_message is True,
             variables=body.template_variables,
         )
         self._body = body

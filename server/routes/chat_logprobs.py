@@ -14,8 +14,13 @@ from server.routes.logprobs import WireLogprobs, clamp
 class ChatLogprobs(WireLogprobs):
     """OpenAI's shape for chat: an object for each token."""
 
-    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return {"content": list(map(self._of_token, token_ids, logprobs)), "refusal": None}
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+        content = [
+            self._of_token(token_id, of_token)
+            for token_id, of_token in zip(token_ids, logprobs, strict=True)
+            if of_token is not None
+        ]
+        return {"content": content, "refusal": None}
 
     def _of_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
         shape = self._entry(token_id, logprobs.logprob)

@@ -17,21 +17,35 @@ class CompletionLogprobs(WireLogprobs):
 
     _places: dict[int, _TextPlace] = field(init=False, default_factory=dict)  # by choice
 
-    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        place = self._places.setdefault(index, _TextPlace(self.tokenizer))
-        has_alternatives = logprobs[0].top or self.listed_ids
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+        place = self._places.get(index)
+        if place is None:
+            place = self._places[index] = self._first_place(index)
+        has_alternatives = self.listed_ids or any(of_token.top for of_token in logprobs if of_token is not None)
         shape: dict[str, Any] = {
             "tokens": [self._text(token_id) for token_id in token_ids],
-            "token_logprobs": [clamp(of_token.logprob) for of_token in logprobs],
+            "token_logprobs": [None if of_token is None else clamp(of_token.logprob) for of_token in logprobs],
             "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
             "text_offset": [place.advance(token_id) for token_id in token_ids],
         }
         if self.listed_ids:
-            shape["listed_logprobs"] = [self._listed(of_token) for of_token in logprobs]
+            shape["listed_logprobs"] = [
+                self._listed(of_token) if of_token is not None and of_token.listed else None for of_token in logprobs
+            ]
         return shape
 
-    def _by_text(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, float]:
+    def _first_place(self, index: int) -> _TextPlace:
+        """Where an answer begins. A tokenizer may put a space before a prompt, which is no part of the text."""
+        if self.num_of_echo is None:
+            return _TextPlace(self.tokenizer)
+        of_prompt = index // self.num_choices
+        decoded = IncrementalDetokenizer(self.tokenizer).decode(self.prompts[of_prompt])
+        return _TextPlace(self.tokenizer, len(self.echoes[of_prompt]) - len(decoded))
+
+    def _by_text(self, token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
         """The alternatives and the token itself; of several of the same text the best."""
+        if logprobs is None:
+            return None
         shape: dict[str, float] = {}
         for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
             shape.setdefault(self._text(any_id), clamp(logprob))
@@ -43,12 +57,12 @@ class _TextPlace:
 
     __slots__ = ("_detokenizer", "_num_characters")
 
-    def __init__(self, tokenizer: HasTokenBytes) -> None:
+    def __init__(self, tokenizer: HasTokenBytes, first: int = 0) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._num_characters = 0
+        self._num_characters = first
 
     def advance(self, token_id: int) -> int:
         """Characters before the token's first; those of a character that takes several tokens begin at the same."""
         before = self._num_characters
         self._num_characters += len(self._detokenizer.decode([token_id]))
-        return before
+        return max(before, 0)

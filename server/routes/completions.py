@@ -9,7 +9,7 @@ import orjson
 
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
-from server.answering.prompt_sources import TextPrompt, TokenPrompt
+from server.answering.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 from server.routes.chunks import Chunks
 from server.routes.completion_logprobs import CompletionLogprobs
 from server.routes.framing import Framing
@@ -17,7 +17,7 @@ from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import AnswerHead, encode_reason, shape_error
 from server.routes.route import BodyRoute
-from server.wire.completion_request import CompletionRequest
+from server.wire.completion_request import CompletionRequest, Prompt
 from server.wire.generation_fields import GenerationFields
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -92,8 +92,8 @@ class CompletionCall(OpenAICall):
     id_prefix = "cmpl"
 
     def __init__(self, body: CompletionRequest) -> None:
-        prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in body.prompt]
-        super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS)
+        prompts = [_source(prompt, body.suffix) for prompt in body.prompt]
+        super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS, echoes=body.echo is True)
 
     @classmethod
     def parse(cls, body: Any) -> CompletionCall:
@@ -102,6 +102,12 @@ class CompletionCall(OpenAICall):
             ApiError, ValidationError: the decoded JSON body is not a valid request.
         """
         return cls(CompletionRequest.parse(body))
+
+
+def _source(prompt: Prompt, suffix: str | None) -> PromptSource:
+    if suffix:
+        return InfillPrompt(prompt, suffix)
+    return TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt)
 
 
 COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, shape_error)

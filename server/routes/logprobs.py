@@ -35,11 +35,24 @@ class WireLogprobs(ABC):
     num_choices: int  # answers to each prompt
     listed_ids: Sequence[int]  # the `logprob_token_ids` of the request
     of_answers: bool  # whether logprobs of generated tokens are wanted, and not only those of the prompts
+    num_of_prompt: int | None = None  # alternatives of the prompts' tokens in a field of their own; None: no such field
+    # Alternatives of the prompts' tokens, where the logprobs of an answer begin with those of its prompt.
+    num_of_echo: int | None = None
+    echoes: Sequence[str] = ()  # the texts of the prompts then
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
     def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:
         """The `logprobs` of the tokens of `piece`; None where there are none."""
-        return self._shape(piece.index, piece.token_ids, piece.logprobs) if self.of_answers and piece.logprobs else None
+        if not self.of_answers:
+            return None
+        token_ids, logprobs = piece.token_ids, piece.logprobs or []
+        if self.num_of_echo is not None and piece.prompt_logprobs is not None:
+            echoed = [
+                None if of_token is None else of_token._replace(top=of_token.top[: self.num_of_echo])
+                for of_token in piece.prompt_logprobs
+            ]
+            return self._shape(piece.index, [*self._prompt_of(piece), *token_ids], [*echoed, *logprobs])
+        return self._shape(piece.index, token_ids, logprobs) if logprobs else None
 
     def shape_prompt(self, piece: Delta | Answer) -> orjson.Fragment | None:
         """The `prompt_logprobs` that `piece` brings, in vLLM's shape, as JSON; None where it brings none.
@@ -47,10 +60,9 @@ class WireLogprobs(ABC):
         They are made and encoded slice by slice: at 20 alternatives, all of a long prompt are gigabytes of objects,
         and to encode them at once would keep the interpreter lock.
         """
-        if piece.prompt_logprobs is None:
+        if piece.prompt_logprobs is None or self.num_of_prompt is None:
             return None
-        prompt = self.prompts[piece.index // self.num_choices]
-        tokens = zip(prompt, piece.prompt_logprobs, strict=True)
+        tokens = zip(self._prompt_of(piece), piece.prompt_logprobs, strict=True)
         slices = []
         while some := [
             None if logprobs is None else self._of_prompt_token(token_id, logprobs)
@@ -69,7 +81,11 @@ class WireLogprobs(ABC):
         return b"" if shape is None else b',"prompt_logprobs":' + orjson.dumps(shape)
 
     @abstractmethod
-    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]: ...
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+        """None stands for the logprobs of a prompt's first token, which follows nothing."""
+
+    def _prompt_of(self, piece: Delta | Answer) -> Sequence[int]:
+        return self.prompts[piece.index // self.num_choices]
 
     def _text(self, token_id: int) -> str:
         text = self._texts.get(token_id)
@@ -88,12 +104,13 @@ class WireLogprobs(ABC):
         """The best tokens, the listed ones and `others`, each once, best first."""
         if not (others or logprobs.listed):
             return logprobs.top
-        listed = zip(self.listed_ids, logprobs.listed, strict=True)
+        listed = zip(self.listed_ids, logprobs.listed, strict=bool(logprobs.listed))  # none of a prompt's token
         by_id = dict([*logprobs.top, *listed, *others])
         return sorted(by_id.items(), key=lambda alternative: -alternative[1])
 
     def _of_prompt_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
-        best = [(best_id, logprob, rank) for rank, (best_id, logprob) in enumerate(logprobs.top, start=1)]
+        top = logprobs.top[: self.num_of_prompt]
+        best = [(best_id, logprob, rank) for rank, (best_id, logprob) in enumerate(top, start=1)]
         shapes: dict[str, Any] = {}
         for ranked_id, logprob, rank in [(token_id, logprobs.logprob, logprobs.rank), *best]:
             shape = {"logprob": clamp(logprob), "rank": rank, "decoded_token": self._text(ranked_id)}

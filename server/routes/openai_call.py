@@ -48,6 +48,9 @@ class OpenAICall(BodyCall):
             return None
         return self.logprobs_kind(
             tokenizer,
+            num_of_prompt=body.prompt_logprobs,
+            num_of_echo=body.num_logprobs if self.request.echoes else None,
+            echoes=[prompt.echo for prompt in generation.prompts],
             prompts=[prompt.token_ids for prompt in generation.prompts],
             num_choices=body.num_choices,
             listed_ids=body.logprob_token_ids or (),
@@ -59,6 +62,8 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
     sampling = body.given()
     if body.num_logprobs is not None:
         sampling["logprobs"] = body.num_logprobs
+        if of_route.get("echoes"):
+            sampling["prompt_logprobs"] = max(body.num_logprobs, body.prompt_logprobs or 0)
     return GenerationRequest(
         prompts,
         sampling,
@@ -68,11 +73,13 @@ def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_ro
         bad_words=body.bad_words,
         sequence_breakers=body.dry_sequence_breakers,
         stops=body.stop,
+        most_prompt_tokens=body.truncate_prompt_tokens,
         num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
         include_stop=body.include_stop_str_in_output is True,
         grammar=body.grammar_wish,
         priority=body.priority,
         cache_salt=body.cache_salt,
         timeout=body.timeout,
+        streaming=body.streaming,
         **{"max_tokens": body.max_tokens, **of_route},
     )

@@ -32,6 +32,7 @@ class AnswerContext(NamedTuple):
     model: str  # the name that clients know it by
     tokenizer: HasTokenTexts
     answer_format: AnswerFormat = AnswerFormat()  # how the model writes what is not content, where that is known
+    stream: str | None = None  # by which id the stream can be resumed, if it can
 
 
 class StreamWriter(ABC):
@@ -102,6 +103,14 @@ class BodyRoute:
     framing: Framing = SERVER_SENT_EVENTS  # of its streams
 
 
+class Resume(NamedTuple):
+    """A message that asks for the rest of a resumable stream."""
+
+    id: str  # the client's own; unique among what runs on its socket
+    stream: str
+    after: str | None  # the place of the last message that the client has; None: it has none
+
+
 class Generate(NamedTuple):
     """A message that asks for an answer. The body is checked when the route parses it."""
 
@@ -127,10 +136,14 @@ class MessageRoute:
     """A route whose calls are messages on a WebSocket, many of them at once on one socket; each is streamed."""
 
     path: str
-    read: Callable[[str, int], Generate | Cancel | Refusal]  # from a message and the most bytes that it may have
+    # From a message and the most bytes that it may have.
+    read: Callable[[str, int], Generate | Cancel | Resume | Refusal]
     parse: Callable[[Generate], Call[StreamWriter]]  # raises what parse of BodyRoute raises
     encode_error: Callable[[str | None, ApiError], bytes]  # as a message about this id
     shape_error: ErrorShape  # before the socket is open
+    # A message of a resumable stream for the reader who calls it by another id, with the place that it stands at: from
+    # the message, the id in it, the reader's id and the place. None: the route has no resumable streams.
+    readdress: Callable[[bytes, str, str, bytes], bytes] | None = None
 
 
 Route: TypeAlias = BodyRoute | MessageRoute

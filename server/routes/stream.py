@@ -21,7 +21,7 @@ from server.routes.completions import CompletionCall
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
-from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter
+from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
 
@@ -91,6 +91,7 @@ class StreamMessages(StreamWriter):
                 "stream_id": self._context.request_id,
                 "model": self._context.model,
                 "usage": {"prompt_tokens": self._generation.usage.num_prompt_tokens},
+                **({} if self._context.stream is None else {"stream": self._context.stream}),
                 **({"ignored": self._ignored} if self._ignored else {}),
             }
         )
@@ -145,7 +146,7 @@ class StreamMessages(StreamWriter):
         )
 
 
-def read_message(text: str, max_bytes: int) -> Generate | Cancel | Refusal:
+def read_message(text: str, max_bytes: int) -> Generate | Cancel | Resume | Refusal:
     """What a client's message asks for; one of more than `max_bytes` in UTF-8 is refused."""
     client_id = None
     try:
@@ -155,13 +156,17 @@ def read_message(text: str, max_bytes: int) -> Generate | Cancel | Refusal:
             case "generate":
                 return Generate(client_id, frame)
             case "cancel":
-                _refuse_more(frame)
+                _refuse_more(frame, "cancel")
                 return Cancel(client_id)
+            case "resume":
+                return _read_resume(client_id, frame)
             case kind if kind is _UNSET:
                 raise ApiError("type is required", param="type", code="missing_required_parameter")
             case kind:
                 raise ApiError(
-                    f"type is {shorten(kind)}; it must be generate or cancel", param="type", code="invalid_value"
+                    f"type is {shorten(kind)}; it must be generate, cancel or resume",
+                    param="type",
+                    code="invalid_value",
                 )
     except ApiError as error:
         return Refusal(client_id, error.without_traces())
@@ -194,9 +199,32 @@ def _take_id(frame: dict[str, Any]) -> str:
     return client_id
 
 
-def _refuse_more(frame: dict[str, Any]) -> None:
+def _read_resume(client_id: str, frame: dict[str, Any]) -> Resume:
+    stream, after = frame.pop("stream", None), frame.pop("after", None)
+    _refuse_more(frame, "resume")
+    if not isinstance(stream, str):
+        raise ApiError(
+            f"stream is {shorten(stream)}; it must be the stream of a start message",
+            param="stream",
+            code="invalid_value",
+        )
+    if after is not None and (isinstance(after, bool) or not isinstance(after, int | str)):
+        raise ApiError(
+            f"after is {shorten(after)}; it must be the place of a message", param="after", code="invalid_value"
+        )
+    return Resume(client_id, stream, None if after is None else str(after))
+
+
+def _refuse_more(frame: dict[str, Any], kind: str) -> None:
     for name in frame:
-        raise ApiError(f"unknown parameter {shorten(name)} of cancel", param=name, code="unknown_parameter")
+        raise ApiError(f"unknown parameter {shorten(name)} of {kind}", param=name, code="unknown_parameter")
 
 
-STREAM = MessageRoute("/v1/stream", read_message, StreamCall.parse, encode_error, shape_error)
+def readdress(message: bytes, client_id: str, reader_id: str, place: bytes) -> bytes:
+    """A message of a resumable stream, with the id that its reader uses and its place behind everything else."""
+    if reader_id != client_id:  # the id stands before everything that an answer could hold
+        message = message.replace(b'"id":' + orjson.dumps(client_id), b'"id":' + orjson.dumps(reader_id), 1)
+    return b'%b,"place":%b}' % (message[:-1], place if place.isdigit() else b'"%b"' % place)
+
+
+STREAM = MessageRoute("/v1/stream", read_message, StreamCall.parse, encode_error, shape_error, readdress)

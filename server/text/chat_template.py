@@ -70,6 +70,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        /,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         **kwargs: object,
@@ -93,6 +94,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         control: ControlTokens,
+        /,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         **kwargs: object,

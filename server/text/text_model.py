@@ -13,6 +13,7 @@ from engine.border.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.infill import Infill, find_infill
 from server.text.sampling_defaults import sampling_defaults
 from server.text.tokenizer import Tokenizer
 from server.text.vocabularies.failures import NativeFailure, panics_as_errors
@@ -30,6 +31,7 @@ class TextModel:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None  # None if the model has none
     sampling_defaults: Mapping[str, Any]  # numbers; fields of SamplingParams, for requests that do not give them
+    infill: Infill | None = None  # how the model is shown a gap to fill; None if it has no tokens for that
 
     @classmethod
     def load(
@@ -66,7 +68,8 @@ class TextModel:
             metadata, own_template, text_of(metadata.bos_token_id), text_of(metadata.eos_token_id)
         )
         tokenizer = Tokenizer.from_gguf(metadata)
-        return cls(path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling)
+        infill = find_infill(metadata.tokens, metadata.infill_ids)
+        return cls(path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling, infill)
 
     @classmethod
     def _load_folder(cls, path: Path, own_template: str | None) -> TextModel:
@@ -75,7 +78,8 @@ class TextModel:
         template = _chat_template(metadata, own_template, metadata.bos_token, metadata.eos_token)
         tokenizer = load_folder_tokenizer(folder, metadata)
         name = Path(os.path.abspath(path)).name  # so "." has a name too, and a link keeps its own
-        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling)
+        infill = find_infill(tokenizer.tokens)
+        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill)
 
 
 @contextmanager

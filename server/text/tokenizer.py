@@ -16,6 +16,7 @@ from server.text.vocabularies.control_tokens import (
     ControlTokens,
     Part,
     ShieldedText,
+    choose_mark,
     without_mark,
 )
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
@@ -123,6 +124,16 @@ class Tokenizer:
         )
 
     @property
+    def tokens(self) -> Sequence[str]:
+        """Each token as the vocabulary writes it, by token id."""
+        return self._tokens
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens that the model wants before every text."""
+        return len(self._prefix_ids)
+
+    @property
     def add_bos_token(self) -> bool:
         """Whether texts begin with the begin-of-sequence token."""
         return self.bos_token_id is not None and self._prefix_ids[:1] == [self.bos_token_id]
@@ -150,6 +161,24 @@ class Tokenizer:
         self.refuse_far_too_long(text, max_tokens)
         token_ids = self._vocabulary.encode(text, max_tokens)
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
+
+    def encode_parts(self, parts: Sequence[Part], *, max_tokens: int | None = None) -> list[int]:
+        """Token ids of texts and tokens in a row, behind what the model wants before a text; no name becomes a token.
+
+        Raises:
+            TooManyTokens, ValueError, NativeFailure: as `encode`.
+        """
+        texts = [part for part in parts if isinstance(part, str)]
+        for text in texts:
+            _check_unicode(text)
+            self.refuse_far_too_long(text, max_tokens)
+        mark = choose_mark(texts)
+        if mark is None:
+            raise ValueError("the texts have all of Unicode's noncharacters; the server needs one of them for itself")
+        token_ids = list(self._prefix_ids)
+        for part in parts:
+            token_ids += [part] if isinstance(part, int) else self._vocabulary.encode_parts([part], mark, max_tokens)
+        return token_ids
 
     def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
         """Token ids of a rendered chat template, in which only what the template wrote becomes a control token.

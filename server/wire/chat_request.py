@@ -12,6 +12,7 @@ from server.wire.generation_fields import GenerationFields
 from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
+from server.wire.template_fields import TemplateFields
 from server.wire.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
@@ -90,7 +91,7 @@ class Message(StrictModel):
         return message
 
 
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(GenerationFields, TemplateFields):
     """OpenAI's chat completion request."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
@@ -155,7 +156,8 @@ class ChatCompletionRequest(GenerationFields):
         """What the chat template is told beside messages and tools. No effort has other names in some templates."""
         effort = self.reasoning_effort
         switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-        return {} if effort is None else {"reasoning_effort": effort, **switches}
+        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
+        return {**of_effort, **super().template_variables}
 
     @property
     def has_grammar(self) -> bool:

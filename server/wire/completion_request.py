@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, PlainValidator
+from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.wire.errors import shorten
+from server.wire.errors import ApiError, shorten
 from server.wire.generation_fields import GenerationFields
 from server.wire.strangers import COMPLETIONS
 
@@ -67,6 +67,8 @@ class CompletionRequest(GenerationFields):
 
     prompt: Annotated[list[Prompt], PlainValidator(as_prompts, json_schema_input_type=AnyPrompts)]
     logprobs: Annotated[int, BeforeValidator(_as_num_logprobs, json_schema_input_type=int)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
 
     @classmethod
     def parse(cls, body: Any) -> CompletionRequest:
@@ -76,6 +78,17 @@ class CompletionRequest(GenerationFields):
             ApiError, FieldError, ValidationError: it is not a valid request.
         """
         return cls.without_strangers(body, COMPLETIONS)
+
+    @model_validator(mode="after")
+    def _a_gap_has_two_sides(self) -> CompletionRequest:
+        for name in ("echo", "truncate_prompt_tokens"):
+            if self.suffix and getattr(self, name):
+                raise ApiError(
+                    f"suffix and {name} are both given; the prompt of a gap to fill can be neither repeated nor cut",
+                    param=name,
+                    code="invalid_value",
+                )
+        return self
 
     @property
     def num_logprobs(self) -> int | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from server.wire.errors import ApiError, shorten
 from server.wire.sampling_fields import SamplingFields, as_strings
 from server.wire.strangers import Neutral, Strangers
+from server.wire.stream_fields import StreamFields
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import GrammarWish, ResponseFormat, StructuredOutputs
 
@@ -29,12 +30,18 @@ def _as_stops(value: Any) -> list[str]:
     return as_strings(value, "stop", most=MAX_STOPS, longest=MAX_STOP_LENGTH)
 
 
+def _as_truncation(value: int) -> int:
+    if value < -1 or value == 0:
+        raise ValueError(f"truncate_prompt_tokens is {value}; it must be -1 or at least 1")
+    return value
+
+
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class GenerationFields(SamplingFields):
+class GenerationFields(SamplingFields, StreamFields):
     """What completions, chat completions and the WebSocket's generate messages share. null means the default."""
 
     model: str | None = None
@@ -50,6 +57,7 @@ class GenerationFields(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, AfterValidator(_as_truncation)] | None = None
     num_prompt_output_tokens: Annotated[int, Field(ge=0)] | None = None
     include_metrics: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
@@ -83,6 +91,16 @@ class GenerationFields(SamplingFields):
             raise ApiError(
                 "stream_options is given and stream is not true; it is only allowed when streaming",
                 param="stream_options",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _resumable_needs_stream(self) -> GenerationFields:
+        if self.resumable and not self.stream:
+            raise ApiError(
+                "resumable is true and stream is not; only a stream can be resumed",
+                param="resumable",
                 code="invalid_value",
             )
         return self

@@ -40,6 +40,19 @@ def parse_json(body: bytes | str, what: str = "body") -> Any:
         raise invalid_json(error, what) from error
 
 
+def is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects are nested more than `most` levels deep in a decoded value."""
+    level = [value]
+    for _ in range(most):
+        level = [
+            part
+            for outer in level
+            if isinstance(outer, dict | list)
+            for part in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(part, dict | list) for part in level)
+
+
 def _refuse_too_many_values(body: bytes, whole: str) -> None:
     codes = np.frombuffer(body, np.uint8)
     opens = (codes == _OPENING[0]) | (codes == _OPENING[1])

@@ -11,6 +11,7 @@ from server.wire.completion_request import AnyPrompts, Prompt, as_prompts
 from server.wire.errors import ApiError, shorten
 from server.wire.strangers import Strangers
 from server.wire.strict_model import StrictModel, bounded
+from server.wire.template_fields import TemplateFields
 from server.wire.tools import MAX_TOOLS, Tool
 
 MAX_INPUTS = 256  # of one embeddings request
@@ -42,7 +43,7 @@ class Query(StrictModel):
         return self._ignored
 
 
-class TokenizeRequest(Query):
+class TokenizeRequest(Query, TemplateFields):
     """vLLM's: a text or a conversation."""
 
     prompt: str | None = None

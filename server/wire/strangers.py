@@ -20,22 +20,19 @@ MAX_NAME_CHARS = 64  # of one name where it is repeated to the client
 Neutral = Mapping[str, tuple[Any, ...]]
 
 _SHARED: Neutral = {
-    "add_generation_prompt": (True,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "return_progress": (False,),
-    "stream_interval": (1,),
-    "truncate_prompt_tokens": (),
 }
 
 COMPLETIONS: Neutral = {
     **_SHARED,
+    "add_generation_prompt": (True,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
     "parallel_tool_calls": (True, False),  # says nothing where there are no tools
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "echo": (False,),
-    "suffix": ("",),
 }
 
 CHAT: Neutral = {
@@ -46,6 +43,7 @@ CHAT: Neutral = {
     "functions": ([],),
     "modalities": (["text"],),
     "prediction": (),
+    "suffix": ("",),
     "web_search_options": (),
 }
 

@@ -87,12 +87,14 @@ async def test_float32_through_xla_gives_the_tokens_of_the_reference(model_path,
     if exact_engine.model_info.matmul_backend == exact_engine.model_info.attention_backend == "xla":
         pytest.skip(f"the engine of the test before was of XLA already: {exact_engine.model_info.backend_detail}")
     config = dataclasses.replace(
-        real_engine_config, dtype="float32", matmul_backend="xla", attention_backend="xla", num_pages=40,
-        max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE,
+        real_engine_config, dtype="float32", matmul_backend="xla", attention_backend="xla", num_pages=300,
+        max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, page_size=1,
     )  # fmt: skip
     engine = Engine.load(model_path, config, silent)
     goldens = [golden for golden in GOLDENS if golden["name"] in ("story", "chat turns")]
-    assert await num_equal_to_the_reference(engine, goldens, 24) == 48
+    # Each twice: the second shares the pages of the first in the step that computes them.
+    assert await num_equal_to_the_reference(engine, [*goldens[:1] * 2, *goldens[1:] * 2], 24) == 96
+    assert engine.stats().prefix_cache_hits > 0
 
 
 def random_requests(seed, count):
@@ -116,6 +118,21 @@ def random_requests(seed, count):
         abort_after = chance.choice([None, None, None, 2])
         requests.append((prompt, params, chance.random() * 0.5, abort_after))
     return requests
+
+
+async def test_a_row_may_read_pages_that_another_row_of_its_step_writes(real_engine):
+    """Requests with a common prefix begin in the step that computes it."""
+    page_size, prompt = real_engine.scheduler.requests.page_size, LONG["prompt_token_ids"]
+    params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    requests = [([*prompt[:100], *prompt[150 + 7 * i : 170 + 7 * i]], params, 0, None) for i in range(3)]
+    alone = []
+    for request in requests:
+        assert real_engine.pool.reset_prefix_cache()
+        alone += await run(real_engine, [request])
+    assert real_engine.pool.reset_prefix_cache()
+    hits = real_engine.stats().prefix_cache_hits
+    assert await run(real_engine, requests) == alone
+    assert real_engine.stats().prefix_cache_hits - hits == 2 * (100 // page_size * page_size)
 
 
 async def test_overlapped_equals_synchronous_equals_alone(real_engine):

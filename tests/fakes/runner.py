@@ -9,7 +9,7 @@ is asked for, as on a device that is late.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,6 +73,7 @@ class FakeRunner:
     queue: list[FakePending] = field(default_factory=list)
     num_steps: int = 0
     max_in_flight: int = 0
+    on_execute: Callable[[StepPlan], None] = lambda plan: None  # called when a step runs
 
     def __post_init__(self) -> None:
         self.cache = np.full((self.num_pages, self.page_size), -1, np.int64)
@@ -96,6 +97,7 @@ class FakeRunner:
         while pending.tokens is None:
             first = self.queue.pop(0)
             assert first.masks is not None or not first.inputs.awaits_masks, "a step samples before its masks are there"
+            self.on_execute(first.plan)
             first.tokens = self._execute_repeats(first.inputs, first.masks)
         return StepResult(pending.tokens)
 

@@ -14,6 +14,7 @@ from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.step_plan import StepPlan
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from sampling.host.grammar import TokenMatcher
@@ -67,6 +68,9 @@ class World:
     prefix_caching: bool = True
     decode_chunk: int = 1
     max_turns: int = 20_000
+    target_gap: float = 0.0
+    # The duration of a step in seconds, on a clock that only steps move forward. None: as long as they take.
+    duration: Callable[[StepPlan], float] | None = None
     # Called with the events of each turn, before the world takes note of them.
     watchers: list[Callable[[Sequence[RequestEvent]], None]] = field(default_factory=list)
 
@@ -78,16 +82,21 @@ class World:
             self.pool,
             self.buffer,
             page_size=self.page_size,
-            max_num_batched_tokens=self.num_slots + self.num_tiles * TILE_SIZE,
+            max_num_batched_tokens=self.num_tiles * TILE_SIZE,
             chunk_alignment=TILE_SIZE,
             vocab_size=VOCAB_SIZE,
             eos_token_ids=frozenset({EOS}),
             enable_prefix_caching=self.prefix_caching,
             decode_chunk=self.decode_chunk,
+            target_gap=self.target_gap,
         )
-        table = ShapeTable(self.num_slots, (self.num_slots + self.num_tiles * TILE_SIZE) // TILE_SIZE)
+        table = ShapeTable(self.num_slots, self.num_tiles)
         self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)
+        self.now = 0.0  # seconds, on the clock of `duration`
         self.timeline = Timeline()
+        if self.duration is not None:
+            self.timeline = Timeline(clock=lambda: self.now)
+            self.runner.on_execute = self._pass_time
         self.outcomes: dict[str, Outcome] = {}
         self.failure: BaseException | None = None
 
@@ -127,6 +136,10 @@ class World:
     @is_paused.setter
     def is_paused(self, value: bool) -> None:
         self.loop.is_paused = value
+
+    def _pass_time(self, plan: StepPlan) -> None:
+        assert self.duration is not None
+        self.now += self.duration(plan)
 
     def _publish(self, events: Sequence[RequestEvent]) -> None:
         for watch in self.watchers:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from server.text.chat_template import ChatTemplate
+from server.text.infill import Infill
 from server.text.text_model import TextModel
 from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
 
@@ -28,6 +29,11 @@ class FakeTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
 
+    num_prefix_tokens = 0
+
+    def encode_parts(self, parts: Sequence[str | int], *, max_tokens: int | None = None) -> list[int]:
+        return [token for part in parts for token in ([part] if isinstance(part, int) else part.encode())]
+
     def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
         pass
 
@@ -48,6 +54,7 @@ class FakeTokenizer:
 
 class FakeTextModel:
     name = "fake"
+    infill: Infill | None = None
 
     def __init__(self, chat_template: str | None = CHAT_TEMPLATE, **sampling_defaults: float) -> None:
         self.sampling_defaults = sampling_defaults

@@ -99,6 +99,8 @@ class Attention(Protocol):
     ) -> tuple[jax.Array, KVPages]:
         """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
 
+        All keys and values are written before any row attends, because rows may share pages that the step fills.
+
         Args:
             qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
             kv: the pages of all layers, updated in place.

@@ -23,7 +23,7 @@ PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{pa
 
 _CORS_METHODS = "GET, POST, DELETE"
 _CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
-_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After"
+_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After, X-Eagre-Stream"
 _CORS_MAX_AGE_S = "600"
 
 

@@ -26,6 +26,9 @@ TEMPLATE_VARIANTS = ("tool_use", "rag")
 SCORED = ("llama", "t5")  # the kinds of SentencePiece
 MAX_CONTEXT = (1 << 31) - 1  # tokens; positions are int32 on the device
 
+# What fields call the tokens of fill-in-the-middle, now and in older files.
+INFILL_ROLES = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
+
 T = TypeVar("T")
 
 
@@ -65,6 +68,7 @@ class GgufMetadata:
     precompiled_charsmap: bytes  # how SentencePiece normalises texts; empty: it does not
     chat_template: str | None
     template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
+    infill_ids: tuple[int | None, ...]  # of fill-in-the-middle: the prefix, the suffix, the middle
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
@@ -197,5 +201,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         precompiled_charsmap=fields.bytes_of("tokenizer.ggml.precompiled_charsmap"),
         chat_template=fields.optional("tokenizer.chat_template", str),
         template_variants=fields.named_texts("tokenizer.chat_template", TEMPLATE_VARIANTS),
+        infill_ids=tuple(token_id(older) if (now := token_id(role)) is None else now for role, older in INFILL_ROLES),
         sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
     )

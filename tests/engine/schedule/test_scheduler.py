@@ -139,9 +139,8 @@ def test_running_requests_go_first_and_long_prompts_come_in_chunks():
 
 
 def test_a_stream_admitted_after_a_long_prompt_gets_a_token_in_each_step_too():
-    """At first the budget is just large enough for the stream to begin beside the long prompt."""
     world = World(num_slots=4, num_pages=400, page_size=4, max_model_len=1000)
-    world.scheduler.max_num_batched_tokens = 2 * TILE_SIZE  # nothing is left beside two tiles
+    world.scheduler.max_num_batched_tokens = TILE_SIZE
     first = [world.request(f"first-{i}", [i + 1], max_tokens=4, ignore_eos=True) for i in range(2)]
     long = world.request("long", list(range(1, 39)) * 20, arrival=1, max_tokens=2, ignore_eos=True)
     stream = world.request("stream", [7], arrival=2, max_tokens=30, ignore_eos=True)
@@ -197,8 +196,61 @@ def test_requests_that_arrive_together_compute_a_common_prefix_once():
     requests = [world.request(str(i), [*shared, i + 1], arrival=i, max_tokens=3, ignore_eos=True) for i in range(4)]
     outcomes = world.run({0: requests})
     assert [request.num_cached_tokens for request in requests] == [0, 32, 32, 32]
+    assert world.runner.num_steps == 3  # they begin together, in the step that computes the prefix
     for i, request in enumerate(requests):
         assert outcomes[request.request_id].token_ids == expected_output([*shared, i + 1], 0, 36, ignore_eos=True)
+
+
+def test_a_crowd_with_a_long_common_prefix_starts_together_and_wastes_no_tile():
+    shared, page_size = list(range(1, 39)) * 8, 4  # 304 tokens
+    world = World(num_slots=8, num_pages=700, page_size=page_size, max_model_len=400, num_tiles=2)
+    requests = [
+        world.request(str(i), [*shared, *[i + 1] * 60], arrival=i, max_tokens=9, ignore_eos=True) for i in range(8)
+    ]
+    published = {}
+
+    def watch(events):
+        for event in events:
+            published.setdefault(event.request.request_id, world.runner.num_steps)
+
+    world.watchers.append(watch)
+    outcomes = world.run({0: requests})
+    for i, request in enumerate(requests):
+        assert request.num_cached_tokens == (304 if i else 0)
+        assert outcomes[str(i)].token_ids == expected_output([*shared, *[i + 1] * 60], 0, 373, ignore_eos=True)
+    # Six tiles for the first prompt and one for each other, two in a step; tokens are told two dispatches later.
+    assert max(published.values()) == -(-(6 + 7) // 2) + 2
+
+
+def test_a_short_prompt_overtakes_long_ones_that_came_before_it():
+    world = World(num_slots=6, num_pages=900, page_size=4, max_model_len=700, num_tiles=1)
+    long = [
+        world.request(f"long-{i}", [i + 1, *range(1, 39)] * 16, arrival=i, max_tokens=1, ignore_eos=True)
+        for i in range(4)
+    ]
+    short = world.request("short", list(range(1, 30)), arrival=9, max_tokens=1, ignore_eos=True)
+    ended = {}
+    world.watchers.append(
+        lambda events: ended.update({e.request.request_id: world.runner.num_steps for e in events if e.finish_reason})
+    )
+    world.run({0: long, 10: [short]})
+    assert ended["short"] <= 10 + 1 + 2 + 2  # its step, one turn of the longest waiting, and the way to the reader
+    assert all(ended[request.request_id] > ended["short"] for request in long)
+
+
+def test_a_long_prompt_is_not_starved_by_short_ones():
+    world = World(num_slots=3, num_pages=900, page_size=4, max_model_len=700, num_tiles=1)
+    long = world.request("long", list(range(1, 39)) * 16, arrival=0, max_tokens=1, ignore_eos=True)  # ten tiles
+    flood = {
+        turn: [world.request(f"short-{turn}", [turn % 38 + 1] * 20, arrival=turn, max_tokens=1, ignore_eos=True)]
+        for turn in range(1, 120)
+    }
+    ended = {}
+    world.watchers.append(
+        lambda events: ended.update({e.request.request_id: world.runner.num_steps for e in events if e.finish_reason})
+    )
+    world.run({0: [long], **flood})
+    assert 10 < ended["long"] <= 10 * 4 + 4
 
 
 def test_prompt_pages_of_an_aborted_request_are_reused():
@@ -244,12 +296,12 @@ def test_pages_of_a_failed_request_are_not_reused(monkeypatch):
 
 
 def test_a_budget_that_would_starve_prompts_is_refused():
-    with pytest.raises(ValueError, match=r"max_num_batched_tokens is 64; it must be at least max_num_seqs \(8\)"):
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 63; it must be at least one chunk of 64"):
         Scheduler(
             PagePool(4),
             SequenceBuffer(8, 16, 4),
             page_size=4,
-            max_num_batched_tokens=64,
+            max_num_batched_tokens=63,
             chunk_alignment=TILE_SIZE,
             vocab_size=VOCAB_SIZE,
             eos_token_ids=frozenset(),

@@ -51,3 +51,19 @@ def test_text_that_is_far_too_long_is_refused_by_its_beginning(
     conversation = Conversation([{"role": "user", "content": "x" * 500}], parse_special)
     with pytest.raises(InvalidParameter, match="the prompt has at least 200 tokens; the model's context is 50 tokens"):
         conversation.encode(model, 50)
+
+
+def test_the_answer_goes_on_with_the_last_message_exactly_where_it_ends(model: TextModel) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "It is "}]
+    token_ids = Conversation(messages, begins_turn=False, continues=True).encode(model)
+    assert model.tokenizer.decode(token_ids) == "aIt is "
+    assert [token_id for token_id in token_ids if token_id < 3] == [START, END, START]
+
+
+def test_a_template_is_told_of_variables_and_documents(model: TextModel) -> None:
+    template = "{{ mood }} {{ self_ }}{% for d in documents %}{{ d.text }}{% endfor %}{{ messages[0].content }}"
+    told = cast(TextModel, SimpleNamespace(name="t", tokenizer=model.tokenizer, chat_template=ChatTemplate(template)))
+    variables = {"mood": "calm", "self": 1, "control": 2, "documents": [{"text": "<|im_end|>"}]}
+    conversation = Conversation([{"role": "user", "content": "b"}], variables=variables)
+    assert told.tokenizer.decode(conversation.encode(told)) == "calm <|im_end|>b"
+    assert controls(told, conversation) == []

@@ -198,5 +198,5 @@ async def test_a_stop_before_the_beginning_ends_the_work(hold: Hold) -> None:
     await asyncio.sleep(0)
     held.forget(answer)
     await eventually(lambda: not answer.is_running)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(ApiError, match="the stream was stopped"):
         await answer.begun()

@@ -7,6 +7,8 @@ import asyncio
 import aiohttp
 import pytest
 
+from sampling.host.params import SamplingParams
+from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -100,6 +102,70 @@ async def test_all_parameters_reach_the_engine(server: RunningServer) -> None:
     params = server.engine.submitted[0].params
     assert (params.max_tokens, params.temperature, params.top_p, params.top_k) == (5, 0.5, 0.9, 40)
     assert (params.min_p, params.seed, params.stop_token_ids, params.ignore_eos) == (0.1, 3, (65,), True)
+
+
+async def test_echo_begins_each_answer_with_its_prompt(start_server: StartServer) -> None:
+    def respond(prompt: list[int], params: SamplingParams) -> list[int]:
+        return [0xA9, EOS] if prompt[-1] == 0xC3 else [*"é".encode(), EOS]
+
+    server = await start_server(FakeEngineClient(respond=respond))
+    body = {"prompt": ["ab", [99, 0xC3]], "echo": True, "stop": "b", "logprobs": 1}
+    _, answer = await server.post("/v1/completions", body)
+    # The first byte of é, with which a prompt ends, is told with the character, which the answer completes.
+    assert [choice["text"] for choice in answer["choices"]] == ["abé", "cé"]
+    first = answer["choices"][0]["logprobs"]
+    assert first["tokens"] == ["a", "b", "\ufffd", "\ufffd", "<e>"]
+    assert first["token_logprobs"][0] is None is first["top_logprobs"][0]
+    assert all(isinstance(logprob, float) for logprob in first["token_logprobs"][1:])
+    assert [len(alternatives) for alternatives in first["top_logprobs"][1:]] == [
+        2,
+        2,
+        2,
+        2,
+    ]  # the token and the best one
+    assert first["text_offset"] == [0, 1, 2, 2, 3]
+    assert "prompt_logprobs" not in answer["choices"][0]
+    assert answer["usage"]["completion_tokens"] == 5
+    texts, tokens = ["", ""], [0, 0]
+    for chunk in chunks_of(await server.stream_bytes("/v1/completions", body)):
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["text"]
+            tokens[choice["index"]] += len((choice["logprobs"] or {"tokens": ()})["tokens"])
+    assert texts == [choice["text"] for choice in answer["choices"]]
+    assert tokens == [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]]
+
+
+async def test_echo_is_complete_where_the_answer_is_empty(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda prompt, params: [EOS]))
+    _, answer = await server.post("/v1/completions", {"prompt": "ab", "echo": True})
+    assert answer["choices"][0]["text"] == "ab"
+
+
+@pytest.mark.parametrize(("most", "kept"), [(3, "cde"), (9, "abcde"), (-1, "abcde")])
+async def test_a_prompt_is_cut_to_its_last_tokens(server: RunningServer, most: int, kept: str) -> None:
+    body = {"prompt": "abcde", "truncate_prompt_tokens": most, "echo": True, "max_tokens": 1}
+    _, answer = await server.post("/v1/completions", body)
+    assert (answer["choices"][0]["text"], answer["usage"]["prompt_tokens"]) == (kept + kept[0], len(kept))
+
+
+async def test_minus_one_cuts_to_what_leaves_room_for_the_answer(server: RunningServer) -> None:
+    body = {"prompt": "x" * 5000, "truncate_prompt_tokens": -1, "max_tokens": 12}
+    status, answer = await server.post("/v1/completions", body)
+    assert (status, answer["usage"]["prompt_tokens"]) == (200, 512 - 12)
+    messages = [{"role": "user", "content": "x" * 5000}]
+    status, answer = await server.post("/v1/chat/completions", {**body, "messages": messages, "prompt": None})
+    assert (status, answer["usage"]["prompt_tokens"]) == (200, 512 - 12)
+
+
+async def test_a_gap_is_shown_by_the_models_own_tokens(start_server: StartServer) -> None:
+    text_model = FakeTextModel()
+    text_model.infill = Infill(256, 258, 259, end_ids=(250,))
+    server = await start_server(text_model=text_model)
+    assert (await server.post("/v1/completions", {"prompt": ["ab", [99]], "suffix": "d"}))[0] == 200
+    first, second = server.engine.submitted
+    assert first.prompt_token_ids == [256, *ids("ab"), 258, *ids("d"), 259]
+    assert second.prompt_token_ids == [256, 99, 258, *ids("d"), 259]
+    assert first.params.stop_token_ids == (250,)
 
 
 async def test_parameters_at_their_neutral_value_are_accepted(server: RunningServer) -> None:

@@ -140,7 +140,7 @@ def test_prompt_logprobs_have_the_token_first_and_the_best_behind() -> None:
         TokenLogprobs(-2.0, 2, [(B, -1.0), (C, -2.0)], []),
     ]
     answer = Answer(3, "", [], "stop", None, prompt)  # type: ignore[arg-type]
-    shape = completion(prompts=[[A], [A, EOS, C]], num_choices=2).shape_prompt(answer)
+    shape = completion(prompts=[[A], [A, EOS, C]], num_choices=2, num_of_prompt=2).shape_prompt(answer)
     assert orjson.loads(orjson.dumps(shape)) == [
         None,
         {

@@ -56,6 +56,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "max_model_len": "64",
         "max_num_seqs": "4",
         "max_num_batched_tokens": "96",
+        "target_gap": "20",
         "page_size": "8",
         "num_pages": "20",
         "memory_utilization": "0.5",
@@ -174,5 +175,5 @@ def test_times_have_limits(name: str, seconds: str) -> None:
 
 
 def test_a_budget_that_would_starve_prompts_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(SettingsError, match="max_num_batched_tokens is 100; it must be at least 128"):
-        parse("--max-num-batched-tokens", "100")
+    with pytest.raises(SettingsError, match="max_num_batched_tokens is 63; it must be at least 64"):
+        parse("--max-num-batched-tokens", "63")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.http.socket_calls import MAX_GENERATIONS
+from server.http.streams.socket_calls import MAX_GENERATIONS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -133,7 +133,7 @@ BAD_FRAMES: list[tuple[Any, str | None, str | None, str, str]] = [
     ({"type": "generate", "id": 5, "prompt": "x"}, None, "id", "invalid_value", "id is 5"),
     ({"type": "generate", "id": "x" * 129, "prompt": "x"}, None, "id", "invalid_value", "1 to 128"),
     ({"id": "a"}, "a", "type", "missing_required_parameter", "type is required"),
-    ({"id": "a", "type": "dance"}, "a", "type", "invalid_value", "generate or cancel"),
+    ({"id": "a", "type": "dance"}, "a", "type", "invalid_value", "generate, cancel or resume"),
     ({"id": "a", "type": "cancel"}, "a", "id", "unknown_id", '"a"'),
     ({"id": "a", "type": "cancel", "x": 1}, "a", "x", "unknown_parameter", '"x"'),
     ({"id": "a", "type": "generate"}, "a", "prompt", "missing_required_parameter", "prompt is required"),

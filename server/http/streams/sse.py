@@ -9,6 +9,8 @@ import orjson
 from aiohttp import web
 
 from server.answering.generation import Generation
+from server.holding.lanes import Lanes, Place
+from server.http.streams.held_stream import STREAM_HEADER
 from server.routes.encoding import encode
 from server.routes.route import BodyRoute, StreamWriter
 from server.serving.served_models import ServedModels
@@ -24,12 +26,18 @@ class EventStream:
     else is written, and errors as one event.
     """
 
-    def __init__(self, request: web.Request, route: BodyRoute, served: ServedModels) -> None:
+    def __init__(
+        self, request: web.Request, route: BodyRoute, served: ServedModels, stream_id: str | None = None
+    ) -> None:
+        """Args:
+        stream_id: by which the client can resume it, or that it cannot.
+        """
         self._request = request
         self._route = route
         self._served = served
         self._watch: WriteWatch | None = None
-        self.response = web.StreamResponse(headers=route.framing.headers)
+        headers = {} if stream_id is None else {STREAM_HEADER: stream_id}
+        self.response = web.StreamResponse(headers={**route.framing.headers, **headers})
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,13 +82,26 @@ class EventStream:
             await self._watch.write(b"".join(await encode(writer, deltas, self._served.workers)))
         await self._end(writer.end())
 
+    async def follow(self, stream_id: str, lanes: Lanes, had: Place) -> None:
+        """Streams what follows `had` of a resumable stream; each event has its place. The stream is open.
+
+        Raises:
+            ApiError: as `Lanes.read`.
+        """
+        assert self._watch is not None
+        head = b"id: " + stream_id.encode() + b":"
+        async for events in lanes.read(had):
+            await self._watch.write(b"".join([b"%b%b\n%b" % (head, event.place, event.event) for event in events]))
+        await self._end(b"")
+
     async def fail(self, error: Exception) -> None:
         """Tells the client of an error. The status is sent; what is left is one event and the end."""
         await self._end(self._route.framing.frame(orjson.dumps(self._route.shape_error(_log_failure(error)))))
 
     async def _end(self, last: bytes) -> None:
         assert self._watch is not None
-        await self._watch.write(last)
+        if last:
+            await self._watch.write(last)
         await self._watch.finish(self.response.write_eof)
 
     def _cut(self) -> None:

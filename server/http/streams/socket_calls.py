@@ -7,10 +7,23 @@ from contextlib import ExitStack
 
 from server.answering.generation import Generation
 from server.doors.keyring import Tenant
+from server.holding.held_answer import HeldAnswer
 from server.http.entry.access_log import note_generation
+from server.http.streams import held_stream
+from server.http.streams.held_stream import HeldStream
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
-from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, StreamWriter, checked
+from server.routes.route import (
+    AnswerContext,
+    Call,
+    Cancel,
+    Generate,
+    MessageRoute,
+    Refusal,
+    Resume,
+    StreamWriter,
+    checked,
+)
 from server.serving.served_models import ServedModels
 from server.startup.logs import log, new_request_id, note
 from server.transport.write_watch import WriteWatch
@@ -37,6 +50,7 @@ class SocketCalls:
         self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
         self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
         self._generations: dict[str, Generation] = {}  # those of them that are submitted, by id
+        self._followed: dict[str, HeldAnswer] = {}  # resumable streams that this socket reads, by id
         self._cancelled: set[str] = set()  # cancelled before they were submitted
 
     async def __aenter__(self) -> SocketCalls:
@@ -58,7 +72,7 @@ class SocketCalls:
             message = self._route.read(text, max_bytes)
         try:
             match message:
-                case Generate():
+                case Generate() | Resume():
                     self._start(message, len(text))
                 case Cancel():
                     self._cancel(message.id)
@@ -72,7 +86,7 @@ class SocketCalls:
         error = ApiError("the frame is binary; it must be text", code="binary_frame")
         await self._send(self._route.encode_error(None, error))
 
-    def _start(self, message: Generate, num_bytes: int) -> None:
+    def _start(self, message: Generate | Resume, num_bytes: int) -> None:
         if message.id in self._running:
             raise ApiError(
                 f"the id {shorten(message.id)} is already running on this socket; it goes on",
@@ -101,18 +115,18 @@ class SocketCalls:
             )
         if client_id in self._generations:
             self._generations[client_id].abort()
+        elif client_id in self._followed:
+            self._followed[client_id].stop()
         else:
             self._cancelled.add(client_id)
 
-    async def _run(self, message: Generate, preparing: ExitStack, *, is_large: bool) -> None:
+    async def _run(self, message: Generate | Resume, preparing: ExitStack, *, is_large: bool) -> None:
         """One generation from its message to its terminal message."""
-        stream_id = new_request_id()
         try:
-            call = await self._served.workers.run(self._parse, message) if is_large else self._parse(message)
-            stream_id = call.request_id or stream_id
-            self._served.ignored_parameters.tell(call.ignored)
-            note(stream_id=stream_id)
-            terminal = await self._generate(message.id, stream_id, call, preparing)
+            if isinstance(message, Resume):
+                terminal = await self._resume(message)
+            else:
+                terminal = await self._answer(message, preparing, is_large=is_large)
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is this id's terminal message
@@ -125,6 +139,71 @@ class SocketCalls:
             await self._send(terminal)
         except ConnectionError:
             return
+
+    async def _answer(self, message: Generate, preparing: ExitStack, *, is_large: bool) -> bytes:
+        """Streams to the end and returns the terminal message."""
+        call = await self._served.workers.run(self._parse, message) if is_large else self._parse(message)
+        stream_id = call.request_id or new_request_id()
+        self._served.ignored_parameters.tell(call.ignored)
+        note(stream_id=stream_id)
+        model = self._served.find(call.request.model)
+        if call.request.streaming.is_resumable and self._route.readdress is not None:
+            answer = held_stream.start(
+                HeldStream(
+                    self._served, model, self._route, call, MESSAGES, stream_id, self._tenant, (stream_id,), message.id
+                )
+            )
+            if answer is not None:
+                return await self._begin(message.id, answer, preparing)
+        return await self._generate(message.id, stream_id, call, preparing)
+
+    async def _begin(self, client_id: str, answer: HeldAnswer, preparing: ExitStack) -> bytes:
+        """Streams a resumable stream from its beginning, to the client that has asked for it."""
+        try:
+            with answer.reading():
+                if client_id in self._cancelled:
+                    answer.stop()
+                await answer.begun()
+                preparing.close()
+                return await self._follow(client_id, answer, None)
+        except asyncio.CancelledError:
+            if answer.log.num_events == 0:
+                self._served.held.forget(answer)  # the client has never learnt its id
+            raise
+
+    async def _resume(self, message: Resume) -> bytes:
+        """Streams the rest of a resumable stream and returns the terminal message.
+
+        Raises:
+            ApiError: there is no such stream, or none that this route can continue.
+        """
+        answer, held = held_stream.find(self._served.held, self._tenant.owner, message.stream)
+        if held.route is not self._route:
+            raise ApiError(
+                f"the stream was begun by {held.route.path}; resume it with GET /v1/streams/{{id}}",
+                status=409,
+                param="stream",
+                code="wrong_transport",
+            )
+        with answer.reading():
+            return await self._follow(message.id, answer, message.after)
+
+    async def _follow(self, client_id: str, answer: HeldAnswer, after: str | None) -> bytes:
+        _, held = held_stream.find(self._served.held, self._tenant.owner, answer.id)
+        lanes, readdress = held.open(answer.log), self._route.readdress
+        assert readdress is not None
+        had = lanes.beginning if after is None else lanes.parse(after)
+        self._followed[client_id] = answer
+        try:
+            async for events in lanes.read(had):
+                for event in events:
+                    message = readdress(event.event, held.client_id, client_id, event.place)
+                    if event.is_last:
+                        return message
+                    await self._send(message)
+        finally:
+            del self._followed[client_id]
+        raise ApiError("nothing follows this place: the stream has ended", param="after", code="stream_ended")
 
     def _encode_failure(self, client_id: str, error: ApiError) -> bytes:
         """The terminal message. Must be called where the error is handled, and the caller must not keep the error,

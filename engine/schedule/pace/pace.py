@@ -1,0 +1,74 @@
+"""The pace of an engine: how long its steps may take, and how well it knows beforehand how long they will."""
+
+from __future__ import annotations
+
+from math import inf
+
+from engine.schedule.pace.step_costs import StepCosts
+from engine.schedule.pace.step_work import StepWork
+from engine.schedule.pace.token_budget import TokenBudget
+
+_QUANTILE = 0.99  # of the steps that shall stay within the target
+_STEP_UP = 0.05  # how far one step beyond the margin raises it
+_MAX_MARGIN = 1.5
+_MEMORY = 0.98  # the averages are of about the last 50 steps
+
+
+class Pace:
+    """Makes the budget of each step, and learns from each step's duration. Only the engine thread changes it.
+
+    Streams see a gap between two tokens that is as long as the step between them. So a step in which requests decode
+    has a limit: as many tiles of prompts as fit into the target beside the decode rows, but at least one, or prompts
+    would starve. The margin between what is aimed at and the target follows the quantile of measured over predicted
+    durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the slowest steps in a hundred
+    cannot be kept by a prediction that is right on average.
+    """
+
+    def __init__(self, target_gap: float = 0.0) -> None:
+        """Makes a pace that knows nothing of the machine yet.
+
+        Args:
+            target_gap: milliseconds; 0: no limit, for throughput.
+        """
+        self.target_gap = target_gap
+        self.costs = StepCosts()
+        self._margin = 1.0
+        self._error = 0.0
+        self._prompt_ms = 0.0
+        self._total_ms = 0.0
+
+    @property
+    def step_time_error(self) -> float:
+        """How far predictions are off: |measured - predicted| / measured, averaged over the last steps."""
+        return self._error
+
+    @property
+    def prompt_share(self) -> float:
+        """Share of the last steps' time that their tiles of prompts account for, 0 to 1."""
+        return self._prompt_ms / self._total_ms if self._total_ms else 0.0
+
+    def budget(self, num_tokens: int, chunk_alignment: int, work: StepWork) -> TokenBudget:
+        """The budget for the prompts of a step.
+
+        Args:
+            num_tokens: how many tokens of prompts the step may compute at most.
+            work: the decode rows of the step.
+        """
+        limit = self.target_gap / self._margin if self.target_gap and work.num_decode_rows else inf
+        return TokenBudget(num_tokens, chunk_alignment, work, limit, self.costs)
+
+    def learn(self, work: StepWork, seconds: float) -> None:
+        """Takes note of how long a step took."""
+        measured, predicted = 1000 * seconds, self.costs.predict(work)
+        if measured <= 0:
+            return
+        if predicted:
+            self._error += (1 - _MEMORY) * (min(abs(measured - predicted) / measured, 1.0) - self._error)
+            without = self.costs.predict(StepWork(work.num_decode_rows, work.decode_context)) if work.num_tiles else 0.0
+            share = max(1 - without / predicted, 0.0) if work.num_tiles else 0.0
+            self._prompt_ms = _MEMORY * self._prompt_ms + share * measured
+            self._total_ms = _MEMORY * self._total_ms + measured
+            if work.num_tiles and work.num_decode_rows:
+                move = _STEP_UP * ((measured > self._margin * predicted) - (1 - _QUANTILE))
+                self._margin = min(max(self._margin + move, 1.0), _MAX_MARGIN)
+        self.costs.learn(work, measured)

@@ -1,0 +1,87 @@
+"""What steps cost on this machine, learned from the steps that it has done."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.schedule.pace.step_work import StepWork
+
+# Each count is divided by its unit, so that the weights, in milliseconds, are of similar size.
+_ROWS, _DECODE_CONTEXT, _TILE_CONTEXT = 8, 4096, 1024
+_NUM_WEIGHTS = 5
+_UNKNOWN = 1e4  # variance of a weight of which nothing is known, in ms²
+_NOISE = 0.1  # standard deviation of a step's duration, as a share of it
+_DRIFT = 0.02  # the same of a weight's change from one step to the next
+_LEAST_MS = 0.05  # below this a duration is mostly the clock's and the loop's own
+_MAX_SURPRISE = 3.0  # standard deviations; what is beyond them is not believed
+_RATIO_SHARE = 0.1  # of the newest step in the average of its bucket
+_MIN_RATIO, _MAX_RATIO = 0.5, 2.0
+
+
+class StepCosts:
+    """Predicts the duration of a step from its work.
+
+    The prediction is a weighted sum (of the step itself, its decode rows, its tiles, and the context of both), times
+    a correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. The weights
+    are kept by a Kalman filter (Kalman, "A New Approach to Linear Filtering and Prediction Problems", 1960) that lets
+    them drift, so that a machine that becomes slower is followed, and that cuts surprises off, so that one slow step
+    changes little. The corrections are exponential averages, cut off in the same way.
+    """
+
+    def __init__(self) -> None:
+        self.has_seen_tiles = False  # before, nothing can be said of a step with tiles
+        self._weights = np.zeros(_NUM_WEIGHTS)
+        self._spread = np.eye(_NUM_WEIGHTS) * _UNKNOWN  # the covariance of the weights
+        self._weights_seen = (0.0,) * _NUM_WEIGHTS  # the same weights as floats of Python, for `predict`
+        self._ratios: dict[tuple[int, int], float] = {}
+
+    def predict(self, work: StepWork) -> float:
+        """Milliseconds; 0.0 before the first step was seen."""
+        return self._linear(work) * self._ratios.get(_bucket(work), 1.0)
+
+    def learn(self, work: StepWork, milliseconds: float) -> None:
+        """Takes note of the duration of a step."""
+        measured = max(milliseconds, _LEAST_MS)
+        x = np.array(
+            [
+                1.0, work.num_decode_rows / _ROWS, work.num_tiles,
+                work.decode_context / _DECODE_CONTEXT, work.tile_context / _TILE_CONTEXT,
+            ]
+        )  # fmt: skip
+        spread = self._spread
+        diagonal = spread.ravel()[:: _NUM_WEIGHTS + 1]
+        np.minimum(diagonal + (_DRIFT * self._weights) ** 2, _UNKNOWN, out=diagonal)
+        along = spread @ x
+        noise = _NOISE * (self._linear(work) or measured)
+        variance = float(along @ x) + noise**2
+        limit = _MAX_SURPRISE * variance**0.5
+        surprise = min(max(measured - float(self._weights @ x), -limit), limit)
+        self._weights = np.maximum(self._weights + along * (surprise / variance), 0.0)
+        spread -= np.outer(along, along / variance)
+        self._weights_seen = tuple(self._weights.tolist())
+        self.has_seen_tiles |= work.num_tiles > 0
+        self._correct(work, measured)
+
+    def _correct(self, work: StepWork, measured: float) -> None:
+        bucket = _bucket(work)
+        ratio = self._ratios.get(bucket, 1.0)
+        newest = measured / max(self._linear(work), _LEAST_MS)
+        newest = min(max(newest, ratio * (1 - _MAX_SURPRISE * _NOISE)), ratio * (1 + _MAX_SURPRISE * _NOISE))
+        ratio += _RATIO_SHARE * (newest - ratio)
+        self._ratios[bucket] = min(max(ratio, _MIN_RATIO), _MAX_RATIO)
+
+    def _linear(self, work: StepWork) -> float:
+        step, row, tile, decode_context, tile_context = self._weights_seen
+        return (
+            step
+            + row / _ROWS * work.num_decode_rows
+            + tile * work.num_tiles
+            + decode_context / _DECODE_CONTEXT * work.decode_context
+            + tile_context / _TILE_CONTEXT * work.tile_context
+        )
+
+
+def _bucket(work: StepWork) -> tuple[int, int]:
+    """Steps of one bucket have about as many decode rows, and as many tiles while these are few."""
+    num_tiles = work.num_tiles
+    return work.num_decode_rows.bit_length(), num_tiles if num_tiles <= 4 else 2 + num_tiles.bit_length()

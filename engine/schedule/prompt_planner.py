@@ -1,0 +1,65 @@
+"""The part of a step that computes prompts: who is admitted, and how much of each prompt the step computes."""
+
+from __future__ import annotations
+
+from engine.schedule.admission import admit
+from engine.schedule.live_requests import LiveRequests
+from engine.schedule.pace.token_budget import TokenBudget
+from engine.schedule.prompt_order import PromptOrder
+from engine.schedule.request import Request
+from engine.schedule.step_plan import StepPlan
+
+# Prompts that are admitted although this step has no budget for them. So a short prompt finds its way past long ones
+# that came before it, and yet not every prompt that waits holds pages.
+_NUM_AHEAD = 8
+
+
+class PromptPlanner:
+    """Gives the budget of a step to prompts."""
+
+    def __init__(self, requests: LiveRequests) -> None:
+        self._requests = requests
+        self._order = PromptOrder()
+
+    def plan(
+        self, under_way: list[Request], budget: TokenBudget, singles: StepPlan, chunks: StepPlan, *, may_begin: bool
+    ) -> None:
+        """Admits waiting requests and shares the budget among all prompts that are not computed to their end.
+
+        Requests that wait for pages which this step computes may join it: a layer's keys and values of all tokens of
+        a step are written before any of them attends.
+
+        Args:
+            under_way: running requests with more than one token to compute.
+            budget: is spent.
+            singles: receives the rows of a single token.
+            chunks: receives the rows of several tokens.
+            may_begin: whether requests that have never run may start.
+        """
+        admitted = self._admit(budget.num_tiles_left + _NUM_AHEAD - len(under_way), may_begin=may_begin)
+        if not (under_way or admitted):
+            return
+        self._share(self._order.next_turn(under_way + admitted), budget, singles, chunks)
+        while not budget.is_exhausted and self._requests.waiting:
+            admitted = self._admit(budget.num_tiles_left, may_begin=may_begin)
+            if not admitted:
+                return
+            self._share(admitted, budget, singles, chunks)
+
+    def _admit(self, num_wanted: int, *, may_begin: bool) -> list[Request]:
+        admitted = admit(self._requests, num_wanted, may_begin=may_begin)
+        for request in admitted:
+            self._order.note(request)
+        return admitted
+
+    def _share(self, prompts: list[Request], budget: TokenBudget, singles: StepPlan, chunks: StepPlan) -> None:
+        """Gives each prompt, in this order, as much of the budget as it can use."""
+        for request in prompts:
+            start, known = request.num_computed_tokens, request.num_tokens
+            num_tokens = budget.take(known - start, start)
+            if num_tokens:
+                end = start + num_tokens
+                plan = singles if num_tokens == 1 else chunks
+                plan.add(request, start, num_tokens, end == known)
+                self._order.note(request)
+                self._requests.prefixes.expect(request, end)

@@ -1,0 +1,128 @@
+"""Places in a stream that mean the same however its events were interleaved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import NamedTuple, TypeAlias
+
+from server.holding.event_log import EventLog, never_sent
+from server.wire.errors import ApiError, shorten
+
+MAX_CHOICES = 16  # answers of one resumable stream
+MAX_PLACE_CHARS = 256
+
+# How many events of each lane a reader has.
+Place: TypeAlias = tuple[int, ...]
+
+_PLACE = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})*")
+
+
+class PlacedEvent(NamedTuple):
+    """An event as one reader gets it."""
+
+    place: bytes  # where the reader stands when it has this event
+    event: bytes
+    is_last: bool
+
+
+class Lanes:
+    """The events of one stream, each in the lane of its answer; those of no answer have a lane of their own.
+
+    The events of an answer are the same in every run of its request, one after the other, as long as the request has a
+    seed. How the events of several answers are interleaved depends on timing. So a place counts the events of each lane
+    apart: `1-5-3` stands behind one event of no answer, five of the first and three of the second. A stream of one
+    answer always has the same order and needs one lane, whose place is one number.
+    """
+
+    def __init__(self, log: EventLog, num_choices: int, *, is_recomputed: bool = False) -> None:
+        """Args:
+        is_recomputed: readers may be ahead of it, because they have events of an earlier run.
+        """
+        self._log = log
+        self._num_lanes = 1 if num_choices == 1 else num_choices + 1
+        self._is_recomputed = is_recomputed
+        self._lane_of = bytearray()  # of each event, the dropped ones included
+        self._counts = [0] * self._num_lanes
+        self._is_complete = False
+
+    @property
+    def beginning(self) -> Place:
+        return (0,) * self._num_lanes
+
+    def append(self, event: bytes, choice: int | None, *, is_last: bool = False) -> None:
+        """Adds an event.
+
+        Args:
+            choice: the index of its answer.
+            is_last: no other follows.
+        """
+        lane = 0 if self._num_lanes == 1 or choice is None else choice + 1
+        self._counts[lane] += 1
+        self._lane_of.append(lane)
+        self._is_complete = is_last
+        self._log.append(event)
+
+    def parse(self, text: str) -> Place:
+        """The place that `encode` wrote as `text`.
+
+        Raises:
+            ApiError: it is none of this stream.
+        """
+        found = _PLACE.fullmatch(text) if len(text) <= MAX_PLACE_CHARS else None
+        place = () if found is None else tuple(map(int, text.split("-")))
+        if len(place) != self._num_lanes:
+            shape = "a number" if self._num_lanes == 1 else f"{self._num_lanes} numbers with hyphens between them"
+            raise ApiError(
+                f"after is {shorten(text)}; a place in this stream is {shape}", param="after", code="invalid_value"
+            )
+        if not self._is_recomputed and any(map(int.__gt__, place, self._counts)):
+            raise never_sent(encode(place).decode(), encode(self._counts).decode())
+        return place
+
+    def is_end(self, place: Place) -> bool:
+        """Whether nothing follows `place`."""
+        return self._log.is_ended and self._log.error is None and place == tuple(self._counts)
+
+    async def read(self, had: Place) -> AsyncIterator[list[PlacedEvent]]:
+        """What follows `had`, as it comes.
+
+        Raises:
+            ApiError: an event that follows has been dropped, the stream has failed, or it ends before `had`.
+        """
+        if self._num_lanes == 1:
+            async for batch in self._log.read(had[0]):
+                number = batch.first
+                last = self._log.num_events if self._is_complete else -1
+                yield [
+                    PlacedEvent(b"%d" % after, event, after == last)
+                    for after, event in enumerate(batch.events, start=number + 1)
+                ]
+            return
+        counts, start = self._skip(had)
+        async for batch in self._log.read(start):
+            last = self._log.num_events if self._is_complete else -1
+            news = []
+            for after, event in enumerate(batch.events, start=batch.first + 1):
+                lane = self._lane_of[after - 1]
+                counts[lane] += 1
+                if counts[lane] > had[lane]:
+                    news.append(PlacedEvent(encode(map(max, counts, had)), event, after == last))
+            if news:
+                yield news
+        if any(map(int.__gt__, had, counts)):
+            raise never_sent(encode(had).decode(), encode(counts).decode())
+
+    def _skip(self, had: Place) -> tuple[list[int], int]:
+        """The counts before the first event that a reader with `had` lacks, and the number of that event."""
+        counts = [0] * self._num_lanes
+        for number, lane in enumerate(self._lane_of):
+            if counts[lane] >= had[lane]:
+                return counts, number
+            counts[lane] += 1
+        return counts, len(self._lane_of)
+
+
+def encode(place: Iterable[int]) -> bytes:
+    """A place as clients see it."""
+    return "-".join(map(str, place)).encode()

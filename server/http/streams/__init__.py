@@ -1,0 +1,1 @@
+"""How streamed answers are written to sockets: as server-sent events, as messages, and again to readers that return."""

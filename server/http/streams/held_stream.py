@@ -1,0 +1,130 @@
+"""A resumable stream: its request runs in a task of its own, and its events are kept for whoever reads them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sampling.host.params import MAX_SEED
+from server.answering.generation_request import GenerationRequest
+from server.doors.keyring import Tenant
+from server.holding.event_log import EventLog
+from server.holding.held_answer import HeldAnswer
+from server.holding.held_answers import HeldAnswers, unknown_stream
+from server.holding.lanes import MAX_CHOICES, Lanes
+from server.http.entry.access_log import note_generation
+from server.routes.encoding import encode
+from server.routes.framing import Framing
+from server.routes.route import AnswerContext, Call, Route
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+from server.startup.logs import log
+from server.wire.errors import ApiError
+
+STREAM_HEADER = "X-Eagre-Stream"
+NOT_HELD = "none"  # in the place of the id: the server has no room for another one
+
+
+@dataclass
+class HeldStream:
+    """Makes the events of one resumable stream, as the work of a `HeldAnswer`."""
+
+    served: ServedModels
+    model: ServedModel
+    route: Route
+    call: Call[Any]
+    framing: Framing
+    request_id: str  # in the answer's id
+    tenant: Tenant
+    request_ids: Sequence[str]  # names by which the tenant may cancel it
+    client_id: str = ""  # in the messages of a socket
+    is_recomputed: bool = False  # for readers of an earlier process
+    lanes: Lanes | None = None
+
+    async def __call__(self, answer: HeldAnswer) -> None:
+        lanes, request = self.open(answer.log), self.call.request
+        ids = (*self.request_ids, answer.id)
+        async with self.served.generate(self.model, request, tenant=self.tenant, request_ids=ids) as generation:
+            model = self.model
+            context = AnswerContext(
+                self.framing, self.request_id, model.model_name, model.tokenizer, model.answer_format, answer.id
+            )
+            writer = self.call.make_writer(generation, context)
+            for event in self._split(writer.begin()):
+                lanes.append(event, None)
+            answer.begin(generation.abort)
+            try:
+                async for deltas in generation:
+                    for delta in deltas:
+                        for chunk in await encode(writer, [delta], self.served.workers):
+                            for event in self._split(chunk):
+                                lanes.append(event, delta.index)
+            finally:
+                note_generation(generation)
+            *others, last = self._split(writer.end())
+            for event in others:
+                lanes.append(event, None)
+            lanes.append(last, None, is_last=True)
+            log.info("held_stream_done", duration=round(generation.duration, 6))
+
+    def open(self, events: EventLog) -> Lanes:
+        """The lanes of the events, which are the same at every call."""
+        if self.lanes is None:
+            request = self.call.request
+            num_choices = len(request.prompts) * request.num_sampled
+            self.lanes = Lanes(events, num_choices, is_recomputed=self.is_recomputed)
+        return self.lanes
+
+    def _split(self, chunk: bytes) -> Iterator[bytes]:
+        """Single events: the messages of a socket come one by one, server-sent events each end with an empty line."""
+        if not self.framing.after:
+            yield chunk
+            return
+        for event in chunk.split(self.framing.after):
+            if event:
+                yield event + self.framing.after
+
+
+def start(stream: HeldStream) -> HeldAnswer | None:
+    """Begins to make the stream; None where the server has no room to hold another one.
+
+    A request without a seed gets one, so that it gives the same answer if it has to be computed again.
+
+    Raises:
+        ApiError: the request asks for more answers than a resumable stream may have.
+    """
+    request = stream.call.request
+    num_choices = len(request.prompts) * request.num_sampled
+    if num_choices > MAX_CHOICES:
+        raise ApiError(
+            f"resumable is true and the stream has {num_choices} answers; a resumable one may have {MAX_CHOICES}",
+            param="resumable",
+            code="invalid_value",
+        )
+    stream.call.request = _with_seed(request)
+    try:
+        answer = stream.served.held.start(stream.tenant.owner, stream)
+    except ApiError as error:
+        log.warning("stream_not_held", reason=error.message)
+        return None
+    stream.open(answer.log)
+    return answer
+
+
+def find(held: HeldAnswers, owner: str | None, answer_id: str) -> tuple[HeldAnswer, HeldStream]:
+    """
+    Raises:
+        ApiError: 404, this owner has no such stream.
+    """
+    answer = held.find(owner, answer_id)
+    if not isinstance(answer.work, HeldStream):
+        raise unknown_stream(answer_id)
+    return answer, answer.work
+
+
+def _with_seed(request: GenerationRequest) -> GenerationRequest:
+    if request.sampling.get("seed") is not None:
+        return request
+    return replace(request, sampling={**request.sampling, "seed": secrets.randbelow(MAX_SEED)})

@@ -1,0 +1,74 @@
+"""The routes of resumable streams: a client that comes back reads on, or stops the stream."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
+from server.http.streams import held_stream
+from server.http.streams.sse import EventStream
+from server.routes.route import BodyRoute
+from server.transport.json_body import json_response
+from server.wire.errors import ApiError, shorten
+
+LAST_EVENT_ID = "Last-Event-ID"  # a browser's EventSource sends it when it comes back by itself
+
+
+async def resume(request: web.Request) -> web.StreamResponse:
+    """GET /v1/streams/{id}: what follows the events that the client has.
+
+    204 tells an EventSource, which comes back after every end, that nothing follows.
+    """
+    served, stream_id = request.app[SERVED], request.match_info["id"]
+    answer, held = held_stream.find(served.held, request[TENANT].owner, stream_id)
+    if not isinstance(held.route, BodyRoute):
+        raise ApiError(
+            f"the stream was begun on the WebSocket {held.route.path}; resume it there",
+            status=409,
+            param="id",
+            code="wrong_transport",
+        )
+    lanes, after = held.open(answer.log), _after(request, stream_id)
+    had = lanes.beginning if after is None else lanes.parse(after)
+    if lanes.is_end(had):
+        return web.Response(status=204)
+    with answer.reading():
+        async with EventStream(request, held.route, served, stream_id) as stream:
+            try:
+                await stream.open()
+                await stream.follow(stream_id, lanes, had)
+            except ConnectionError:
+                raise
+            except Exception as error:
+                if not stream.is_open:
+                    raise
+                await stream.fail(error)
+            return stream.response
+
+
+async def stop(request: web.Request) -> web.Response:
+    """DELETE /v1/streams/{id}: the stream ends with finish_reason "abort", and nobody can come back to it."""
+    served, stream_id = request.app[SERVED], request.match_info["id"]
+    answer, _ = held_stream.find(served.held, request[TENANT].owner, stream_id)
+    served.held.forget(answer)
+    return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
+
+
+def _after(request: web.Request, stream_id: str) -> str | None:
+    """The place of the last event that the client has; None: it has none.
+
+    The header wins: an EventSource repeats its first address, with the place that it had then.
+
+    Raises:
+        ApiError: it belongs to another stream.
+    """
+    last = request.headers.get(LAST_EVENT_ID)
+    if not last:
+        return request.query.get("after")
+    of_stream, colon, place = last.rpartition(":")
+    if colon and of_stream != stream_id:
+        raise ApiError(
+            f"Last-Event-ID is {shorten(last)}; it belongs to another stream", param=LAST_EVENT_ID, code="invalid_value"
+        )
+    return place

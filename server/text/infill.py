@@ -1,0 +1,59 @@
+"""Fill-in-the-middle: how models are shown the text before and behind a gap.
+
+The tokens are those of Bavarian et al., "Efficient Training of Language Models to Fill in the Middle" (2022), under the
+names that the families of models give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from server.text.vocabularies.control_tokens import Part
+
+# Of the text before the gap, of the text behind it, and of the gap.
+_NAMES = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen Coder, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite Code
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),  # DeepSeek
+    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),  # Code Llama
+    ("<PRE>", "<SUF>", "<MID>"),
+)
+_MISTRAL = ("[PREFIX]", "[SUFFIX]")
+# Behind the gap, models go on with the next file instead of an end; so these end it.
+_ENDS = ("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>", "<fim_pad>", "<file_sep>")
+
+
+class Infill(NamedTuple):
+    """The tokens by which a model is shown a gap."""
+
+    prefix: int
+    suffix: int
+    middle: int | None  # None: the text behind the gap comes first, and the one before it last, as for Mistral's models
+    end_ids: tuple[int, ...] = ()  # tokens that end what fills the gap, beside the usual ones
+
+    def parts(self, before: Sequence[Part], behind: str) -> list[Part]:
+        """The prompt, without a begin-of-sequence token."""
+        if self.middle is None:
+            return [self.suffix, behind, self.prefix, *before]
+        return [self.prefix, *before, self.suffix, behind, self.middle]
+
+
+def find_infill(tokens: Sequence[str], stated: Sequence[int | None] = ()) -> Infill | None:
+    """The tokens of a vocabulary; None where it has none.
+
+    Args:
+        stated: the three ids that a model's file states.
+    """
+    ids = {name: token_id for token_id, name in enumerate(tokens) if name[:1] in "<[\u2581" and name}
+    ends = tuple(ids[name] for name in _ENDS if name in ids)
+    match tuple(stated):
+        case (int(prefix), int(suffix), int(middle)):
+            return Infill(prefix, suffix, middle, ends)
+    for before, behind, gap in _NAMES:
+        if before in ids and behind in ids and gap in ids:
+            return Infill(ids[before], ids[behind], ids[gap], ends)
+    if all(name in ids for name in _MISTRAL):
+        return Infill(ids[_MISTRAL[0]], ids[_MISTRAL[1]], None, ends)
+    return None

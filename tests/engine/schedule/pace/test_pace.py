@@ -1,0 +1,115 @@
+"""On a device whose steps take a known time, streams beside prompts keep the gap that was promised."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.schedule.pace.pace import Pace
+from engine.schedule.pace.step_work import StepWork
+from engine.schedule.step_plan import StepPlan
+from tests.fakes.runner import expected_output
+from tests.fakes.script import World
+
+NUM_STREAMS = 4
+PROMPT = list(range(1, 39)) * 14  # nine tiles
+
+
+class Device:
+    """Steps of known cost, with some noise."""
+
+    def __init__(self, tile: float, row: float, context: float, seed: int) -> None:
+        self.tile, self.row, self.context = tile, row, context
+        self.draw = random.Random(seed)
+        self.steps: list[tuple[StepWork, float]] = []  # what each step did, and its milliseconds
+
+    def milliseconds(self, work: StepWork) -> float:
+        tiles = self.tile * work.num_tiles + self.context * work.tile_context / 1024
+        return 2 + self.row * work.num_decode_rows**0.9 + tiles
+
+    def __call__(self, plan: StepPlan) -> float:
+        duration = self.milliseconds(plan.work) * self.draw.uniform(0.97, 1.03)
+        self.steps.append((plan.work, duration))
+        return duration / 1000
+
+
+def crowd(world: World) -> None:
+    """Streams, and prompts that arrive beside them."""
+    streams = [world.request(f"s{i}", [i + 1], arrival=i, max_tokens=120, ignore_eos=True) for i in range(NUM_STREAMS)]
+    prompts = {
+        5 + 4 * i: [world.request(f"p{i}", [i + 1, *PROMPT], arrival=9 + i, max_tokens=1, ignore_eos=True)]
+        for i in range(9)
+    }
+    world.run({0: streams, **prompts})
+    assert world.outcomes["s0"].token_ids == expected_output([1], 0, 121, ignore_eos=True)
+    assert world.outcomes["p3"].token_ids == expected_output([4, *PROMPT], 0, 534, ignore_eos=True)
+
+
+def world_of(device: Device, target_gap: float) -> World:
+    return World(
+        num_slots=8, num_pages=1300, page_size=4, max_model_len=600, num_tiles=6, prefix_caching=False,
+        target_gap=target_gap, duration=device,
+    )  # fmt: skip
+
+
+@settings(max_examples=5)
+@given(st.floats(2, 20), st.floats(0.1, 1.5), st.floats(0, 8), st.integers(0, 99), st.booleans())
+def test_the_gap_stays_under_a_target_that_is_feasible(
+    tile: float, row: float, context: float, seed: int, overlap: bool
+) -> None:
+    device = Device(tile, row, context, seed)
+    # One tile fits at the longest context; whether more do is for the pace to find out.
+    target = 1.3 * device.milliseconds(StepWork(8, 0, 1, 600))
+    world = world_of(device, target)
+    world.overlap = overlap
+    crowd(world)
+    mixed = [(work, took) for work, took in device.steps if work.num_decode_rows and work.num_tiles][15:]
+    late = [took for _, took in mixed if took > target]
+    assert len(mixed) > 20
+    assert len(late) <= 0.02 * len(mixed) + 1, (target, late)
+    # The budget is used: where the next tile would clearly have fitted, it was taken.
+    idle = [work for work, _ in mixed[:-20] if device.milliseconds(work.with_tile(600)) < 0.6 * target]
+    assert len(idle) <= 0.1 * len(mixed) + 4, (target, idle)
+
+
+def test_a_target_that_is_not_feasible_gives_each_step_one_tile_and_none_gives_all() -> None:
+    steps = {}
+    for target in (5.0, 0.0):
+        device = Device(tile=20, row=1, context=0, seed=0)
+        crowd(world_of(device, target))
+        steps[target] = [work.num_tiles for work, _ in device.steps if work.num_tiles and work.num_decode_rows]
+    assert set(steps[5.0]) == {1}
+    assert max(steps[0.0]) == 6
+
+
+def test_a_prompt_alone_has_no_limit() -> None:
+    device = Device(tile=20, row=1, context=0, seed=0)
+    world = world_of(device, 5.0)
+    world.run({0: [world.request("p", PROMPT, max_tokens=2, ignore_eos=True)]})
+    assert [work.num_tiles for work, _ in device.steps] == [6, 3, 0]
+
+
+def test_the_same_tokens_come_whatever_the_target() -> None:
+    outcomes = []
+    for target in (0.0, 30.0, 60.0):
+        world = world_of(Device(tile=9, row=1, context=1, seed=3), target)
+        crowd(world)
+        outcomes.append({name: outcome.token_ids for name, outcome in world.outcomes.items()})
+    assert all(before == after for before, after in pairwise(outcomes))
+
+
+def test_it_tells_how_far_predictions_are_off_and_what_prompts_take() -> None:
+    pace = Pace()
+    assert (pace.step_time_error, pace.prompt_share) == (0.0, 0.0)
+    for _ in range(100):
+        pace.learn(StepWork(8), 0.010)
+        pace.learn(StepWork(8, 0, 2, 128), 0.040)
+    assert pace.step_time_error < 0.1
+    assert 0.55 < pace.prompt_share < 0.65  # 30 of every 50 ms
+    for _ in range(30):
+        pace.learn(StepWork(8), 0.001)
+        pace.learn(StepWork(8), 1.0)
+    assert pace.step_time_error > 0.3

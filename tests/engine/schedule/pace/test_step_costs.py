@@ -1,0 +1,65 @@
+"""Costs are learned from few steps, follow the machine, and survive a slow step."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.schedule.pace.step_costs import StepCosts
+from engine.schedule.pace.step_work import StepWork
+
+
+def milliseconds(work: StepWork, scale: float = 1.0) -> float:
+    """A device with costs of its own, not quite linear in its rows."""
+    rows = 4 + 0.5 * work.num_decode_rows**0.9
+    return scale * (rows + 20 * work.num_tiles + work.decode_context / 20_000 + work.tile_context / 300)
+
+
+def some_work(draw: random.Random) -> StepWork:
+    num_rows, num_tiles = draw.choice([1, 8, 20, 64]), draw.choice([0, 0, 1, 2, 4])
+    return StepWork(num_rows, num_rows * draw.randrange(1000), num_tiles, num_tiles * draw.randrange(64, 4000))
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 1000), st.sampled_from([0.05, 1.0, 30.0]))
+def test_predictions_come_near_within_some_steps(seed: int, scale: float) -> None:
+    draw, costs = random.Random(seed), StepCosts()
+    for _ in range(150):
+        work = some_work(draw)
+        costs.learn(work, milliseconds(work, scale) * draw.uniform(0.95, 1.05))
+    errors = []
+    for _ in range(40):
+        work = some_work(draw)
+        errors.append(abs(costs.predict(work) / milliseconds(work, scale) - 1))
+    assert sorted(errors)[36] < 0.2, errors
+
+
+def test_one_slow_step_changes_little_and_a_slow_machine_is_followed() -> None:
+    draw, costs = random.Random(1), StepCosts()
+    for _ in range(150):
+        work = some_work(draw)
+        costs.learn(work, milliseconds(work))
+    work = StepWork(8, 4000, 2, 1500)
+    before = costs.predict(work)
+    costs.learn(work, 200 * milliseconds(work))
+    assert costs.predict(work) < 1.25 * before
+    for _ in range(60):
+        work = some_work(draw)
+        costs.learn(work, milliseconds(work, 3.0))
+    assert 0.75 < costs.predict(work) / milliseconds(work, 3.0) < 1.25
+
+
+def test_what_tiles_cost_is_remembered_while_only_rows_decode() -> None:
+    draw, costs = random.Random(2), StepCosts()
+    assert not costs.has_seen_tiles
+    for _ in range(100):
+        work = some_work(draw)
+        costs.learn(work, milliseconds(work))
+    for length in range(2000):
+        work = StepWork(8, 8 * length)
+        costs.learn(work, milliseconds(work) * draw.uniform(0.9, 1.1))
+    work = StepWork(8, 8000, 2, 1500)
+    assert costs.has_seen_tiles
+    assert 0.75 < costs.predict(work) / milliseconds(work) < 1.25
