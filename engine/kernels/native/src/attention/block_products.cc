@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "attention/tile_products.h"
+#include "isa/attention_isa.h"
 #include "isa/isa.h"
 
 namespace eagre {
@@ -25,19 +27,19 @@ inline Floats add_product(Floats sum, Words word, const std::byte* other) {
   }
 }
 
-// sums[r][v] += the product of `left` row r, of num_words words, and vector v of `right`, whose rows of words are
-// right_stride words apart.
+// sums[r][v] += the product of `left` row r, of num_words words, and columns[v], whose words are `stride` words apart.
 template <bool kIsFloat, int R, int V>
-inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* right, int64_t right_stride,
+inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
                      int num_words, Floats (&sums)[R][V]) {
-  for (int word = 0; word < num_words; ++word, left += 4, right += right_stride) {
-    Words columns[V];
+  for (int64_t word = 0; word < num_words; ++word) {
+    Words words[V];
     EAGRE_UNROLL(4)
-    for (int v = 0; v < V; ++v) columns[v] = load_words(right + v * kLanes);
+    for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + word * stride);
     EAGRE_UNROLL(4)
     for (int r = 0; r < R; ++r) {
+      const std::byte* const other = left + r * left_stride + word * 4;
       EAGRE_UNROLL(4)
-      for (int v = 0; v < V; ++v) sums[r][v] = add_product<kIsFloat>(sums[r][v], columns[v], left + r * left_stride);
+      for (int v = 0; v < V; ++v) sums[r][v] = add_product<kIsFloat>(sums[r][v], words[v], other);
     }
   }
 }
@@ -50,18 +52,20 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) sums[r][v] = zeros();
   }
-  const int64_t first = first_vector * kLanes;
-  multiply<kIsFloat, R, V>(queries, num_words * 4, block.keys + first, kBlockKeys, num_words, sums);
+  const uint32_t* columns[V];
+  for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
+  multiply<kIsFloat, R, V>(queries, num_words * 4, columns, kHalfKeys, num_words, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
-    for (int v = 0; v < V; ++v) store(scores + r * kBlockKeys + first + v * kLanes, sums[r][v]);
+    for (int v = 0; v < V; ++v) store(scores + r * kBlockKeys + (first_vector + v) * kLanes, sums[r][v]);
   }
 }
 
 template <bool kIsFloat, int R, int V>
 void mix_in(const Block& block, int64_t column, const float* weights, int num_words, const float* shrinks,
             int64_t head_dim, float* mix) {
+  constexpr int kHalfWords = kIsFloat ? kHalfKeys : kHalfKeys / 2;
   Floats sums[R][V];
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
@@ -69,8 +73,13 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) sums[r][v] = mul(load(mix + r * head_dim + column + v * kLanes), shrink);
   }
-  multiply<kIsFloat, R, V>(reinterpret_cast<const std::byte*>(weights), kBlockKeys * sizeof(float),
-                           block.values + column, head_dim, num_words, sums);
+  for (int half = 0; half * kHalfWords < num_words; ++half) {
+    const uint32_t* columns[V];
+    for (int v = 0; v < V; ++v) columns[v] = block.values[half] + column + v * kLanes;
+    const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * 4;
+    const int count = std::min(kHalfWords, num_words - half * kHalfWords);
+    multiply<kIsFloat, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, sums);
+  }
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
@@ -126,20 +135,22 @@ void multiply_values_of(int head_dim, const Block& block, const float* weights, 
 
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                    float* scores) {
-  if (!kHasBf16Dot || kind.is_float) {
-    multiply_keys_of<true>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
-  } else if constexpr (kHasBf16Dot) {
-    multiply_keys_of<false>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
-  }
+  if (kind.is_float) return multiply_keys_of<true>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+#if EAGRE_HAS_TILE_REGISTERS
+  in_tiles::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+#else
+  multiply_keys_of<false>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+#endif
 }
 
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, float* mix) {
-  if (!kHasBf16Dot || kind.is_float) {
-    multiply_values_of<true>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
-  } else if constexpr (kHasBf16Dot) {
-    multiply_values_of<false>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
-  }
+  if (kind.is_float) return multiply_values_of<true>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
+#if EAGRE_HAS_TILE_REGISTERS
+  in_tiles::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
+#else
+  multiply_values_of<false>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
+#endif
 }
 
 }  // namespace eagre

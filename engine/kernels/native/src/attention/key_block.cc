@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/packed_pages.h"
 #include "isa/isa.h"
+#include "isa/tile_registers.h"
 
 namespace eagre {
 namespace {
@@ -33,26 +35,15 @@ void widen(PageType type, const uint8_t* from, int64_t d, float* to) {
   }
 }
 
-// float32 of bfloat16 keys, of [d / 2 words][kBlockKeys] pairs.
-void widen_pairs(const uint32_t* pairs, int64_t d, uint32_t* to) {
-  for (int64_t word = 0; word < d / 2; ++word, pairs += kBlockKeys, to += 2 * kBlockKeys) {
-    for (int i = 0; i < kBlockKeys; i += kLanes) {
-      const Words both = load_words(pairs + i);
-      store(reinterpret_cast<float*>(to) + i, first_halves(both));
-      store(reinterpret_cast<float*>(to) + kBlockKeys + i, second_halves(both));
-    }
-  }
-}
-
 // bfloat16 of `d` int8; they are exact.
 void widen_to_halves(const uint8_t* from, int64_t d, uint16_t* to) {
   for (int64_t i = 0; i < d; i += kLanes) store_bf16(to + i, load_bytes(reinterpret_cast<const int8_t*>(from) + i));
 }
 
-int64_t vector_words(const Pages& pages) { return multiplies_floats(pages) ? pages.head_dim : pages.head_dim / 2; }
-
 bool has_fast_bf16_dot() {
-#ifdef __AVX512BF16__
+#if EAGRE_HAS_TILE_REGISTERS
+  return true;
+#elif defined(__AVX512BF16__)
   static const bool is_amd = __builtin_cpu_is("amd");
   return is_amd;
 #else
@@ -64,18 +55,23 @@ bool has_fast_bf16_dot() {
 
 bool multiplies_floats(const Pages& pages) { return pages.type == PageType::kFloat32 || !has_fast_bf16_dot(); }
 
+int64_t vector_words(const Pages& pages) { return multiplies_floats(pages) ? pages.head_dim : pages.head_dim / 2; }
+
 int64_t block_words(const Pages& pages) { return 3 * kBlockKeys * vector_words(pages); }
 
 Block block_at(uint32_t* memory, const Pages& pages) {
-  const int64_t words = kBlockKeys * vector_words(pages);
-  return {memory, memory + words, memory + 2 * words, {}, {}};
+  Block block{};
+  block.memory = memory;
+  block.staged = memory + 2 * kBlockKeys * vector_words(pages);
+  return block;
 }
 
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
+  if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, block);
   const int64_t d = pages.head_dim, words = vector_words(pages);
   const bool is_float = multiplies_floats(pages), is_int8 = pages.type == PageType::kInt8;
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
-  const int64_t stored_bytes = d * (pages.type == PageType::kFloat32 ? 4 : is_int8 ? 1 : 2);
+  const int64_t stored_bytes = d * bytes_of(pages.type);
   alignas(64) static const uint8_t nothing[kLargestHead * 4] = {};
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
   const int64_t to_head = head * pages.page_size;
@@ -112,26 +108,27 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
     }
     return reinterpret_cast<const uint8_t*>(wide);
   };
-  if (is_int8) {
+  if (!is_as_stored) {
     for (int i = num_hidden; i < count; ++i) keys[i] = widened(keys[i], i);
   }
-  // What is stored as bfloat16 is transposed as such, in half the time.
-  const bool is_widened_last = is_float && pages.type == PageType::kBfloat16;
-  const int64_t key_words = is_widened_last ? d / 2 : words;
-  uint32_t* const transposed = is_widened_last ? block.staged : block.keys;
+  uint32_t* const own_values = block.memory + kBlockKeys * words;
+  for (int half = 0; half < 2; ++half) {
+    block.keys[half] = block.memory + half * kHalfKeys * words;
+    block.values[half] = own_values + half * kHalfKeys * words;
+  }
   for (int vector = 0; vector < kKeyVectors; ++vector) {
     const uint8_t* rows[kLanes];
-    for (int64_t at = 0; at < key_words; at += 16) {
+    uint32_t* const own_keys = block.memory + vector / 2 * kHalfKeys * words + vector % 2 * kLanes;
+    for (int64_t at = 0; at < words; at += 16) {
       for (int i = 0; i < kLanes; ++i) rows[i] = keys[vector * kLanes + i] + at * 4;
-      uint8_t* to = reinterpret_cast<uint8_t*>(transposed + at * kBlockKeys + vector * kLanes);
-      transpose_words(rows, static_cast<int>(std::min<int64_t>(16, key_words - at) / 4), to, kBlockKeys * 4);
+      uint8_t* to = reinterpret_cast<uint8_t*>(own_keys + at * kHalfKeys);
+      transpose_words(rows, static_cast<int>(std::min<int64_t>(16, words - at) / 4), to, kHalfKeys * 4);
     }
     prefetch_some(ahead, pages, stored_bytes, kLanes);
   }
-  if (is_widened_last) widen_pairs(transposed, d, block.keys);
   if (is_float) {
     for (int i = 0; i < count; ++i) {
-      float* to = reinterpret_cast<float*>(block.values + i * d);
+      float* to = reinterpret_cast<float*>(own_values + i * d);
       if (is_as_stored || values[i] == nothing) {
         std::memcpy(to, values[i], d * sizeof(float));
       } else {
@@ -143,10 +140,11 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
   if (!is_as_stored) {
     for (int i = num_hidden; i < count; ++i) values[i] = widened(values[i], i);
   }
-  for (int i = 0; i < (count + 1) / 2; ++i) {
+  // As many as a multiple of 32 keys has, as tile registers take them.
+  for (int i = 0; i < (count + 31) / 32 * 16; ++i) {
     const uint16_t* a = reinterpret_cast<const uint16_t*>(values[2 * i]);
     const uint16_t* b = reinterpret_cast<const uint16_t*>(values[2 * i + 1]);
-    for (int64_t j = 0; j < d; j += kLanes) interleave_bf16(a + j, b + j, block.values + i * d + j);
+    for (int64_t j = 0; j < d; j += kLanes) interleave_bf16(a + j, b + j, own_values + i * d + j);
   }
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
+#include "isa/attention_isa.h"
 #include "isa/isa.h"
 #include "vectors/elementary.h"
 
@@ -12,12 +14,16 @@ namespace {
 constexpr int kLanes = 16;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+#ifndef EAGRE_HAS_COARSE_EXP2
+Floats coarse_exp2(Floats x) { return exp2(x); }
+#endif
+
 int64_t padded(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
 // A row that has seen nothing yet has a best score of minus infinity, and that less itself is no number.
 Floats finite(Floats best) { return choose(at_least(broadcast(kMinusInfinity), best), zeros(), best); }
 
-// Scales and caps the scores of a row, hides what it does not see, and gives back the largest one.
+// Scales and caps the scores of a row and hides what it does not see. The largest one is in one of 16 lanes.
 Floats finish_scores(const float* key_scales, float softcap, int num_vectors, int hidden, int visible, float* scores) {
   Floats most = broadcast(kMinusInfinity);
   for (int v = 0; v < num_vectors; ++v) {
@@ -33,21 +39,38 @@ Floats finish_scores(const float* key_scales, float softcap, int num_vectors, in
   return most;
 }
 
-// Makes weights of the scores of a row, in their place, and gives back their sums.
-template <bool kIsFloat>
-Floats weigh(const float* value_scales, float best, int num_vectors, float* scores) {
-  Floats total = zeros();
-  for (int v = 0; v < num_vectors; ++v) {
-    Floats weight = exp2(sub(load(scores + v * kLanes), broadcast(best)));
-    total = add(total, weight);
-    if (value_scales != nullptr) weight = mul(weight, load(value_scales + v * kLanes));
-    if constexpr (kIsFloat) {
-      store(scores + v * kLanes, weight);
-    } else {
-      store_bf16(reinterpret_cast<uint16_t*>(scores) + v * kLanes, weight);
+// The largest score of a row that sees all keys, in any of 16 lanes.
+Floats most_of(int num_vectors, const float* scores) {
+  Floats most = load(scores);
+  for (int v = 1; v < num_vectors; ++v) most = max(most, load(scores + v * kLanes));
+  return most;
+}
+
+// Makes weights of scores, in their place, and adds their sums to the totals.
+// shifts: what is subtracted from the scores of each row; shrinks: what its total so far is multiplied with.
+template <bool kIsFloat, class Count>
+void weigh(const float* value_scales, const float* shifts, const float* shrinks, int num_rows, Count num_vectors,
+           float* scores, float* totals) {
+  for (int r = 0; r < num_rows; ++r, scores += kBlockKeys, totals += kLanes) {
+    uint16_t* const halves = reinterpret_cast<uint16_t*>(scores);
+    const Floats shift = broadcast(shifts[r]);
+    Floats total = zeros();
+    EAGRE_UNROLL(4)
+    for (int v = 0; v < num_vectors; ++v) {
+      const Floats score = sub(load(scores + v * kLanes), shift);
+      Floats weight = kIsFloat ? exp2(score) : coarse_exp2(score);
+      total = add(total, weight);
+      if (value_scales != nullptr) weight = mul(weight, load(value_scales + v * kLanes));
+      if constexpr (kIsFloat) {
+        store(scores + v * kLanes, weight);
+      } else {
+        store_bf16(halves + v * kLanes, weight);
+      }
     }
+    // Tile registers take two vectors of weights at once.
+    if (!kIsFloat && num_vectors % 2 == 1) store_bf16(halves + num_vectors * kLanes, zeros());
+    store(totals, add(mul(load(totals), broadcast(shrinks[r])), total));
   }
-  return total;
 }
 
 }  // namespace
@@ -55,37 +78,34 @@ Floats weigh(const float* value_scales, float best, int num_vectors, float* scor
 void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
                  const Sight& sight, State state) {
   const ProductKind kind{multiplies_floats(pages), static_cast<int>(pages.head_dim)};
-  const bool has_scales = pages.type == PageType::kInt8;
+  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && !has_scales && softcap == 0.0f;
+  const float* const key_scales = has_scales ? block.key_scales : nullptr;
   const float* const value_scales = has_scales ? block.value_scales : nullptr;
   const int num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
-  alignas(64) float scores[kRowsAtOnce * kBlockKeys];
+  alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
   multiply_keys(kind, block, queries, num_rows, num_vectors, scores);
-
-  alignas(64) float best[kRowsAtOnce], shrinks[kRowsAtOnce];
-  std::fill_n(best, kRowsAtOnce, kMinusInfinity);
-  if (sight.is_whole && !has_scales && softcap == 0.0f) {
-    for (int r = 0; r < num_rows; ++r) {
-      Floats most = load(scores + r * kBlockKeys);
-      for (int v = 1; v < num_vectors; ++v) most = max(most, load(scores + r * kBlockKeys + v * kLanes));
-      best[r] = largest(most);
+  for (int first = 0; first < num_rows; first += kLanes) {
+    Floats most[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      const int r = first + i;
+      float* const row = scores + r * kBlockKeys;
+      most[i] = r >= num_rows ? broadcast(kMinusInfinity)
+                : is_plain ? most_of(num_vectors, row)
+                : finish_scores(key_scales, softcap * kLog2E, num_vectors, sight.hidden[r], sight.visible[r], row);
     }
+    const Floats before = load(state.best + first), best = max(largest_of_each(most), before), shift = finite(best);
+    store(state.best + first, best);
+    store(shifts + first, shift);
+    store(shrinks + first, exp2(sub(before, shift)));
+  }
+  const auto weigh_all = [&](auto count) {
+    const auto weigh_rows = kind.is_float ? weigh<true, decltype(count)> : weigh<false, decltype(count)>;
+    weigh_rows(value_scales, shifts, shrinks, num_rows, count, scores, state.total);
+  };
+  if (num_vectors == kKeyVectors) {
+    weigh_all(std::integral_constant<int, kKeyVectors>());
   } else {
-    for (int r = 0; r < num_rows; ++r) {
-      best[r] = largest(finish_scores(has_scales ? block.key_scales : nullptr, softcap * kLog2E, num_vectors,
-                                      sight.hidden[r], sight.visible[r], scores + r * kBlockKeys));
-    }
-  }
-  for (int r = 0; r < num_rows; r += kLanes) {
-    const Floats before = load(state.best + r), now = max(load(best + r), before), shift = finite(now);
-    store(shrinks + r, exp2(sub(before, shift)));
-    store(state.best + r, now);
-    store(best + r, shift);
-  }
-  const auto weigh_row = kind.is_float ? weigh<true> : weigh<false>;
-  for (int r = 0; r < num_rows; ++r) {
-    const Floats total = weigh_row(value_scales, best[r], num_vectors, scores + r * kBlockKeys);
-    float* kept = state.total + r * kLanes;
-    store(kept, add(mul(load(kept), broadcast(shrinks[r])), total));
+    weigh_all(num_vectors);
   }
   multiply_values(kind, block, scores, num_rows, sight.num_keys, shrinks, state.mix);
 }

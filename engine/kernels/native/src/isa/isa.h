@@ -21,18 +21,6 @@
 
 namespace eagre {
 
-#ifdef __AVX512BF16__
-constexpr bool kHasBf16Dot = true;  // `dot2` is one instruction
-#else
-constexpr bool kHasBf16Dot = false;
-#endif
-
-#ifdef __AVX512F__
-constexpr int kNumFloatsRegisters = 32;  // how many `Floats` the processor keeps in registers
-#else
-constexpr int kNumFloatsRegisters = 8;
-#endif
-
 #ifndef EAGRE_HAS_STORE_CHOSEN
 // Stores the lanes whose bits are set one after the other; returns how many.
 inline int store_chosen(float* p, uint32_t bits, Floats x) {

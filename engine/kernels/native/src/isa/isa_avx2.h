@@ -185,15 +185,6 @@ inline Ints dot4(Ints a, Words bytes, const void* b) {
   return {_mm256_add_epi32(a.low, dot(bytes.low)), _mm256_add_epi32(a.high, dot(bytes.high))};
 }
 
-// The first and the second bfloat16 of each word.
-inline Floats first_halves(Words pairs) {
-  return as_floats({_mm256_slli_epi32(pairs.low, 16), _mm256_slli_epi32(pairs.high, 16)});
-}
-inline Floats second_halves(Words pairs) {
-  const __m256i top = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  return as_floats({_mm256_and_si256(pairs.low, top), _mm256_and_si256(pairs.high, top)});
-}
-
 // Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
 inline Floats dot2(Floats a, Words pairs, const void* b) {
   const auto even = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };

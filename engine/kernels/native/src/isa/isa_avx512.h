@@ -105,12 +105,6 @@ inline Ints dot4(Ints a, Words bytes, const void* b) {
   return _mm512_dpbusd_epi32(a, bytes, _mm512_set1_epi32(*static_cast<const Word*>(b)));
 }
 
-// The first and the second bfloat16 of each word.
-inline Floats first_halves(Words pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
-inline Floats second_halves(Words pairs) {
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-
 // Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
 inline Floats dot2(Floats a, Words pairs, const void* b) {
   const __m512i other = _mm512_set1_epi32(*static_cast<const Word*>(b));

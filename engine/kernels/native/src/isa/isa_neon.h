@@ -213,14 +213,6 @@ inline Ints dot4(const Ints& a, const Words& bytes, const void* b) {
 #endif
 }
 
-// The first and the second bfloat16 of each word.
-inline Floats first_halves(const Words& pairs) {
-  return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(pairs.part[i], 16)); });
-}
-inline Floats second_halves(const Words& pairs) {
-  return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(vandq_u32(pairs.part[i], vdupq_n_u32(0xffff0000u))); });
-}
-
 // Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
 inline Floats dot2(const Floats& a, const Words& pairs, const void* b) {
   const auto even = [](uint32x4_t x) { return vreinterpretq_f32_u32(vshlq_n_u32(x, 16)); };

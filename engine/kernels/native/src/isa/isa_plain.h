@@ -210,14 +210,6 @@ template <bool kSmall>  // the unsigned bytes are below 128
   });
 }
 
-// The first and the second bfloat16 of each word.
-inline Floats first_halves(const Words& pairs) {
-  return lanes<Floats>([&](int i) { return same_bits<float>(pairs.lane[i] << 16); });
-}
-inline Floats second_halves(const Words& pairs) {
-  return lanes<Floats>([&](int i) { return same_bits<float>(pairs.lane[i] & 0xffff0000u); });
-}
-
 // Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
 [[gnu::noinline]] inline Floats dot2(const Floats& a, const Words& pairs, const void* b) {
   uint32_t bits;
