@@ -39,7 +39,8 @@ ROOMS = (
     "engine", "engine.step", "engine.schedule", "engine.schedule.pace",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",
-    "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
+    "engine.kernels.xla", "engine.kernels.interface",
+    "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.border",
     "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",
 )  # fmt: skip
 # The package `server` itself holds nothing but the way to the command line.

@@ -14,6 +14,7 @@ from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
 from server.http.streams import resuming
+from server.http.streams.kept_requests import KEPT, KeptRequests, sweep
 from server.http.table import ROUTES
 from server.routes.route import BodyRoute, MessageRoute
 from server.serving.served_models import ServedModels
@@ -38,6 +39,8 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[websocket.OPEN_SOCKETS] = set()
+    app[KEPT] = KeptRequests(served, ROUTES)
+    app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
     app.on_cleanup.append(_close)

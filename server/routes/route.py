@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import orjson
@@ -85,6 +85,7 @@ class Call(ABC, Generic[Writer]):
     request: GenerationRequest
     request_id: str | None  # the client's own name for it
     ignored: Sequence[str]  # the parameters of the body that mean nothing to this server
+    body: Any = field(init=False, default=None)  # decoded, where the request may have to be parsed again
 
     @abstractmethod
     def make_writer(self, generation: Generation, context: AnswerContext) -> Writer:
