@@ -184,6 +184,7 @@ def measure(
     config = EngineConfig(
         max_num_seqs=num_rows,
         max_num_batched_tokens=NUM_TILES * TILE_SIZE,
+        target_gap=0.0,
         page_size=PAGE_SIZE,
         num_pages=num_rows * pages_per_row + 2,
         overlap=overlap,

@@ -102,6 +102,7 @@ class Engine:
         weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
         model_info = ModelInfo(
             architecture=opened.architecture.name,
+            quantization=opened.quantization,
             vocab_size=sizes.vocab_size,
             max_model_len=max_model_len,
             dtype=weights.dtype,

@@ -30,6 +30,7 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
     page = sizes.kv_layout(1, page_size, kv_dtype(config, bodies))
     return ModelFootprint(
         architecture=opened.architecture.name,
+        quantization=opened.quantization,
         num_parameters=sum(math.prod(shape) for shape in tensors.shapes().values()),
         context_length=sizes.context_length,
         weight_bytes=bytes_in_memory(tensors, bodies.weights, Precision.of_engine(config)),

@@ -17,6 +17,7 @@ _SCALES_OF_A_GROUP = {Format.Q2_K: 2, Format.Q3_K: 2, Format.Q6_K: 2}  # of the 
 # Vectors of low bits and of high bits, which are as many as the bits of a number.
 _BITS = {
     Format.INT8: (8, 0), Format.INT8_MIN: (8, 0), Format.INT4: (4, 0), Format.INT4_MIN: (4, 0), Format.Q2_K: (2, 0),
+    Format.INT4_ZERO: (4, 0), Format.INT8_ZERO: (8, 0),
     Format.Q3_K: (2, 1), Format.Q4_K: (4, 0), Format.Q5_K: (4, 1), Format.Q6_K: (4, 2), Format.IQ4_XS: (8, 0),
 }  # fmt: skip
 
@@ -61,8 +62,10 @@ def dequantise(matrix: Quantised) -> np.ndarray:
     wide = numbers.astype(np.float32)
     if matrix.minima is None:
         wide -= zero_point(matrix.format)
+    elif matrix.format.has_zero_points:
+        wide += matrix.minima[..., None]
     wide *= matrix.scales[..., None]
-    if matrix.minima is not None:
+    if matrix.minima is not None and not matrix.format.has_zero_points:
         wide += matrix.minima[..., None]
     return wide.reshape(len(wide), -1)
 
@@ -103,6 +106,8 @@ def _unpack_groups(blocks: np.ndarray, kind: Format) -> np.ndarray:
     # [num_halves, tiles * 16, inputs]
     of_weights = np.repeat(halves.transpose(2, 0, 3, 1).reshape(num_halves, tiles * TILE, groups), GROUP, axis=2)
     wide = _rows(_numbers(blocks[:, :, num_halves * 2 * TILE :], kind).astype(np.float32), at_a_time=4)
+    if kind.has_zero_points:
+        return (wide + of_weights[1]) * of_weights[0]
     if kind.has_minima:
         return wide * of_weights[0] + of_weights[1]
     return (wide - _ZERO_POINTS[kind]) * of_weights[0]

@@ -28,18 +28,19 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.command", "server.http", "server.http.streams", "server.http.entry", "server.documents",
-    "server.transport", "server.offline", "server.routes", "server.serving",
+    "server.transport", "server.offline", "server.routes.messages", "server.routes", "server.serving",
     "server.startup",
     "server.sources",
     "server.tools", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",
-    "server.doors", "server.wire", "server",
+    "server.doors", "server.wire.messages", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.schedule.pace",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",
-    "engine.kernels.xla", "engine.kernels.interface", "engine.weights.formats", "engine.weights", "engine.border",
+    "engine.kernels.xla", "engine.kernels.interface",
+    "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.border",
     "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",
 )  # fmt: skip
 # The package `server` itself holds nothing but the way to the command line.

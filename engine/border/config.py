@@ -158,3 +158,4 @@ class ModelInfo:
     matmul_backend: str  # of BODY_NAMES
     attention_backend: str
     backend_detail: str  # which native kernels these are, or why there are none and how to get them
+    quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"

@@ -14,6 +14,7 @@ class ModelFootprint:
     context_length: int  # tokens that the model was trained for
     weight_bytes: int
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
+    quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
 
 
 @dataclass(frozen=True, slots=True)

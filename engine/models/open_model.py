@@ -17,6 +17,7 @@ from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision, WeightsLayout
 from engine.weights.loader import LeafTensors, Weights, load_weights
+from engine.weights.quantised.folder_tensors import FolderTensors
 
 _NUM_NAMES_SHOWN = 3
 
@@ -29,6 +30,7 @@ class OpenModel:
     architecture: Architecture
     model: Model
     tensors: LeafTensors
+    quantization: str | None  # how the file says that its matrices are quantised, such as "Q4_K_M" or "awq int4 g128"
 
     @property
     def config(self) -> ModelConfig:
@@ -74,7 +76,7 @@ def refuse_unserved(path: Path) -> None:
 def _open_folder(path: Path) -> OpenModel:
     folder = ModelFolder(path)
     architecture = architecture_of_folder(folder)
-    files = SafetensorsFiles(folder)
+    files = FolderTensors(folder.config, SafetensorsFiles(folder))
     model = architecture.model.from_folder(folder.config, files.names)
     tensors = LeafTensors(model.leaves(), model.config.num_layers, files, files.format)
     shapes = tensors.shapes()
@@ -82,11 +84,15 @@ def _open_folder(path: Path) -> OpenModel:
     missing = [name for name in shapes if name not in files.names]
     if missing:
         raise ModelError(f"{path} lacks the {_listed(missing)}")
-    unknown = sorted(name for name in files.names - shapes.keys() if not model.derived_tensors.fullmatch(name))
+    unknown = sorted(
+        name
+        for name in files.names - shapes.keys()
+        if not model.derived_tensors.fullmatch(name) and not files.is_idle(name)
+    )
     if unknown:
         raise ModelError(f"{path} has what {architecture.transformers_name} does not: the {_listed(unknown)}")
     _check_shapes(path, tensors)
-    return OpenModel(path, architecture, model, tensors)
+    return OpenModel(path, architecture, model, tensors, files.quantization)
 
 
 def _open_gguf(path: Path) -> OpenModel:
@@ -95,7 +101,7 @@ def _open_gguf(path: Path) -> OpenModel:
     model = architecture.model.from_gguf(file)
     tensors = LeafTensors(model.leaves(), model.config.num_layers, file, file.format)
     _check_shapes(path, tensors)
-    return OpenModel(path, architecture, model, tensors)
+    return OpenModel(path, architecture, model, tensors, file.quantization)
 
 
 def _check_shapes(path: Path, tensors: LeafTensors) -> None:

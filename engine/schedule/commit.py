@@ -31,6 +31,9 @@ class Committer:
         tokens, logprobs, prefixes = result.tokens, result.logprobs, self._requests.prefixes
         num_repeats, running = plan.num_repeats, RequestStatus.RUNNING
         num_seen = 0  # sampling rows so far, the current one included
+        num_plain = 0
+        # Most rows get one token that does not end them. They take a short way, because there may be hundreds.
+        may_be_plain = num_repeats == 1 and bool(tokens) and min(tokens) >= 0 and max(tokens) < self._vocab_size
         if num_repeats == 1:
             sampled_rows: Iterator[Sequence[int]] = zip(tokens)
         else:
@@ -42,6 +45,21 @@ class Committer:
             request.num_in_flight_steps -= 1
             sampled = next(sampled_rows) if samples else ()
             num_seen += samples
+            if (
+                may_be_plain
+                and samples
+                and request.is_plain
+                and request.status is running
+                and request.num_hashed_pages >= len(request.page_hashes)
+                and sampled[0] not in request.stop_ids
+                and len(request.token_ids) + 1 < request.max_length
+            ):
+                request.num_in_flight_tokens -= 1
+                request.num_committed_tokens = start + num_tokens
+                request.token_ids.append(sampled[0])
+                num_plain += 1
+                events.append(RequestEvent(request, sampled, None))
+                continue
             request.num_in_flight_tokens -= len(sampled)
             if request.status is not running:
                 # The request ended while this step was in flight: its tokens are dropped. What it holds is
@@ -67,6 +85,7 @@ class Committer:
                 if request.pooled is not None:
                     event.pooled, request.pooled = request.pooled, None
                 events.append(event)
+        self._counters.num_generation_tokens += num_plain
         return events
 
     def fail(self, request: Request, error: str) -> RequestEvent | None:

@@ -70,6 +70,7 @@ class Request:
     last_prompt_turn: int = 0  # of the prompt order, when it last got some of a step's budget for prompts
     num_charged_tokens: int = 0  # output tokens that its tenant has been charged for
     awaited_hash: bytes | None = None  # another request is computing this page of the prompt
+    is_plain: bool = False  # nothing but its tokens is asked for, and nothing but they can end it
     uses: int = 0  # bits of the sampling features it uses
     level: Level = Level.GREEDY  # the sampling program it needs
     # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not asked
@@ -84,6 +85,8 @@ class Request:
         self.level = level_of(self.params, has_grammar=has_grammar)
         if self.params.prompt_logprobs is not None:
             self.prompt_logprobs = []
+        extras = (self.matcher, self.pooling, self.params.logprobs, self.params.prompt_logprobs)
+        self.is_plain = all(extra is None for extra in extras)
 
     @property
     def num_tokens(self) -> int:

@@ -12,7 +12,11 @@ from engine.weights.packing import Format
 
 
 class Encoding(IntEnum):
-    """How a file holds weights. The values are those of the ggml project's types, and of the native packer."""
+    """How a file holds weights. The values are those of the ggml project's types, and of the native packer.
+
+    The last two are of no file: the readers of quantised checkpoints write them. A group of 32 inputs is a scale and a
+    negated zero point, float16 both, and 16 bytes as those of Q4_1 or 32 of one number each.
+    """
 
     F32 = 0
     F16 = 1
@@ -30,6 +34,8 @@ class Encoding(IntEnum):
     IQ4_XS = 23
     BF16 = 30
     MXFP4 = 39
+    Q4_ZERO = 1000
+    Q8_ZERO = 1001
 
     @property
     def format(self) -> Format:
@@ -49,6 +55,8 @@ _FORMATS = {
     Encoding.Q8_0: Format.INT8,
     Encoding.IQ4_NL: Format.INT8,
     Encoding.MXFP4: Format.INT8,
+    Encoding.Q4_ZERO: Format.INT4_ZERO,
+    Encoding.Q8_ZERO: Format.INT8_ZERO,
 }
 
 

@@ -39,6 +39,9 @@ class Format(IntEnum):
     Q5_K = 10
     Q6_K = 11
     IQ4_XS = 12
+    # weight = scale * (number - zero point), each group with a zero point of its own.
+    INT4_ZERO = 13
+    INT8_ZERO = 14
 
     @property
     def is_integer(self) -> bool:
@@ -47,15 +50,22 @@ class Format(IntEnum):
     @property
     def is_k(self) -> bool:
         """Whether a block is of eight groups."""
-        return self >= Format.Q2_K
+        return Format.Q2_K <= self <= Format.IQ4_XS
 
     @property
     def is_nibbles(self) -> bool:
-        return self in (Format.INT4, Format.INT4_MIN)
+        return self in (Format.INT4, Format.INT4_MIN, Format.INT4_ZERO)
 
     @property
     def has_minima(self) -> bool:
-        return self in (Format.INT8_MIN, Format.INT4_MIN, Format.Q2_K, Format.Q4_K, Format.Q5_K)
+        return self.has_zero_points or self in (
+            Format.INT8_MIN, Format.INT4_MIN, Format.Q2_K, Format.Q4_K, Format.Q5_K,
+        )  # fmt: skip
+
+    @property
+    def has_zero_points(self) -> bool:
+        """Whether negated zero points, float16, stand where other formats have minima."""
+        return self in (Format.INT4_ZERO, Format.INT8_ZERO)
 
     @property
     def input_multiple(self) -> int:
@@ -82,6 +92,8 @@ _BLOCK_BYTES = {
     Format.Q5_K: 320 + 8 * 320,
     Format.Q6_K: 320 + 8 * 384,
     Format.IQ4_XS: 192 + 8 * 512,
+    Format.INT4_ZERO: 64 + 256,
+    Format.INT8_ZERO: 64 + 512,
 }
 
 
@@ -166,9 +178,9 @@ class PackedMatrix:
 class Quantised(NamedTuple):
     """A matrix [outputs, inputs] as numbers in groups of 32 inputs, before it is packed."""
 
-    format: Format  # INT8, INT4 or one of their twins with minima
+    format: Format  # INT8, INT4 or one of their twins with minima or zero points
     scales: np.ndarray  # float32[outputs, groups]
-    minima: np.ndarray | None  # float32[outputs, groups], of formats that have them
+    minima: np.ndarray | None  # float32[outputs, groups], of formats that have them: minima, or negated zero points
     numbers: np.ndarray  # uint8[outputs, groups, 32], or [outputs, groups, 16] of two nibbles a byte
 
 

@@ -59,6 +59,7 @@ class Choice:
         "is_aborted",
         "num_cached_tokens",
         "num_tokens",
+        "stop_string",
         "stream",
     )
 
@@ -87,6 +88,7 @@ class Choice:
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None  # that has ended it
         self.is_aborted = False
         self._detokenizer = detokenizer
         self._stops = stops
@@ -258,7 +260,7 @@ class Choice:
         emit, stopped = stops.feed(text)
         if stopped is None:
             return emit
-        self.finish_reason = FinishReason.STOP
+        self.finish_reason, self.stop_string = FinishReason.STOP, stopped
         self.stream.abort()
         return emit
 
@@ -270,7 +272,7 @@ class Choice:
         emit, stopped = self._stops.feed(text)
         if stopped is None:
             return emit + self._stops.flush()
-        self.finish_reason = FinishReason.STOP
+        self.finish_reason, self.stop_string = FinishReason.STOP, stopped
         return emit
 
     def _count(self, token_ids: list[int]) -> None:

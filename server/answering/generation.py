@@ -21,7 +21,7 @@ from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import PreparedPrompt
 from server.grammar.compiled_grammar import CompiledGrammar
-from server.text.text_model import TextModel
+from server.text.detokenizer import HasTokenTexts
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -84,8 +84,19 @@ class Generation:
     context, in whatever way, aborts what still runs.
     """
 
-    def __init__(self, choices: Sequence[Choice], prompts: Sequence[PreparedPrompt], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        prompts: Sequence[PreparedPrompt],
+        metrics: Metrics,
+        tokenizer: HasTokenTexts,
+    ) -> None:
+        """
+        Args:
+            tokenizer: by which the answers' tokens become text.
+        """
         self.prompts = prompts
+        self.tokenizer = tokenizer
         self._choices = choices
         self._metrics = metrics
         self._num_open = len(choices)
@@ -103,13 +114,14 @@ class Generation:
         prompts: Sequence[PreparedPrompt],
         *,
         engine: EngineClient,
-        text_model: TextModel,
+        tokenizer: HasTokenTexts,
         metrics: Metrics,
         grammars: Sequence[CompiledGrammar | None] = (),
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
         Args:
+            tokenizer: by which the answers' tokens become text.
             grammars: what every answer to each prompt has to match; empty where that may be anything.
 
         Raises:
@@ -125,7 +137,7 @@ class Generation:
                         prompt.token_ids,
                         params,
                         engine=engine,
-                        tokenizer=text_model.tokenizer,
+                        tokenizer=tokenizer,
                         metrics=metrics,
                         matcher=None if grammar is None else grammar.matcher(),
                         echo=prompt.echo,
@@ -135,7 +147,7 @@ class Generation:
             for choice in choices:
                 choice.stream.abort()
             raise
-        return cls(choices, prompts, metrics)
+        return cls(choices, prompts, metrics, tokenizer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,6 +191,11 @@ class Generation:
     def finish_reasons(self) -> list[FinishReason | None]:
         """The reason of each choice, by index; None while the choice runs."""
         return [choice.finish_reason for choice in self._choices]
+
+    @property
+    def stop_strings(self) -> list[str | None]:
+        """The stop string that has ended each choice, by index; None where it was none."""
+        return [choice.stop_string for choice in self._choices]
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from sampling.host.params import InvalidParameter
-from server.text.chat_template import ChatTemplateError
+from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.text_model import TextModel
+from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
 from server.text.vocabularies.failures import TooManyTokens
 from server.wire.errors import ApiError
 
@@ -103,6 +104,7 @@ class Conversation(NamedTuple):
     begins_turn: bool = True  # whether the prompt ends with the beginning of an assistant's turn
     continues: bool = False  # whether the last message is left open, so that the answer goes on with it
     variables: Mapping[str, Any] = MappingProxyType({})  # more that the template is told
+    plain_messages: Sequence[Mapping[str, Any]] | None = None  # the same told simpler, where the template refuses it
 
     @property
     def num_chars(self) -> int:
@@ -129,20 +131,32 @@ class Conversation(NamedTuple):
         }
         with _refusing_too_many(max_model_len):
             tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
-        try:
-            if self.parse_special:
-                text, shielded = text_model.chat_template.render(self.messages, **variables), None
-            else:
-                shielded = text_model.chat_template.render_shielded(self.messages, tokenizer.control, **variables)
-                text = shielded.plain
-        except ChatTemplateError as error:
-            raise ApiError(str(error), param="messages", code="invalid_messages") from error
+        text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
         _refuse_hopeless(len(text), text_model, max_model_len)
         with _refusing_too_many(max_model_len):
             # The template writes the control tokens itself, the first one included.
             if shielded is None:
                 return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
             return tokenizer.encode_shielded(shielded, max_tokens=most)
+
+    def _render(
+        self, template: ChatTemplate, control: ControlTokens, variables: Mapping[str, Any]
+    ) -> tuple[str, ShieldedText | None]:
+        """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
+
+        Raises:
+            ApiError: the template refuses the messages.
+        """
+        tried = [self.messages] if self.plain_messages is None else [self.messages, self.plain_messages]
+        for messages in tried:
+            try:
+                if self.parse_special:
+                    return template.render(messages, **variables), None
+                shielded = template.render_shielded(messages, control, **variables)
+                return shielded.plain, shielded
+            except ChatTemplateError as error:
+                refusal = error
+        raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
 
 
 def _num_listed(max_model_len: int | None) -> int | None:

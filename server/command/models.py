@@ -12,7 +12,7 @@ from engine.border.config import EngineConfig
 from engine.border.footprint import MachineMemory, ModelFootprint
 from server.sources.inventory import ListedModel, all_models
 
-HEADER = ("NAME", "SOURCE", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
+HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
 NUM_TOKENS = 1000  # whose cache is shown
 
 
@@ -63,6 +63,7 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
             "download_bytes": model.listed.download_bytes,
             "license": model.listed.license,
             "architecture": known.get("architecture"),
+            "quantization": known.get("quantization"),
             "num_parameters": known.get("num_parameters"),
             "context_length": known.get("context_length"),
             "weight_bytes": known.get("weight_bytes"),
@@ -100,6 +101,7 @@ def _row(model: MeasuredModel, memory: MachineMemory) -> tuple[str, ...]:
     return (
         model.listed.name,
         model.listed.source,
+        "-" if known is None or known.quantization is None else known.quantization,
         "-" if known is None else _short(known.num_parameters, (" B", " M", " K")),
         "-" if known is None else _size(known.weight_bytes),
         "-" if model.cache_bytes is None else _size(model.cache_bytes),
@@ -118,7 +120,9 @@ def _note(model: MeasuredModel) -> str:
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     """Words to the left, figures to the right."""
-    aligned: list[Callable[[str, int], str]] = [str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust]
+    aligned: list[Callable[[str, int], str]] = [
+        str.ljust, str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust,
+    ]  # fmt: skip
     return "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
 
 

@@ -8,10 +8,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from server.documents import answers
+from server.documents import answers, messages
 from server.wire.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 from server.wire.chat_request import ChatCompletionRequest
 from server.wire.completion_request import CompletionRequest
+from server.wire.messages.request import CountTokensRequest, MessagesRequest
 from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 
 
@@ -68,6 +69,14 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/completions", Tag.GENERATING, "Continues a prompt", CompletionRequest,
         answer=answers.Completion, event=answers.Completion,
+    ),
+    Operation(
+        "POST", "/v1/messages", Tag.GENERATING, "Anthropic's: writes the next message of a conversation",
+        MessagesRequest, answer=messages.AnthropicMessage, event=messages.MessageEvent,
+    ),
+    Operation(
+        "POST", "/v1/messages/count_tokens", Tag.TOKENS, "Anthropic's: the tokens of a conversation",
+        CountTokensRequest, answer=messages.TokenCount,
     ),
     Operation(
         "GET", "/v1/stream", Tag.GENERATING, "A WebSocket for many generations at once", is_socket=True,

@@ -45,6 +45,7 @@ class HeldAnswer:
         self.id = answer_id
         self.owner = owner
         self.log = log
+        self.on_forget: Callable[[], object] | None = None  # called when it is given up, not when the server ends
         self.work: Work | None = None  # what makes the events; it may know more of them
         self.is_background = is_background
         self.num_readers = 0

@@ -98,6 +98,8 @@ class HeldAnswers:
             del self._answers[answer.id]
             self._ended.pop(answer.id, None)
             answer.free()
+            if answer.on_forget is not None:
+                answer.on_forget()
 
     def stop_unread(self) -> None:
         """Stops the answers that nobody reads, but for those of the background."""

@@ -14,8 +14,9 @@ from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
 from server.http.streams import resuming
+from server.http.streams.kept_requests import KEPT, KeptRequests, sweep
+from server.http.table import ROUTES
 from server.routes.route import BodyRoute, MessageRoute
-from server.routes.table import ROUTES
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
@@ -35,9 +36,11 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     settings = served.settings
     hosts = None if settings.uds is not None else _hosts(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
-    app[ERROR_SHAPES] = {route.path: route.shape_error for route in ROUTES}
+    app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[websocket.OPEN_SOCKETS] = set()
+    app[KEPT] = KeptRequests(served, ROUTES)
+    app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
     app.on_cleanup.append(_close)

@@ -6,6 +6,7 @@ A call is ended early by whoever made it, by its id.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -17,6 +18,7 @@ from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
 from server.http.streams import held_stream
 from server.http.streams.held_stream import NOT_HELD, HeldStream
+from server.http.streams.kept_requests import kept_requests
 from server.http.streams.sse import EventStream
 from server.routes.route import AnswerContext, BodyCall, BodyRoute
 from server.serving.served_model import ServedModel
@@ -27,9 +29,15 @@ from server.wire.errors import ApiError, shorten
 def make_handler(route: BodyRoute) -> Handler:
     """The handler of the calls of `route`."""
 
+    def parse(body: Any) -> BodyCall:
+        call = route.parse(body)
+        if call.request.streaming.is_resumable:
+            call.body = body
+        return call
+
     async def handle(request: web.Request) -> web.StreamResponse:
         with ExitStack() as preparing:
-            call = await read_asked(request, route.parse, preparing)
+            call = await read_asked(request, parse, preparing)
             if call.is_streamed:
                 return await _stream(request, route, call, preparing)
             return await _answer_whole(request, route, call, preparing)
@@ -44,9 +52,10 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
     if call.request.streaming.is_resumable:
         answer = held_stream.start(
             HeldStream(
-                served, model, route, call, route.framing, _ids(request, call)[0], request[TENANT], _ids(request, call)
+                served, kept_requests(request), model, route, call, route.framing, _ids(request, call)[0],
+                request[TENANT], _ids(request, call),
             )
-        )
+        )  # fmt: skip
         if answer is not None:
             return await _follow(request, route, answer, preparing)
         held_id = NOT_HELD

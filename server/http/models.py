@@ -104,6 +104,8 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    if info.quantization is not None:
+        shape["quantization"] = info.quantization
     if model.sampling_defaults:
         shape["sampling_defaults"] = dict(model.sampling_defaults)
     return shape

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from aiohttp import web
@@ -18,21 +18,40 @@ from server.answering.prompt_sources import Conversation, TextPrompt, TokenPromp
 from server.answering.prompts import MAX_INLINE_CHARS
 from server.doors.keyring import Tenant
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, read_asked
+from server.http.entry.served import SERVED, HasIgnored, read_asked
+from server.routes.messages.call import conversation_of
+from server.routes.messages.shapes import shape_error
+from server.routes.route import ErrorShape
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.transport.json_body import json_response, send_whole
-from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, Query, TokenizeRequest
+from server.wire.messages.request import CountTokensRequest
+from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+
+COUNT_TOKENS = "/v1/messages/count_tokens"
+ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: shape_error}  # of routes that do not have OpenAI's
 
 MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
 
-Asked = TypeVar("Asked", bound=Query)
+
+class AsksModel(HasIgnored, Protocol):
+    """A body that names the model that it asks."""
+
+    @property
+    def model(self) -> str | None: ...
+
+    @classmethod
+    def parse(cls, body: Any) -> Self: ...
+
+
+Asked = TypeVar("Asked", bound=AsksModel)
 Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any]]]
 
 
 def add_routes(app: web.Application) -> None:
     app.router.add_post("/tokenize", _make_handler(TokenizeRequest, _tokenize))
     app.router.add_post("/detokenize", _make_handler(DetokenizeRequest, _detokenize))
+    app.router.add_post(COUNT_TOKENS, _make_handler(CountTokensRequest, _count_tokens))
     app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, _embed))
 
 
@@ -81,6 +100,13 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
 
     is_long = query.prompt is None or len(query.prompt) > MAX_INLINE_CHARS
     return await served.workers.run(work) if is_long else work()
+
+
+async def _count_tokens(
+    query: CountTokensRequest, model: ServedModel, served: ServedModels, tenant: Tenant
+) -> dict[str, Any]:
+    conversation = conversation_of(query)
+    return {"input_tokens": len(await served.workers.run(conversation.encode, model.text_model))}
 
 
 async def _detokenize(

@@ -10,6 +10,7 @@ from aiohttp.typedefs import Handler
 from server.doors.keyring import WEBSOCKET_PROTOCOL
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
+from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
 from server.transport.write_watch import WriteWatch
@@ -92,7 +93,7 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, route: Mes
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
     )
-    async with watch, SocketCalls(route, served, watch, request[TENANT]) as calls:
+    async with watch, SocketCalls(route, served, watch, request[TENANT], kept_requests(request)) as calls:
         async for message in socket:
             match message.type:
                 case WSMsgType.TEXT:

@@ -205,7 +205,7 @@ class OfflineEngine:
             for choice in choices:
                 choice.abort()
             raise
-        return Generation(choices, [job.prompt], self._metrics)
+        return Generation(choices, [job.prompt], self._metrics, self.text_model.tokenizer)
 
     def _submit_choice(self, job: Job, index: int) -> Choice:
         return Choice.submit(

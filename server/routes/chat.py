@@ -166,13 +166,18 @@ class ChatCall(OpenAICall):
         """What makes the reader of one answer; None where all text is content."""
         body = self._body
         parts = context.answer_format.of_request(
-            may_call=body.may_call, must_call=body.forced_calls is not None, has_grammar=body.has_grammar
+            may_call=body.may_call,
+            must_call=body.forced_calls is not None,
+            has_grammar=body.has_grammar,
+            schemas={tool.function.name: tool.function.parameters for tool in body.tools or ()},
         )
         if parts.is_plain:
             return None
         prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
         num_begun = self.request.num_prompt_output_tokens
-        return lambda: ChoiceParts(parts, prompt, context.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning)
+        return lambda: ChoiceParts(
+            parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning
+        )
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:

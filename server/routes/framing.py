@@ -12,6 +12,7 @@ class Framing:
 
     before: bytes = b""
     after: bytes = b""
+    opening: bytes = b""  # what shows that a stream lives before there is a token; readers skip it
     ping: bytes = b""  # what keeps a silent stream alive; readers skip it
     done: bytes = b""  # what follows the last chunk
     headers: Mapping[str, str] = field(default_factory=dict)  # of the HTTP response
@@ -25,6 +26,7 @@ class Framing:
 SERVER_SENT_EVENTS = Framing(
     before=b"data: ",
     after=b"\n\n",
+    opening=b": ping\n\n",
     ping=b": ping\n\n",
     done=b"data: [DONE]\n\n",
     headers={

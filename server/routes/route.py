@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+import orjson
 from pydantic import ValidationError
 
 from server.answering.choice import Delta
@@ -50,6 +51,10 @@ class StreamWriter(ABC):
     def end(self) -> bytes:
         """What follows the last delta."""
 
+    def encode_error(self, error: ApiError) -> bytes:
+        """What follows the last delta where the generation has failed; empty: what the route writes of any error."""
+        return b""
+
 
 class AnswerWriter(StreamWriter):
     """Writes one generation as a stream, or whole."""
@@ -80,6 +85,7 @@ class Call(ABC, Generic[Writer]):
     request: GenerationRequest
     request_id: str | None  # the client's own name for it
     ignored: Sequence[str]  # the parameters of the body that mean nothing to this server
+    body: Any = field(init=False, default=None)  # decoded, where the request may have to be parsed again
 
     @abstractmethod
     def make_writer(self, generation: Generation, context: AnswerContext) -> Writer:
@@ -101,6 +107,13 @@ class BodyRoute:
     parse: Callable[[Any], BodyCall]  # raises ApiError or ValidationError: the decoded body is not a valid request
     shape_error: ErrorShape
     framing: Framing = SERVER_SENT_EVENTS  # of its streams
+    encode_error: Callable[[ApiError], bytes] | None = None  # as a stream's last event; None: its shape, framed
+
+    def encode_error_event(self, error: ApiError) -> bytes:
+        """An error as it stands at the end of a stream."""
+        if self.encode_error is not None:
+            return self.encode_error(error)
+        return self.framing.frame(orjson.dumps(self.shape_error(error)))
 
 
 class Resume(NamedTuple):

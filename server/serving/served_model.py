@@ -13,6 +13,7 @@ from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
+from server.answering.prompt_sources import Conversation
 from server.answering.prompts import PreparedPrompt, grammar_of, prepare
 from server.answering.running_requests import RunningRequest
 from server.doors.workers import Workers
@@ -21,6 +22,8 @@ from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
 from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
+from server.text.detokenizer import HasTokenTexts
+from server.text.shown_markers import show_markers
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from server.tools.answer_parts import AnswerFormat
@@ -64,6 +67,7 @@ class ServedModel:
         self._grammars: GrammarCompiler | None = None
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
+        self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
     def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
         """Ends the first load. The engine must have been started.
@@ -73,6 +77,7 @@ class ServedModel:
         """
         self._engine = engine
         self._text_model = text_model
+        self._shown = {}
         self.answer_format = AnswerFormat(
             choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
             choose_syntax(self.settings.tool_call_parser, text_model.chat_template),
@@ -213,7 +218,7 @@ class ServedModel:
                 request,
                 prompts,
                 engine=engine,
-                text_model=text_model,
+                tokenizer=self._shown_tokenizer(text_model.tokenizer, request, has_grammar=bool(grammars)),
                 metrics=self.metrics,
                 grammars=grammars,
             )
@@ -226,6 +231,16 @@ class ServedModel:
             finally:
                 self._generations.discard(generation)
                 self._on_change()
+
+    def _shown_tokenizer(self, tokenizer: Tokenizer, request: GenerationRequest, *, has_grammar: bool) -> HasTokenTexts:
+        """By which the answers' tokens become text. Control tokens that mark parts of an answer must be seen in it."""
+        if has_grammar or not any(isinstance(prompt, Conversation) for prompt in request.prompts):
+            return tokenizer
+        has_tools = any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts)
+        shown = self._shown.get(has_tools)
+        if shown is None:
+            shown = self._shown[has_tools] = show_markers(tokenizer, self.answer_format.markers(with_calls=has_tools))
+        return shown
 
     async def _compile_grammars(
         self, request: GenerationRequest, prompts: Sequence[PreparedPrompt]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer
 from server.tools.call_events import CallStart, Content, PartEvent, merged
@@ -18,13 +19,21 @@ class AnswerFormat(NamedTuple):
 
     reasoning: ReasoningSyntax | None = None
     calls: Syntax | None = None
+    schemas: Mapping[str, Any] = MappingProxyType({})  # of the arguments of each tool, by its name
 
     @property
     def is_plain(self) -> bool:
         """Whether all text is content."""
         return self.reasoning is None and self.calls is None
 
-    def of_request(self, *, may_call: bool, must_call: bool, has_grammar: bool) -> AnswerFormat:
+    def of_request(
+        self,
+        *,
+        may_call: bool,
+        must_call: bool,
+        has_grammar: bool,
+        schemas: Mapping[str, Any] = MappingProxyType({}),
+    ) -> AnswerFormat:
         """What the answers to one request may hold, where this is the format of the model.
 
         Args:
@@ -32,10 +41,17 @@ class AnswerFormat(NamedTuple):
                 looked for in the most common one.
             must_call: whether the answer consists of calls, by a grammar.
             has_grammar: whether the answer follows a grammar, which has no place for reasoning.
+            schemas: of the arguments of each tool, by its name. Some syntaxes do not tell texts from other values.
         """
         if must_call:
             return AnswerFormat(calls=ARRAY)
-        return AnswerFormat(None if has_grammar else self.reasoning, (self.calls or HERMES) if may_call else None)
+        calls = (self.calls or HERMES) if may_call else None
+        return AnswerFormat(None if has_grammar else self.reasoning, calls, schemas)
+
+    def markers(self, *, with_calls: bool) -> list[str]:
+        """Texts that may be control tokens, and must be seen by who takes answers apart."""
+        of_reasoning = () if self.reasoning is None else (*self.reasoning.begins, *self.reasoning.ends)
+        return [*of_reasoning, *((self.calls or HERMES).markers if with_calls else ())]
 
     def begins_inside(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
         """Whether an answer to these tokens begins within its reasoning, because the prompt has begun it."""
@@ -65,7 +81,7 @@ class AnswerParts:
         num_before = len(prompt) - num_begun
         is_open = parts.begins_inside(prompt[max(0, num_before - PROMPT_END) : num_before], tokenizer)
         self._reasoning = None if parts.reasoning is None else ReasoningReader(parts.reasoning, is_open=is_open)
-        self._calls = None if parts.calls is None else SyntaxReader(parts.calls)
+        self._calls = None if parts.calls is None else SyntaxReader(parts.calls, parts.schemas)
         self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends
         self._is_counted = False
         if num_begun:

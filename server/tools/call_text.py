@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from server.tools.call_events import CallArguments, CallEvent, CallStart
 
@@ -51,9 +52,22 @@ class CallText:
 
     Args:
         body: reads all of it, by the other functions of this class.
+        begin: the marker that has come already.
+        schemas: of the arguments of each tool, by its name.
+        only_known: whether the name of another tool means that the text is no call.
     """
 
-    def __init__(self, body: Callable[[CallText], Reading]) -> None:
+    def __init__(
+        self,
+        body: Callable[[CallText], Reading],
+        begin: str = "",
+        schemas: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        only_known: bool = False,
+    ) -> None:
+        self.begin = begin
+        self._schemas = schemas
+        self._only_known = only_known
         self.has_started = False  # a call's name has been told
         self.is_done = False
         self._events: list[CallEvent] = []
@@ -128,7 +142,10 @@ class CallText:
         """`[{…}, {…}]`, from its bracket, which is `char`, to its other bracket."""
         if char != "[":
             raise NotACall
-        char = yield from self.skip_space()
+        return (yield from self.more_objects((yield from self.skip_space())))
+
+    def more_objects(self, char: str) -> Reading:
+        """What follows the bracket of `call_objects`."""
         while char != "]":
             yield from self.call_object(char)
             char = yield from self.skip_space()
@@ -140,10 +157,19 @@ class CallText:
 
     def start(self, name: str) -> None:
         """Tells of a call."""
-        if not name:
+        if not name or (self._only_known and name not in self._schemas):
             raise NotACall
         self.has_started = True
         self._events.append(CallStart(name))
+
+    def tell(self, text: str) -> None:
+        """Tells more of the last call's arguments."""
+        if text:
+            self._events.append(CallArguments(text))
+
+    def schema_of(self, name: str) -> Any:
+        """The schema of a tool's arguments; None where it is not known."""
+        return self._schemas.get(name)
 
     def arguments(self, char: str) -> Reading:
         """An object, passed on as it comes."""

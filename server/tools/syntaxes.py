@@ -1,15 +1,16 @@
 """The syntaxes in which models write tool calls, and the readers of answers that may hold some.
 
-The markers are those which the models' own chat templates show: Hermes and Qwen (NousResearch, Qwen2.5 and 3),
-Llama 3.1 to 3.3, Mistral.
+The markers are those which the models' own chat templates and cards show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from server.text.chat_template import ChatTemplate
+from server.tools import call_bodies
 from server.tools.call_events import CallEvent, CallReader, Content, merged
 from server.tools.call_text import CallText, NotACall, Reading
 from server.tools.reasoning import overlap
@@ -19,54 +20,57 @@ class Syntax(NamedTuple):
     """How one family of models writes its calls."""
 
     name: str  # as the flag names it
-    begin: str  # what begins a call, or several
+    begins: tuple[str, ...]  # any of them begins a call, or several
     body: Callable[[CallText], Reading]  # what follows it
     only_first: bool = False  # whether calls can only be the whole of an answer, from its first character on
-    template_mark: str = ""  # a text by which a chat template of such a model is known
+    template_marks: tuple[str, ...] = ()  # texts by any of which a chat template of such a model is known
+    other_markers: tuple[str, ...] = ()  # within a call
+    # Whether other text may look like a call, so that only the names of tools that there are make one.
+    is_ambiguous: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All texts that may be control tokens of the model, which are left out of other answers' text."""
+        return (*self.begins, *self.other_markers)
 
 
-def _hermes(text: CallText) -> Reading:
-    yield from text.call_object((yield from text.skip_space()))
-    return (yield from text.literal("</tool_call>", (yield from text.skip_space())))
+_TAGS = ("</tool_call>",)
+HERMES = Syntax("hermes", ("<tool_call>",), call_bodies.hermes, False, ("<tool_call>",), _TAGS)
+MISTRAL = Syntax(
+    "mistral",
+    ("[TOOL_CALLS]",),
+    call_bodies.mistral,
+    False,
+    ("[TOOL_CALLS]",),
+    ("[ARGS]", "[CALL_ID]"),
+)
+LLAMA = Syntax(
+    "llama3_json", ("{", "<|python_tag|>"), call_bodies.llama, True,
+    ('"parameters": dictionary of argument name',), is_ambiguous=True,
+)  # fmt: skip
+PYTHONIC = Syntax(
+    "pythonic", ("[", "<|python_start|>"), call_bodies.pythonic, True,
+    ("[func_name1(params_name1", "<|python_start|>"), is_ambiguous=True,
+)  # fmt: skip
+GEMMA = Syntax("gemma", ("```tool_code", "```json"), call_bodies.gemma, False, ("```tool_code",), is_ambiguous=True)
+DEEPSEEK = Syntax(
+    "deepseek_v3", ("<\uff5ctool\u2581calls\u2581begin\uff5c>",), call_bodies.deepseek, False,
+    ("<\uff5ctool\u2581calls\u2581begin\uff5c>",), call_bodies.DEEPSEEK_MARKERS,
+)  # fmt: skip
+QWEN_CODER = Syntax("qwen3_coder", ("<tool_call>", "<function="), call_bodies.qwen_coder, False, ("<function=",), _TAGS)
+GRANITE = Syntax("granite", ("<|tool_call|>", "<tool_call>"), call_bodies.granite, False, ("<|tool_call|>",), _TAGS)
+PHI = Syntax(
+    "phi4_mini_json", ("functools", "<|tool_call|>"), call_bodies.phi, False, ("<|tool|>", "functools["),
+)  # fmt: skip
+ARRAY = Syntax("json", ("[",), call_bodies.array, only_first=True)  # what forced calls are written in
 
-
-def _mistral(text: CallText) -> Reading:
-    """An array of calls; newer models write `name[ARGS]{…}` for each."""
-    char = yield from text.skip_space()
-    if char == "[":
-        return (yield from text.call_objects(char))
-    name = ""
-    while char != "[":
-        name += char
-        if len(name) > 256:
-            raise NotACall
-        char = yield
-    yield from text.literal("[ARGS]", char)
-    text.start(name)
-    return (yield from text.arguments((yield from text.skip_space())))
-
-
-def _llama(text: CallText) -> Reading:
-    """The brace has come already."""
-    return (yield from text.call_object("{"))
-
-
-def _array(text: CallText) -> Reading:
-    """The bracket has come already."""
-    return (yield from text.call_objects("["))
-
-
-HERMES = Syntax("hermes", "<tool_call>", _hermes, template_mark="<tool_call>")
-MISTRAL = Syntax("mistral", "[TOOL_CALLS]", _mistral, template_mark="[TOOL_CALLS]")
-LLAMA = Syntax("llama3_json", "{", _llama, only_first=True, template_mark='"parameters": dictionary of argument name')
-ARRAY = Syntax("json", "[", _array, only_first=True)  # what forced calls are written in
-
-SYNTAXES: tuple[Syntax, ...] = (HERMES, MISTRAL, LLAMA)
+# The order matters for templates: several families have tags of others, too.
+SYNTAXES: tuple[Syntax, ...] = (DEEPSEEK, QWEN_CODER, PHI, GRANITE, HERMES, MISTRAL, LLAMA, PYTHONIC, GEMMA)
 
 
 def syntax_of_template(source: str) -> Syntax | None:
     """The syntax of the model that a chat template belongs to; None where the template shows none that is known."""
-    return next((syntax for syntax in SYNTAXES if syntax.template_mark in source), None)
+    return next((syntax for syntax in SYNTAXES if any(mark in source for mark in syntax.template_marks)), None)
 
 
 def choose_syntax(name: str | None, chat_template: ChatTemplate | None) -> Syntax | None:
@@ -79,8 +83,13 @@ def choose_syntax(name: str | None, chat_template: ChatTemplate | None) -> Synta
 class SyntaxReader(CallReader):
     """Tells the calls of one answer from its other text."""
 
-    def __init__(self, syntax: Syntax) -> None:
+    def __init__(self, syntax: Syntax, schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """
+        Args:
+            schemas: of the arguments of each tool, by its name.
+        """
         self._syntax = syntax
+        self._schemas = schemas
         self._held = ""  # may still become the beginning of a call
         self._call: CallText | None = None
         self._raw: list[str] = []  # of the call that is being read, while its name is not known
@@ -106,17 +115,18 @@ class SyntaxReader(CallReader):
 
     def _outside(self, text: str, events: list[CallEvent]) -> str:
         """Takes text up to the beginning of a call; returns what follows it."""
-        begin = self._syntax.begin
+        begins = self._syntax.begins
         text, self._held = self._held + text, ""
         if self._is_plain:
             self._tell(text, events)
             return ""
         if self._syntax.only_first:
             stripped = text.lstrip()
-            if not stripped:
-                self._held = text
-                return ""
-            if not stripped.startswith(begin):
+            found = next((begin for begin in begins if stripped.startswith(begin)), None)
+            if found is None:
+                if any(begin.startswith(stripped) for begin in begins):
+                    self._held = text
+                    return ""
                 if self._follows_call and stripped.startswith((";", ",")):
                     return stripped[1:]  # separates calls
                 self._is_plain = True
@@ -124,15 +134,18 @@ class SyntaxReader(CallReader):
                 return ""
             start = len(text) - len(stripped)
         else:
-            start = text.find(begin)
+            start, found = min(((text.find(begin), begin) for begin in begins if begin in text), default=(-1, ""))
             if start < 0:
-                num_held = overlap(text, begin)
+                num_held = max(overlap(text, begin) for begin in begins)
                 self._held = text[len(text) - num_held :]
                 self._tell(text[: len(text) - num_held], events)
                 return ""
             self._tell(text[:start], events)
-        self._call, self._raw = CallText(self._syntax.body), [text[:start] if self._syntax.only_first else "", begin]
-        return text[start + len(begin) :]
+        self._call = CallText(
+            self._syntax.body, found, self._schemas, only_known=self._syntax.is_ambiguous and bool(self._schemas)
+        )
+        self._raw = [text[:start] if self._syntax.only_first else "", found]
+        return text[start + len(found) :]
 
     def _inside(self, text: str, events: list[CallEvent]) -> str:
         """Takes the text of a call; returns what follows it."""

@@ -21,6 +21,7 @@ Neutral = Mapping[str, tuple[Any, ...]]
 
 _SHARED: Neutral = {
     "chat_template": (),
+    "top_a": (0.0,),
     "return_progress": (False,),
 }
 
@@ -71,7 +72,33 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "cache_prompt": (True,),
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),
+    # llama.cpp's, which its own page sends with every message.
+    "dynatemp_exponent": (1.0,),
+    "dynatemp_range": (0.0,),
+    "id_slot": (-1,),
+    "min_keep": (0,),
+    "mirostat": (0,),
+    "mirostat_eta": (0.1,),
+    "mirostat_tau": (5.0,),
+    "n_keep": (0,),
+    "n_probs": (0,),
+    "reasoning_format": ("auto",),
+    "repeat_last_n": (64,),
+    "repeat_penalty": (1.0,),
+    "tfs_z": (1.0,),
+    "typ_p": (1.0,),
+    # OpenRouter's.
+    "models": (),
+    "route": ("fallback",),
+    # Of text-generation-webui, whose clients send all of theirs.
+    "do_sample": (True,),
+    "guidance_scale": (1.0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0.0,),
+    "top_n": (),  # of rerankers
 }
+# Names that others have for parameters of this server. Whoever asks for something by them means these.
+_OTHER_NAMES = {"typ_p": "typical_p", "repeat_penalty": "repetition_penalty"}
 # Fields of one route only. Who sends one to the other means something that would not happen.
 _OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
 _ASKS_FOR_NOTHING: tuple[Any, ...] = (None, False, [], {}, "")
@@ -113,6 +140,8 @@ class Strangers:
             return
         if name in _OF_ONE_ROUTE:
             raise UnknownField(name)
+        if name in _OTHER_NAMES:
+            raise UnknownField(name, _OTHER_NAMES[name])
         if name not in _DEFAULTS_OF_PEERS:
             meant = next((field for field in fields if is_slip(name, field)), None)
             if meant is not None:

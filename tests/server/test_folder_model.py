@@ -140,7 +140,7 @@ def test_a_folder_without_a_template_is_not_made_for_chat(tmp_path: Path) -> Non
     [
         ({"architectures": ["GPT2LMHeadModel"], "max_position_embeddings": None}, "architectures is .*GPT2LMHeadModel"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type.*dynamic"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised checkpoints are not read"),
+        ({"quantization_config": {"quant_method": "hqq"}}, 'quant_method is "hqq"'),
     ],
 )
 def test_a_start_says_what_is_wrong(tmp_path: Path, config: dict[str, Any], words: str) -> None:

@@ -11,10 +11,11 @@ from openai import AsyncOpenAI
 
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.vocabulary import GrammarVocabulary
+from server.text.vocabularies.control_tokens import ControlTokens
 from server.wire.chat_request import ChatCompletionRequest
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import MergedBytes
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.text_model import FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer
 from tests.server.support.socket_client import open_socket, read_to_end, send
 
@@ -126,6 +127,30 @@ async def test_without_a_call_it_is_an_answer_like_any_other(server: RunningServ
         "logprobs": None,
         "finish_reason": "length",
     }
+
+
+class WithControlToken(FakeTokenizer):
+    """Token 258 is a control token by the name of a marker."""
+
+    control = ControlTokens({"[TOOL_CALLS]": 258})
+
+    def token_text(self, token_id: int) -> str:
+        return "[TOOL_CALLS]" if token_id == 258 else super().token_text(token_id)
+
+
+async def test_a_marker_that_is_a_control_token_is_seen(start_server: StartServer) -> None:
+    text_model = FakeTextModel()
+    text_model.tokenizer = WithControlToken()
+    written = f'[{{"name": "weather", "arguments": {ARGUMENTS}}}]'
+    engine = FakeEngineClient(respond=lambda *_: [*b"Yes.", 258, *written.encode()])
+    server = await start_server(engine, text_model=text_model, tool_call_parser="mistral")
+    asked = {"messages": ASK, "tools": [WEATHER], "logprobs": True}
+    _, answer = await server.post("/v1/chat/completions", asked)
+    message = answer["choices"][0]["message"]
+    assert message["tool_calls"][0]["function"] == {"name": "weather", "arguments": ARGUMENTS}
+    assert message["content"] == "Yes."
+    _, answer = await server.post("/v1/chat/completions", {"messages": ASK})
+    assert answer["choices"][0]["message"]["content"] == f"Yes.{written}"
 
 
 async def test_with_none_nothing_is_a_call(ask: Callable[..., Any]) -> None:

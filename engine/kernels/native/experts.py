@@ -1,49 +1,33 @@
-"""Mixtures of experts: one expert after the other, each for the tokens that pick it.
-
-To the kernels, the tokens that do not pick an expert are padding, which they neither read nor write: so the work grows
-with the tokens, and the sum of a token's experts is added up in place, in the order of their numbers.
-"""
+"""Mixtures of experts: one call a layer, in which the rows of all experts share the threads."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from cache.page import NULL_PAGE_ID
-from engine.kernels.interface.operands import Activation, NormKind, Picks
+from engine.kernels.interface.operands import Activation, Picks
 from engine.kernels.interface.token_layout import TokenLayout
-from engine.kernels.native import products
+from engine.kernels.native.library import target
+from engine.kernels.native.products import places_of
 from engine.weights.packing import PackedMatrix
-
-_NOTHING = np.zeros(0, np.float32)  # in place of a norm or a bias
 
 
 def add_experts(
     addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks, layer: jax.Array,
     layout: TokenLayout, *, activation: Activation,
 ) -> jax.Array:  # fmt: skip
-    """As `Products.add_experts`, in place of the addend."""
-    num_experts = picks.num_experts
-    is_real = layout.write_page != NULL_PAGE_ID
-    experts = jnp.where(is_real[:, None], picks.experts, num_experts)
-    counts = jnp.zeros(num_experts, jnp.int32).at[experts.reshape(-1)].add(1, mode="drop")
-    picked_first = jnp.argsort(counts == 0, stable=True)
+    """As `Products.add_experts`, in place of the addend; padding tokens are neither read nor written.
 
-    def one(index: jax.Array, total: jax.Array) -> jax.Array:
-        expert = picked_first[index]
-        is_pick = experts == expert
-        # Every token is a row of its own: its start, which products do not read, and whether it is there.
-        rows = jnp.stack([jnp.zeros_like(layout.positions), is_pick.any(axis=1).astype(jnp.int32)], axis=1)
-        place = layer * num_experts + expert
-        inner = products.norm_product(
-            x, rows, place, _NOTHING, _NOTHING, gate_up, _NOTHING,
-            norm_kind=NormKind.NONE, epsilon=0.0, activation=activation, is_gated=True, num_tiles=0,
-        )  # fmt: skip
-        # A share may multiply what goes into a product as well as what comes out of it.
-        weighed = inner * jnp.where(is_pick, picks.shares, 0).sum(axis=1, keepdims=True)
-        return products.add_product(total, weighed, rows, place, down, _NOTHING, num_tiles=0)
-
-    added: jax.Array = lax.fori_loop(0, jnp.count_nonzero(counts), one, addend)
-    return added
+    A token's experts are added up in the order of their numbers, so that a row alone equals the row in a batch.
+    """
+    out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
+    call = jax.ffi.ffi_call(target("add_experts"), out, input_output_aliases={0: 0})
+    total: jax.Array = call(
+        addend, x, layout.rows, layer, picks.experts.astype(jnp.int32), picks.shares.astype(jnp.float32),
+        gate_up.blocks, places_of(gate_up), down.blocks, places_of(down),
+        num_tiles=layout.num_tiles, gate_up_tiles=np.array(gate_up.placement.tiles, np.int64),
+        down_tiles=np.array(down.placement.tiles, np.int64), num_inputs=gate_up.num_inputs,
+        num_inner=down.num_inputs, num_experts=picks.num_experts, activation=int(activation),
+    )  # fmt: skip
+    return total

@@ -31,7 +31,7 @@ VARIANTS = {
     EMULATION: set[str](),
 }
 TARGETS = (
-    "norm_product", "add_product", "head_product", "embed", "attention", "argmax", "empty",
+    "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
     "sample_random", "sample_full", "logprobs",
 )  # fmt: skip
 

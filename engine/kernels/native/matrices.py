@@ -27,7 +27,9 @@ from engine.weights.tensors import ModelTensor
 
 _JOB_BYTES = 8 << 20  # of a tensor: what one job reads and packs
 
-_NAMES = {Format.INT8_MIN: "int8", Format.INT4_MIN: "int4"}
+_NAMES = {
+    Format.INT8_MIN: "int8", Format.INT4_MIN: "int4", Format.INT8_ZERO: "int8", Format.INT4_ZERO: "int4",
+}  # fmt: skip
 
 
 class PackedLayout:

@@ -56,7 +56,7 @@ def norm_product(
     num_outputs = weights.num_outputs // 2 if is_gated else weights.num_outputs
     call = jax.ffi.ffi_call(target("norm_product"), jax.ShapeDtypeStruct((x.shape[0], num_outputs), jnp.float32))
     product: jax.Array = call(
-        x, rows, layer, norm, norm_bias, weights.blocks, _places(weights), bias,
+        x, rows, layer, norm, norm_bias, weights.blocks, places_of(weights), bias,
         num_tiles=num_tiles, **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
         activation=int(activation), is_gated=is_gated,
     )  # fmt: skip
@@ -75,7 +75,7 @@ def add_product(
     out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
     total: jax.Array = call(
-        addend, x, rows, layer, weights.blocks, _places(weights), bias,
+        addend, x, rows, layer, weights.blocks, places_of(weights), bias,
         num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale),
     )  # fmt: skip
     return total
@@ -108,7 +108,7 @@ def head_product(
     out = jax.ShapeDtypeStruct((sampled.shape[0], weights.num_outputs), jnp.float32)
     call = jax.ffi.ffi_call(target("head_product"), out)
     logits: jax.Array = call(
-        x, sampled, norm[None], norm_bias[None], weights.blocks, _places(weights), bias[None],
+        x, sampled, norm[None], norm_bias[None], weights.blocks, places_of(weights), bias[None],
         **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
         scale=np.float32(scale), softcap=np.float32(softcap),
     )  # fmt: skip
@@ -119,12 +119,18 @@ def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1
     """scale times the embedding's rows of int32[num_tokens], float32[num_tokens, hidden]."""
     out = jax.ShapeDtypeStruct((tokens.shape[0], weights.num_inputs), jnp.float32)
     embedded: jax.Array = jax.ffi.ffi_call(target("embed"), out)(
-        tokens, rows, weights.blocks, _places(weights), num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale)
+        tokens,
+        rows,
+        weights.blocks,
+        places_of(weights),
+        num_tiles=num_tiles,
+        **_sizes(weights),
+        scale=np.float32(scale),
     )
     return embedded
 
 
-def _places(weights: PackedMatrix) -> np.ndarray:
+def places_of(weights: PackedMatrix) -> np.ndarray:
     """int32[entries, parts, 3], a constant of the program: format, offset in lines of the cache, stride in bytes."""
     places = [
         [(int(place.format), place.offset // ALIGNMENT, place.stride) for place in parts]

@@ -48,7 +48,6 @@ class Gemma3(Gemma2):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """Reads the fields of transformers' class for text, or those of the text in its class with pictures."""
-        folder_config.refuse_quantised(config)
         text = (config.table("text_config") or config).with_defaults(_DEFAULTS)
         prefix = next(
             (prefix for prefix in _PREFIXES_WITH_PICTURES if f"{prefix}embed_tokens.weight" in tensor_names),

@@ -68,16 +68,6 @@ def read_epsilon(config: JsonFile, key: str, default: float) -> float:
     return float(f"{config.positive_number(key) or default:.6g}")
 
 
-def refuse_quantised(config: JsonFile) -> None:
-    """
-    Raises:
-        ModelError: the checkpoint is quantised.
-    """
-    for name in ("quantization_config", "compression_config"):
-        if config.value(name) is not None:
-            raise config.error(name, "quantised checkpoints are not read; F32, F16 and BF16 are")
-
-
 def read_decoder(
     config: JsonFile, tensor_names: Set[str], model_type: str, *,
     rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
@@ -98,7 +88,6 @@ def read_decoder(
         raise config.error("model_type", f'of this architecture it must be "{model_type}"')
     if config.text("hidden_act") not in (None, hidden_act):
         raise config.error("hidden_act", f'of this architecture it must be "{hidden_act}"')
-    refuse_quantised(config)
     sizes = read_sizes(config)
     head_dim, context = sizes["head_dim"], sizes["context_length"]
     if rotary is None:

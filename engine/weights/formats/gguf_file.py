@@ -8,7 +8,6 @@ module belongs to the border between them.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from pathlib import Path
 from typing import Any, Literal
@@ -114,17 +113,3 @@ class GGUFFile(GGUFReader):
     def _check_end(self, end: int) -> None:
         if end > len(self.data):
             raise ValueError(f"a value ends at byte {end} of {len(self.data)}")
-
-
-def forget(data: np.ndarray) -> None:
-    """Gives back the memory of a view of a mapped file; what is asked for again is read anew."""
-    base: object = data
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    # Pages at the edges, which may belong to others as well, stay.
-    first = data.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-    start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if end > start:
-        base.madvise(mmap.MADV_DONTNEED, start, end - start)

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import ReaderTensor
+from gguf import GGMLQuantizationType, LlamaFileType, ReaderTensor
 from gguf.quants import dequantize
 
 from engine.border.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.fields import MAX_INTEGER, Fields
-from engine.weights.formats.gguf_file import GGUFFile, forget
+from engine.weights.formats.gguf_file import GGUFFile
 from engine.weights.formats.gguf_shards import tensors_of_shards
+from engine.weights.formats.mapped_file import forget
 from engine.weights.packing import Format
 
-_ENCODINGS = frozenset(map(int, Encoding))
+_ENCODINGS = frozenset(map(int, Encoding)) & frozenset(map(int, GGMLQuantizationType))
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class GGUFTensors:
             file = GGUFFile(path)
         except OSError as error:
             raise ModelError(str(error)) from error
+        self._file = file
         self._tensors = tensors_of_shards(path, file)
         architecture = file.value("general.architecture")
         if not isinstance(architecture, str):
@@ -141,6 +143,15 @@ class GGUFTensors:
     @property
     def names(self) -> Set[str]:
         return self._tensors.keys()
+
+    @property
+    def quantization(self) -> str | None:
+        """What the file says of its numbers, such as "Q4_K_M"; None where it says nothing that is known."""
+        kind = self._file.value("general.file_type")
+        try:
+            return LlamaFileType(int(str(kind))).name.removeprefix("ALL_").removeprefix("MOSTLY_")
+        except ValueError:
+            return None
 
     def tensor(self, name: str) -> GGUFTensor | None:
         """A tensor by its name, or None where the file has no such tensor."""

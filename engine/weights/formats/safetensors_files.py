@@ -7,7 +7,7 @@ index, whose `weight_map` says which file (shard) holds which tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.border.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
+from engine.weights.formats.mapped_file import forget, map_file
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.packing import Format
 
@@ -26,51 +27,72 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 
-# bfloat16 is numpy's by JAX's grace: importing JAX registers it, and safetensors asks numpy for it.
+# Of weights as they are. bfloat16 is numpy's by JAX's grace.
 STORED_TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
 )
+# What quantised checkpoints store besides.
+PACKED_TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
+    {
+        "I8": np.dtype(np.int8), "U8": np.dtype(np.uint8), "I32": np.dtype(np.int32), "I64": np.dtype(np.int64),
+        "F8_E4M3": np.dtype(jnp.float8_e4m3fn),
+    }
+)  # fmt: skip
+# Bits of a number, of every type of the format: a tensor lies where those before it end.
+_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+_SIZE_BYTES = 8  # of the number in front, which says how long the header is
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class StoredTensor:
-    """A tensor in its file: nothing is read until `float32` is called."""
+    """A tensor in its file: nothing is read until it is asked for."""
 
     name: str
-    shape: tuple[int, ...]  # row-major, as stored
-    num_bytes: int
+    data: np.ndarray  # a view of the mapped file
     encoding: Encoding
-    _file: safe_open
-    _index: int | None = None  # of the expert, where this is one of a tensor of all experts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Row-major, as stored."""
+        return self.data.shape
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes
 
     @property
     def format(self) -> Format:
         return self.encoding.format
 
     def encoded(self) -> EncodedRows | None:
-        return None if len(self.shape) != 2 else EncodedRows(self.encoding, *self.shape, read=self._rows)
+        if len(self.shape) != 2:
+            return None
+        rows = _as_bytes(self.data)
+        return EncodedRows(self.encoding, *self.shape, read=lambda start, stop: rows[start:stop], forget=forget)
 
     def float32(self) -> np.ndarray:
         """The whole tensor, float32[shape]."""
-        array: np.ndarray = (
-            self._file.get_tensor(self.name)
-            if self._index is None
-            else self._file.get_slice(self.name)[self._index : self._index + 1][0]
-        )
-        return array.astype(np.float32, copy=False)
+        array = np.array(self.data, np.float32)
+        forget(self.data)
+        return array
 
     def expert(self, index: int) -> StoredTensor:
-        return StoredTensor(
-            self.name, self.shape[1:], self.num_bytes // self.shape[0], self.encoding, self._file, index
-        )
+        return StoredTensor(self.name, self.data[index], self.encoding)
 
-    def _rows(self, start: int, stop: int) -> np.ndarray:
-        """uint8[stop - start, bytes of a row]."""
-        stored = self._file.get_slice(self.name)
-        rows: np.ndarray = (
-            stored[start:stop] if self._index is None else stored[self._index : self._index + 1, start:stop][0]
-        )
-        return np.ascontiguousarray(rows).view(np.uint8)
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies in its file."""
+
+    file: np.ndarray  # uint8[size], mapped
+    start: int
+    end: int
+    kind: str
+    shape: tuple[int, ...]
 
 
 class SafetensorsFiles:
@@ -84,43 +106,54 @@ class SafetensorsFiles:
             index does not fit them, or names a file that is not in the folder.
         """
         self._folder = folder
-        self._file_of: dict[str, safe_open] = {}
+        self._places: dict[str, _Place] = {}
         single = folder.file(WEIGHTS)
         if single is not None:
-            file = _open(single)
-            self._file_of = dict.fromkeys(file.keys(), file)
+            self._places = dict(_places(single))
             return
         index = folder.json(INDEX)
         if index is None:
             raise ModelError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}; no other format is read")
-        files: dict[str, tuple[safe_open, frozenset[str]]] = {}
+        files: dict[str, dict[str, _Place]] = {}
         for tensor, shard in _weight_map(index.path, index.value("weight_map")).items():
             if shard not in files:
-                file = _open(self._shard(index.path, shard))
-                files[shard] = (file, frozenset(file.keys()))
-            file, tensors = files[shard]
-            if tensor not in tensors:
+                files[shard] = dict(_places(self._shard(index.path, shard)))
+            if tensor not in files[shard]:
                 raise ModelError(f"{folder.path / shard} has no tensor {tensor!r}, although {INDEX} says so")
-            self._file_of[tensor] = file
+            self._places[tensor] = files[shard][tensor]
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(self._file_of)
+        return frozenset(self._places)
 
     def tensor(self, name: str) -> StoredTensor | None:
-        """A tensor by its name, or None where there is none.
+        """A tensor of weights by its name, or None where there is none.
 
         Raises:
             ModelError: it is stored in a format that is not read.
         """
-        file = self._file_of.get(name)
-        if file is None:
+        data = self.array(name, STORED_TYPES)
+        return None if data is None else StoredTensor(name, data, Encoding[self._places[name].kind])
+
+    def kind_of(self, name: str) -> str | None:
+        """How a tensor is stored, such as "BF16"; None where there is none of that name."""
+        return self._places[name].kind if name in self._places else None
+
+    def array(self, name: str, types: Mapping[str, np.dtype[Any]]) -> np.ndarray | None:
+        """A tensor as it is stored, a view of the mapped file; None where there is none of that name.
+
+        Args:
+            types: those that are read.
+
+        Raises:
+            ModelError: it is of another type.
+        """
+        place = self._places.get(name)
+        if place is None:
             return None
-        stored = file.get_slice(name)
-        shape, kind = tuple(stored.get_shape()), stored.get_dtype()
-        if kind not in STORED_TYPES:
-            raise ModelError(f"{self._folder.path}: {name} is stored as {kind}; read are {', '.join(STORED_TYPES)}")
-        return StoredTensor(name, shape, math.prod(shape) * STORED_TYPES[kind].itemsize, Encoding[kind], file)
+        if place.kind not in types:
+            raise ModelError(f"{self._folder.path}: {name} is stored as {place.kind}; read are {', '.join(types)}")
+        return place.file[place.start : place.end].view(types[place.kind]).reshape(place.shape)
 
     def _shard(self, index: Path, name: str) -> Path:
         # A name with folders in it could lead out of this one; nobody's tool writes such an index.
@@ -138,10 +171,35 @@ def _weight_map(index: Path, value: Any) -> dict[str, str]:
     raise ModelError(f"{index} is damaged: weight_map must map tensors to files")
 
 
-def _open(path: Path) -> safe_open:
+def _as_bytes(data: np.ndarray) -> np.ndarray:
+    """uint8[rows, bytes of a row] of a matrix, a view."""
+    return data.view(np.uint8).reshape(data.shape[0], -1) if data.size else np.zeros((data.shape[0], 0), np.uint8)
+
+
+def _places(path: Path) -> Iterator[tuple[str, _Place]]:
+    """Where each tensor of a file lies.
+
+    The library checks the header: that tensors lie one behind the other, that each is as long as its shape says, and
+    that the last one ends with the file. It does not tell where they lie, which follows from that.
+
+    Raises:
+        ModelError: the file cannot be read, is damaged or cut short, or has a tensor of an unknown type.
+    """
     try:
-        return safe_open(path, framework="numpy")
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        content = map_file(path)
     except SafetensorError as error:
         raise ModelError(f"{path} is no safetensors file, or it is damaged or cut short: {error}") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
+    start = _SIZE_BYTES + int.from_bytes(content[:_SIZE_BYTES].tobytes(), "little")
+    for name, (kind, shape) in stored.items():
+        if kind not in _BITS:
+            raise ModelError(f"{path}: {name} is stored as {kind}, which is not known")
+        end = start + math.prod(shape) * _BITS[kind] // 8
+        yield name, _Place(content, start, end, kind, shape)
+        start = end
+    if start != len(content):
+        raise ModelError(f"{path} is damaged: its tensors end at byte {start} of {len(content)}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+from engine.border.types import FinishReason
 from sampling.host.params import MAX_SEED
+from server.answering.choice import Delta
 from server.answering.generation_request import GenerationRequest
 from server.doors.keyring import Tenant
 from server.holding.event_log import EventLog
@@ -19,12 +21,19 @@ from server.routes.encoding import encode
 from server.routes.framing import Framing
 from server.routes.route import AnswerContext, Call, Route
 from server.serving.served_model import ServedModel
-from server.serving.served_models import ServedModels
+from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
-from server.wire.errors import ApiError
+from server.wire.errors import ApiError, unavailable
 
 STREAM_HEADER = "X-Eagre-Stream"
 NOT_HELD = "none"  # in the place of the id: the server has no room for another one
+
+
+class Keeper(Protocol):
+    """Who keeps the requests of streams beyond the process."""
+
+    async def keep(self, answer: HeldAnswer, stream: HeldStream, prompts: Sequence[Sequence[int]]) -> None:
+        """Keeps the request, with the token ids of its prompts, until its answer is forgotten."""
 
 
 @dataclass
@@ -32,6 +41,7 @@ class HeldStream:
     """Makes the events of one resumable stream, as the work of a `HeldAnswer`."""
 
     served: ServedModels
+    keeper: Keeper
     model: ServedModel
     route: Route
     call: Call[Any]
@@ -41,12 +51,16 @@ class HeldStream:
     request_ids: Sequence[str]  # names by which the tenant may cancel it
     client_id: str = ""  # in the messages of a socket
     is_recomputed: bool = False  # for readers of an earlier process
+    is_kept: bool = False  # a later process can compute it again
+    check: Callable[[], None] | None = None  # raises where this process would compute something else
     lanes: Lanes | None = None
 
     async def __call__(self, answer: HeldAnswer) -> None:
         lanes, request = self.open(answer.log), self.call.request
         ids = (*self.request_ids, answer.id)
         async with self.served.generate(self.model, request, tenant=self.tenant, request_ids=ids) as generation:
+            if self.check is not None:
+                self.check()
             model = self.model
             context = AnswerContext(
                 self.framing, self.request_id, model.model_name, model.tokenizer, model.answer_format, answer.id
@@ -54,10 +68,12 @@ class HeldStream:
             writer = self.call.make_writer(generation, context)
             for event in self._split(writer.begin()):
                 lanes.append(event, None)
+            await self.keeper.keep(answer, self, [prompt.token_ids for prompt in generation.prompts])
             answer.begin(generation.abort)
             try:
                 async for deltas in generation:
                     for delta in deltas:
+                        self._refuse_to_end(delta)
                         for chunk in await encode(writer, [delta], self.served.workers):
                             for event in self._split(chunk):
                                 lanes.append(event, delta.index)
@@ -76,6 +92,14 @@ class HeldStream:
             num_choices = len(request.prompts) * request.num_sampled
             self.lanes = Lanes(events, num_choices, is_recomputed=self.is_recomputed)
         return self.lanes
+
+    def _refuse_to_end(self, delta: Delta) -> None:
+        """Where a server that shuts down cuts off a stream that can go on after its restart, the readers are told so.
+
+        An end with "abort" would be the last event for ever.
+        """
+        if delta.finish_reason is FinishReason.ABORT and self.is_kept and self.served.phase is Phase.DRAINING:
+            raise unavailable("the server is shutting down; the stream goes on when it is back", "draining")
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
         """Single events: the messages of a socket come one by one, server-sent events each end with an empty line."""
@@ -105,10 +129,19 @@ def start(stream: HeldStream) -> HeldAnswer | None:
         )
     stream.call.request = _with_seed(request)
     try:
-        answer = stream.served.held.start(stream.tenant.owner, stream)
+        return begin(stream)
     except ApiError as error:
         log.warning("stream_not_held", reason=error.message)
         return None
+
+
+def begin(stream: HeldStream, answer_id: str | None = None) -> HeldAnswer:
+    """Begins to make the stream, by an id of its own or by this one.
+
+    Raises:
+        ApiError: 429, the server has no room to hold another one.
+    """
+    answer = stream.served.held.start(stream.tenant.owner, stream, answer_id=answer_id)
     stream.open(answer.log)
     return answer
 

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
-from server.http.streams import held_stream
+from server.http.streams.kept_requests import kept_requests
 from server.http.streams.sse import EventStream
 from server.routes.route import BodyRoute
 from server.transport.json_body import json_response
@@ -21,7 +21,7 @@ async def resume(request: web.Request) -> web.StreamResponse:
     204 tells an EventSource, which comes back after every end, that nothing follows.
     """
     served, stream_id = request.app[SERVED], request.match_info["id"]
-    answer, held = held_stream.find(served.held, request[TENANT].owner, stream_id)
+    answer, held = await kept_requests(request).find(request[TENANT], stream_id)
     if not isinstance(held.route, BodyRoute):
         raise ApiError(
             f"the stream was begun on the WebSocket {held.route.path}; resume it there",
@@ -34,6 +34,7 @@ async def resume(request: web.Request) -> web.StreamResponse:
     if lanes.is_end(had):
         return web.Response(status=204)
     with answer.reading():
+        await answer.begun()
         async with EventStream(request, held.route, served, stream_id) as stream:
             try:
                 await stream.open()
@@ -50,7 +51,7 @@ async def resume(request: web.Request) -> web.StreamResponse:
 async def stop(request: web.Request) -> web.Response:
     """DELETE /v1/streams/{id}: the stream ends with finish_reason "abort", and nobody can come back to it."""
     served, stream_id = request.app[SERVED], request.match_info["id"]
-    answer, _ = held_stream.find(served.held, request[TENANT].owner, stream_id)
+    answer, _ = await kept_requests(request).find(request[TENANT], stream_id)
     served.held.forget(answer)
     return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
 

@@ -11,6 +11,7 @@ from server.holding.held_answer import HeldAnswer
 from server.http.entry.access_log import note_generation
 from server.http.streams import held_stream
 from server.http.streams.held_stream import HeldStream
+from server.http.streams.kept_requests import KeptRequests
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
 from server.routes.route import (
@@ -41,11 +42,14 @@ class SocketCalls:
     meanwhile: nothing else is buffered.
     """
 
-    def __init__(self, route: MessageRoute, served: ServedModels, watch: WriteWatch, tenant: Tenant) -> None:
+    def __init__(
+        self, route: MessageRoute, served: ServedModels, watch: WriteWatch, tenant: Tenant, kept: KeptRequests
+    ) -> None:
         self._route = route
         self._served = served
         self._watch = watch
         self._tenant = tenant
+        self._kept = kept
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
         self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
@@ -150,9 +154,10 @@ class SocketCalls:
         if call.request.streaming.is_resumable and self._route.readdress is not None:
             answer = held_stream.start(
                 HeldStream(
-                    self._served, model, self._route, call, MESSAGES, stream_id, self._tenant, (stream_id,), message.id
+                    self._served, self._kept, model, self._route, call, MESSAGES, stream_id, self._tenant,
+                    (stream_id,), message.id,
                 )
-            )
+            )  # fmt: skip
             if answer is not None:
                 return await self._begin(message.id, answer, preparing)
         return await self._generate(message.id, stream_id, call, preparing)
@@ -177,7 +182,7 @@ class SocketCalls:
         Raises:
             ApiError: there is no such stream, or none that this route can continue.
         """
-        answer, held = held_stream.find(self._served.held, self._tenant.owner, message.stream)
+        answer, held = await self._kept.find(self._tenant, message.stream)
         if held.route is not self._route:
             raise ApiError(
                 f"the stream was begun by {held.route.path}; resume it with GET /v1/streams/{{id}}",
@@ -186,6 +191,7 @@ class SocketCalls:
                 code="wrong_transport",
             )
         with answer.reading():
+            await answer.begun()
             return await self._follow(message.id, answer, message.after)
 
     async def _follow(self, client_id: str, answer: HeldAnswer, after: str | None) -> bytes:
@@ -215,7 +221,10 @@ class SocketCalls:
         return self._route.encode_error(client_id, error)
 
     def _parse(self, message: Generate) -> Call[StreamWriter]:
-        return checked(lambda: self._route.parse(message))
+        call = checked(lambda: self._route.parse(message))
+        if call.request.streaming.is_resumable:
+            call.body = message.body
+        return call
 
     async def _generate(self, client_id: str, stream_id: str, call: Call[StreamWriter], preparing: ExitStack) -> bytes:
         """Streams to the end and returns the terminal message."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-import orjson
 from aiohttp import web
 
 from server.answering.generation import Generation
@@ -36,6 +35,7 @@ class EventStream:
         self._route = route
         self._served = served
         self._watch: WriteWatch | None = None
+        self._writer: StreamWriter | None = None  # of what has begun to be streamed
         headers = {} if stream_id is None else {STREAM_HEADER: stream_id}
         self.response = web.StreamResponse(headers={**route.framing.headers, **headers})
 
@@ -45,6 +45,7 @@ class EventStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._writer = None
         watch, self._watch = self._watch, None  # they know each other, and would be kept until a garbage collection
         if watch is not None:
             await watch.__aexit__(kind, error, trace)
@@ -69,7 +70,7 @@ class EventStream:
             write_timeout=settings.write_timeout,
         )
         self._watch = await watch.__aenter__()
-        await watch.write(framing.ping + first)
+        await watch.write(framing.opening + first)
 
     async def write(self, generation: Generation, writer: StreamWriter) -> None:
         """Streams `generation` to its end; the stream is open.
@@ -78,6 +79,7 @@ class EventStream:
         the client leaves or its socket stalls beyond the write timeout.
         """
         assert self._watch is not None
+        self._writer = writer
         async for deltas in generation:
             await self._watch.write(b"".join(await encode(writer, deltas, self._served.workers)))
         await self._end(writer.end())
@@ -96,7 +98,11 @@ class EventStream:
 
     async def fail(self, error: Exception) -> None:
         """Tells the client of an error. The status is sent; what is left is one event and the end."""
-        await self._end(self._route.framing.frame(orjson.dumps(self._route.shape_error(_log_failure(error)))))
+        await self._end(self._encode_failure(_log_failure(error)))
+
+    def _encode_failure(self, error: ApiError) -> bytes:
+        told = b"" if self._writer is None else self._writer.encode_error(error)
+        return told or self._route.encode_error_event(error)
 
     async def _end(self, last: bytes) -> None:
         assert self._watch is not None

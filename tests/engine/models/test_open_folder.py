@@ -64,6 +64,50 @@ def test_equals_the_same_weights_from_gguf(tmp_path, num_shards, layout, precisi
     assert [step[1] for step in told] == sorted(step[1] for step in told)
 
 
+def quantised(tensors: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The tensors with every matrix of a layer as integers of 8 bits and scales, and the weights that those are."""
+    stored, exact = {}, {}
+    for name, values in tensors.items():
+        if "_proj." not in name:
+            stored[name] = exact[name] = values
+            continue
+        scales = (np.abs(values).max(axis=1, keepdims=True) / 127).astype(np.float16)
+        stored[name] = np.rint(values / scales).astype(np.int8)
+        stored[f"{name}_scale"] = scales
+        exact[name] = stored[name].astype(np.float32) * scales.astype(np.float32)
+    return stored, exact
+
+
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}},
+}
+
+
+def test_a_quantised_folder_is_the_model_of_its_weights(tmp_path):
+    stored, exact = quantised(weights(CONFIG))
+    # Tools for GPTQ write biases of zeros where a model has none.
+    stored[DOWN.replace("weight", "bias")] = np.zeros(64, np.float16)
+    folder = write_folder(tmp_path / "quantised", config={"quantization_config": INT8})
+    write_tensors(folder, stored)
+    opened = open_model(folder)
+    assert opened.quantization == "compressed-tensors int8"
+    expected = load(write_folder(tmp_path / "floats", tensors=exact))
+    assert_same_tree(load(folder), expected)
+    packed = opened.load(PackedLayout(), Precision("auto", None), lambda *step: None)
+    assert packed.dtype == "bfloat16+int8"
+
+
+def test_a_bias_that_is_not_zero_is_not_left_out(tmp_path):
+    stored, _ = quantised(weights(CONFIG))
+    stored[DOWN.replace("weight", "bias")] = np.ones(64, np.float16)
+    folder = write_folder(tmp_path, config={"quantization_config": INT8})
+    write_tensors(folder, stored)
+    with pytest.raises(ModelError, match=r"down_proj\.bias"):
+        open_model(folder)
+
+
 @pytest.mark.parametrize("stored_as", ["F16", "BF16"])
 def test_short_floats_are_widened_exactly(tmp_path, stored_as):
     params = load(write_folder(tmp_path, stored_as=stored_as))
@@ -159,7 +203,11 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
         ({"mlp_bias": "no"}, "mlp_bias is .*; it must be true or false"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; a rotary embedding over a part"),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor is 0.25"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, 'quantization_config is .*"awq".*; quantised'),
+        ({"quantization_config": {"quant_method": "hqq"}}, 'quant_method is "hqq"; quantised checkpoints are read of'),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            r"says that the model is quantised \(fp8\), but no tensor is",
+        ),
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be an integer from 1 to"),
         ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000; it must be an integer"),

@@ -24,7 +24,7 @@ async def submit(engine: FakeEngineClient, **body: Any) -> Generation:
     request = CompletionCall.parse(body).request
     text_model = FakeTextModel().model
     prompts = prepare_here(request, text_model, engine.client)
-    return Generation.submit(request, prompts, engine=engine.client, text_model=text_model, metrics=Metrics())
+    return Generation.submit(request, prompts, engine=engine.client, tokenizer=text_model.tokenizer, metrics=Metrics())
 
 
 async def read_some(generation: Generation) -> list[Delta]:

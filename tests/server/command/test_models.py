@@ -124,8 +124,8 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "text.gguf").write_text("no model")
     assert cli.main(["models", str(tiny), str(folder / "text.gguf")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "SOURCE", "PARAMETERS", "WEIGHTS", "1,000", "TOKENS", "FITS"]
-    assert lines[1].split() == ["smollm2-135m-instruct", "built-in", "-", "-", "-", "-"]
+    assert lines[0].split() == ["NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000", "TOKENS", "FITS"]
+    assert lines[1].split() == ["smollm2-135m-instruct", "built-in", "-", "-", "-", "-", "-"]
     assert (
         lines[2] == "  not here yet; `eagre pull smollm2-135m-instruct` fetches 98.4 MB, under the Apache License 2.0"
     )

@@ -39,7 +39,7 @@ class Follower:
     async def _read(self, response: aiohttp.ClientResponse, most: int | None) -> None:
         self.status = response.status
         rest, num_read = b"", 0
-        if most == 0:
+        if most == 0 or response.status != 200:
             return
         async for piece in response.content.iter_any():
             *blocks, rest = (rest + piece).split(b"\n\n")

@@ -78,10 +78,13 @@ def test_every_split_gives_the_same_parts(
 
 
 MARKERS = [marker for syntax in REASONING_SYNTAXES for marker in (*syntax.begins, *syntax.ends)]
-PIECES = st.sampled_from([*MARKERS, *(syntax.begin for syntax in SYNTAXES), CALL, " ", "\n", "a", "é"])
+PIECES = st.sampled_from([*MARKERS, *(syntax.begins[0] for syntax in SYNTAXES), CALL, " ", "\n", "a", "é"])
 HALVES = st.builds(lambda text, size: text[:size], PIECES, st.integers(1, 9))
 FORMATS = st.builds(
-    AnswerFormat, st.sampled_from([None, *REASONING_SYNTAXES]), st.sampled_from([None, ARRAY, *SYNTAXES])
+    AnswerFormat,
+    st.sampled_from([None, *REASONING_SYNTAXES]),
+    st.sampled_from([None, ARRAY, *SYNTAXES]),
+    st.just({}),
 )
 
 

@@ -45,6 +45,48 @@ def test_what_a_router_adds_passes_in_silence() -> None:
     assert parsed(**OF_A_ROUTER) == ()
 
 
+# What pages and libraries of other servers send with every message, where nobody has changed a setting.
+OF_CLIENTS: dict[str, dict[str, Any]] = {
+    "llama.cpp": {
+        "samplers": [], "dynatemp_range": 0, "dynatemp_exponent": 1, "typ_p": 1, "repeat_last_n": 64,
+        "repeat_penalty": 1, "mirostat": 0,
+        "mirostat_tau": 5, "mirostat_eta": 0.1, "n_probs": 0, "min_keep": 0, "n_keep": 0, "id_slot": -1,
+        "cache_prompt": True, "timings_per_token": False, "reasoning_format": "auto", "return_progress": False,
+    },
+    "OpenRouter": {"models": [], "route": "fallback", "transforms": [], "top_a": 0, "plugins": [], "provider": {}},
+    "vLLM": {
+        "use_beam_search": False, "length_penalty": 1.0, "skip_special_tokens": True, "detokenize": True,
+        "spaces_between_special_tokens": True, "guided_json": None, "mm_processor_kwargs": None,
+        "kv_transfer_params": None, "return_tokens_as_token_ids": False, "prompt_embeds": None, "early_stopping": False,
+        "truncate_prompt_tokens": None, "add_special_tokens": False,
+    },
+    "SGLang": {
+        "regex": None, "ebnf": None, "lora_path": None, "session_params": None, "stop_regex": None, "rid": None,
+        "bootstrap_host": None, "custom_logit_processor": None, "separate_reasoning": True,
+        "return_hidden_states": False,
+    },
+    "Ollama": {"options": {}, "keep_alive": None, "format": "", "raw": False, "think": False, "images": []},
+    "text-generation-webui": {
+        "do_sample": True, "num_beams": 1, "penalty_alpha": 0, "guidance_scale": 1, "tfs": None, "mirostat_mode": None,
+        "negative_prompt": "", "custom_token_bans": "", "ban_eos_token": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parameters", OF_CLIENTS.values(), ids=OF_CLIENTS)
+def test_what_other_servers_clients_send_at_its_default_passes_in_silence(parameters: dict[str, Any]) -> None:
+    assert parsed(**parameters) == ()
+
+
+@pytest.mark.parametrize(("name", "meant"), [("typ_p", "typical_p"), ("repeat_penalty", "repetition_penalty")])
+def test_another_name_of_a_parameter_is_told(name: str, meant: str) -> None:
+    assert f'did you mean "{meant}"' in refusal(**{name: 0.5}).message
+
+
+def test_fallback_models_are_told_of() -> None:
+    assert parsed(models=["a", "b"]) == ("models",)
+
+
 @pytest.mark.parametrize("nothing", [None, False, [], {}, ""])
 def test_what_asks_for_nothing_passes_in_silence(nothing: Any) -> None:
     assert parsed(colour=nothing) == ()
@@ -56,8 +98,8 @@ def test_what_asks_for_nothing_passes_in_silence(nothing: Any) -> None:
      ("skip_special_tokens", 1), ("return_hidden_states", True), ("top_a", 0.5)],
 )  # fmt: skip
 def test_other_strangers_are_told_of(name: str, value: Any) -> None:
-    if name == "top_a":  # one letter from top_k
-        assert 'did you mean "top_' in refusal(top_a=value).message
+    if name == "top_a":  # changes the answer
+        assert "top_a is 0.5" in refusal(top_a=value).message
     else:
         assert parsed(**{name: value}) == (name,)
 

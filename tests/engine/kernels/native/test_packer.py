@@ -11,13 +11,14 @@ from gguf.quants import dequantize
 from engine.kernels.native.library import shared_library
 from engine.kernels.native.packer import pack_encoded, pack_rows
 from engine.weights.encodings import EncodedRows, Encoding
-from engine.weights.packing import GROUP, TILE, Format, PackingError
+from engine.weights.packing import GROUP, TILE, Format, PackingError, to_nibbles
 from tests.gguf_tensors import random_rows
 from tests.packed_blocks import pack, unpack
 
 INPUTS = 768
 FLOATS = (Encoding.F32, Encoding.F16, Encoding.BF16)
-INTEGERS = [encoding for encoding in Encoding if encoding not in FLOATS]
+ZEROS = (Encoding.Q4_ZERO, Encoding.Q8_ZERO)  # of no file
+INTEGERS = [encoding for encoding in Encoding if encoding not in (*FLOATS, *ZEROS)]
 
 encodings = pytest.mark.parametrize("encoding", INTEGERS, ids=lambda encoding: encoding.name)
 
@@ -40,6 +41,21 @@ def test_weights_are_exactly_those_of_the_file(variant, encoding, size, outputs)
     # The numbers and their scales are the same; where there are minima, sums are rounded in the same way as well.
     np.testing.assert_array_equal(back[:outputs], expected)
     assert not back[outputs:].any()
+
+
+@pytest.mark.parametrize("encoding", ZEROS, ids=lambda encoding: encoding.name)
+def test_groups_with_zero_points_are_packed_exactly(variant, encoding):
+    random, shape = np.random.default_rng(3), (20, INPUTS // GROUP)
+    bits = 4 if encoding is Encoding.Q4_ZERO else 8
+    scales = random.uniform(1e-3, 2e-3, shape).astype(np.float16)
+    zeros = random.integers(0, (1 << bits) + 1, shape)  # GPTQ counts them from 1 on
+    numbers = random.integers(0, 1 << bits, (*shape, GROUP), np.uint8)
+    head = np.stack([scales, -zeros.astype(np.float16)], axis=-1).view(np.uint8)
+    body = to_nibbles(numbers) if bits == 4 else numbers
+    rows = np.concatenate([head, body], axis=-1).reshape(len(scales), -1)
+    back = unpack(pack(encoding, rows, encoding.format, INPUTS), encoding.format)[: len(scales)]
+    expected = (numbers.astype(np.float32) - zeros[..., None]) * scales.astype(np.float32)[..., None]
+    np.testing.assert_array_equal(back, expected.reshape(len(scales), -1))
 
 
 @pytest.mark.parametrize(

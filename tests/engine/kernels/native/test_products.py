@@ -186,7 +186,9 @@ def test_the_largest_numbers_do_not_saturate(variant, kind, sign):
     minima = np.full(shape, 0.5, np.float32) if kind.has_minima else None
     matrix = Quantised(kind, np.full(shape, 0.25, np.float32), minima, numbers)
     packed = pack_stack([pack_quantised(matrix)], kind, outputs)
-    weight = 0.25 * number + (0.5 if kind.has_minima else 0.0)
+    # A zero point counts in steps of the scale.
+    minimum = 0.5 * (0.25 if kind.has_zero_points else 1.0) if kind.has_minima else 0.0
+    weight = 0.25 * number + minimum
     x = np.full((3, inputs), sign, np.float32)
     got = add_product(np.zeros((3, outputs), np.float32), x, make_step([0] * 3).rows, 0, packed)
     np.testing.assert_allclose(got, np.full((3, outputs), sign * weight * inputs), rtol=1e-6)
@@ -285,7 +287,7 @@ def placed(place: Place) -> PackedMatrix:
         (dict(weights=placed(Place(Format.INT8, -64, 1088))), "a matrix has another shape"),
         (dict(weights=placed(Place(Format.INT8, 0, 1087))), "a matrix has another shape"),
         (dict(weights=placed(Place(Format.INT8, 64, 1 << 30))), "a matrix has another shape"),
-        (dict(weights=placed(Place(13, 0, 1088))), "unknown format"),  # type: ignore[arg-type]
+        (dict(weights=placed(Place(len(Format), 0, 1088))), "unknown format"),  # type: ignore[arg-type]
         (dict(weights=placed(Place(Format.Q4_K, 0, 1088))), "the inputs are no whole blocks"),
     ],
 )

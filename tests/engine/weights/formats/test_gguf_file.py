@@ -11,7 +11,8 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 from engine.border.errors import ModelError
-from engine.weights.formats.gguf_file import GGUFFile, forget
+from engine.weights.formats.gguf_file import GGUFFile
+from engine.weights.formats.mapped_file import forget
 
 SCALARS: list[tuple[str, Any, GGUFValueType]] = [
     ("uint8", 200, GGUFValueType.UINT8),

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from server.http import app as application
+from server.http.table import ROUTES
 from server.routes.completions import CompletionCall
 from server.routes.framing import Framing
 from server.routes.route import BodyRoute
-from server.routes.table import ROUTES
 from server.wire.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
@@ -26,7 +26,9 @@ def shape_strangely(error: ApiError) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def strange_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more route, whose errors and framing are like no other's."""
-    framing = Framing(before=b"event: piece\ndata: ", after=b"\n\n", ping=b"event: ping\n\n", done=b"event: over\n\n")
+    framing = Framing(
+        before=b"event: piece\ndata: ", after=b"\n\n", opening=b"event: ping\n\n", done=b"event: over\n\n"
+    )
     route = BodyRoute(PATH, CompletionCall.parse, shape_strangely, framing)
     monkeypatch.setattr(application, "ROUTES", (*ROUTES, route))
 

@@ -46,6 +46,13 @@ void q4_1(const uint8_t* block, RowBlock& to) {
   nibbles(block + 4, to.numbers);
 }
 
+// Of 8 bits, with a minimum or a zero point.
+void q8_1(const uint8_t* block, RowBlock& to) {
+  to.scale = half_at(block);
+  to.minimum = half_at(block + 2);
+  std::memcpy(to.numbers, block + 4, kGroup);
+}
+
 void q5_0(const uint8_t* block, RowBlock& to) {
   to.scale = half_at(block);
   nibbles(block + 6, to.numbers);
@@ -193,6 +200,8 @@ IntegerEncoding integer_encoding(Encoding encoding) {
     case Encoding::kIq4Nl: return {Format::kInt8, 18, iq4_nl};
     case Encoding::kIq4Xs: return {Format::kIq4Xs, 136, iq4_xs};
     case Encoding::kMxfp4: return {Format::kInt8, 17, mxfp4};
+    case Encoding::kQ4Zero: return {Format::kInt4Zero, 20, q4_1};
+    case Encoding::kQ8Zero: return {Format::kInt8Zero, 36, q8_1};
     default: return {Format::kFloat32, 0, nullptr};
   }
 }

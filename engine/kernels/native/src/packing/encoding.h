@@ -26,6 +26,10 @@ enum class Encoding : int32_t {
   kIq4Xs = 23,
   kBf16 = 30,
   kMxfp4 = 39,
+  // Not of files: what the readers of quantised checkpoints write for the packer. A group is a scale and a negated zero
+  // point, float16 both, and 16 bytes as those of Q4_1 or 32 of one number each.
+  kQ4Zero = 1000,
+  kQ8Zero = 1001,
 };
 
 // What a block of a packed matrix takes of one row: up to eight groups. Scales and minima are those of format.h.

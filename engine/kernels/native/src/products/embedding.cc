@@ -76,6 +76,8 @@ UnpackBlocks unpack_blocks_of(Format format) {
     case Format::kQ5K: return unpack_blocks<Format::kQ5K>;
     case Format::kQ6K: return unpack_blocks<Format::kQ6K>;
     case Format::kIq4Xs: return unpack_blocks<Format::kIq4Xs>;
+    case Format::kInt4Zero: return unpack_blocks<Format::kInt4Zero>;
+    case Format::kInt8Zero: return unpack_blocks<Format::kInt8Zero>;
   }
   return unpack_blocks<Format::kFloat32>;
 }

@@ -10,7 +10,6 @@
 namespace eagre {
 namespace {
 
-constexpr int kStoredTiles = 4;        // neighbours whose results are stored together
 constexpr int kTasksPerThread = 8;     // enough that a thread that the system puts aside is not waited for long
 
 // What the sums of a tile begin with: the biases of its outputs, from `first` on.
@@ -72,37 +71,42 @@ void multiply_tile(const PackedRows& x, const Matrix& weights, int64_t tile, Unp
 
 }  // namespace
 
+size_t totals_size(const PackedRows& x) { return size_t{2} * kStoredTiles * x.num_blocks() * kBlockRows * kTile; }
+
+void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y, int64_t begin, int64_t end,
+                    UnpackedGroup* unpacked, float* totals) {
+  const size_t of_tile = size_t{1} * x.num_blocks() * kBlockRows * kTile;
+  const float* partner_bias = y.bias == nullptr ? nullptr : y.bias + y.num_outputs;
+  const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
+  const StoreTiles store_results = store_tiles_of(y.finish);
+  float* partners = totals + kStoredTiles * of_tile;
+  for (int64_t first = begin; first < end; first += kStoredTiles) {
+    const int count = static_cast<int>(std::min<int64_t>(kStoredTiles, end - first));
+    for (int i = 0; i < count; ++i) {
+      const int64_t tile = first + i;
+      start_totals(x, y, y.bias, tile * kTile, totals + i * of_tile);
+      multiply_tile(x, weights, tile, unpacked, totals + i * of_tile);
+      if (!y.is_gated) continue;
+      start_totals(x, y, partner_bias, tile * kTile, partners + i * of_tile);
+      multiply_tile(x, weights, num_results + tile, unpacked, partners + i * of_tile);
+    }
+    store_results(x, y, first, count, of_tile, totals, y.is_gated ? partners : nullptr);
+  }
+}
+
 void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Output& y) {
   static Scratch& unpacked_memory = *new Scratch;  // the caller holds the pool
   static Scratch& totals_memory = *new Scratch;
-  const int threads = pool.num_threads(), parts = y.is_gated ? 2 : 1;
-  const size_t totals_size = size_t{1} * x.num_blocks() * kBlockRows * kTile;
+  const int threads = pool.num_threads();
   UnpackedGroup* unpacked = unpacked_memory.take<UnpackedGroup>(size_t{1} * threads * kChunkGroups);
-  float* totals = totals_memory.take<float>(threads * 2 * kStoredTiles * totals_size);
-
-  const StoreTiles store_results = store_tiles_of(y.finish);
-  const float* partner_bias = y.bias == nullptr ? nullptr : y.bias + y.num_outputs;
-  const int64_t num_results = weights.num_tiles / parts;
+  float* totals = totals_memory.take<float>(threads * totals_size(x));
+  const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
   const int64_t fair = num_results / (threads * kTasksPerThread);
   const int64_t per_task =
       std::max({int64_t{1}, fair / kStoredTiles * kStoredTiles, std::min(fair, int64_t{kStoredTiles})});
   pool.run((num_results + per_task - 1) / per_task, [&](int64_t task, int thread) {
-    UnpackedGroup* mine = unpacked + thread * kChunkGroups;
-    float* sums = totals + thread * 2 * kStoredTiles * totals_size;
-    float* partners = sums + kStoredTiles * totals_size;
-    const int64_t end = std::min(num_results, (task + 1) * per_task);
-    for (int64_t first = task * per_task; first < end; first += kStoredTiles) {
-      const int count = static_cast<int>(std::min<int64_t>(kStoredTiles, end - first));
-      for (int i = 0; i < count; ++i) {
-        const int64_t tile = first + i;
-        start_totals(x, y, y.bias, tile * kTile, sums + i * totals_size);
-        multiply_tile(x, weights, tile, mine, sums + i * totals_size);
-        if (!y.is_gated) continue;
-        start_totals(x, y, partner_bias, tile * kTile, partners + i * totals_size);
-        multiply_tile(x, weights, num_results + tile, mine, partners + i * totals_size);
-      }
-      store_results(x, y, first, count, totals_size, sums, y.is_gated ? partners : nullptr);
-    }
+    multiply_tiles(x, weights, y, task * per_task, std::min(num_results, (task + 1) * per_task),
+                   unpacked + thread * kChunkGroups, totals + thread * totals_size(x));
   });
 }
 

@@ -1,11 +1,13 @@
 // y = f(x @ transpose(W) + bias) for rows of activations and a packed matrix.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "products/finish.h"
 #include "tiles/matrix.h"
 #include "tiles/packed_rows.h"
+#include "tiles/tile_kernel.h"
 #include "runtime/pool.h"
 
 namespace eagre {
@@ -23,6 +25,15 @@ struct Output {
   bool is_gated;
   const float* addend;  // added to what is finished, laid out as `values`, which it may be; or null
 };
+
+constexpr int kStoredTiles = 4;  // neighbours whose results are stored together
+
+// Floats that `multiply_tiles` works in.
+size_t totals_size(const PackedRows& x);
+
+// The part of a product that one task does: tiles of results from `begin` to `end`. `unpacked` is room for kChunkGroups.
+void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y, int64_t begin, int64_t end,
+                    UnpackedGroup* unpacked, float* totals);
 
 // A row's result is the same bit for bit whichever rows are beside it: each output adds its groups to its bias in their
 // order, and the integer sums within a group are exact.

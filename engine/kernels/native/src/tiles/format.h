@@ -2,15 +2,16 @@
 //
 // A tile is 16 outputs, and a group is 32 inputs. A tile is a row of blocks of one group or, of the K formats, of eight,
 // so that a product with few rows reads memory in one stream. A block holds, for the 16 outputs:
-//   scales   float16[16], then minima float16[16] where the format has them. In a K format these are factors for the
-//            whole block, and behind them stand int8[16] scales, and then minima, for each part of each group, in the
-//            order of inputs; the bytes are filled up to a multiple of 64
+//   scales   float16[16], then minima float16[16] where the format has them. Formats of zero points have those in the
+//            minima's place, negated, because scale * zero point is rarely a float16. In a K format these are factors
+//            for the whole block, and behind them stand int8[16] scales, and then minima, for each part of each group,
+//            in the order of inputs; the bytes are filled up to a multiple of 64
 //   numbers  of one group after the other, in order of inputs, four (bytes and less), two (16 bits) or one (float32) at
 //            a time for all 16 outputs, which is what one vector instruction takes: a group of bytes is 8 vectors. Of
 //            numbers of fewer bits, field f of each byte in vector v is that of vector v + f * vectors: of nibbles,
 //            inputs 0 to 15 of the group are the low halves and 16 to 31 the high ones. The high bits that some
 //            formats have stand behind the low ones in vectors of their own, packed in the same way
-// The weight is scale * number + minimum, or scale * (number - zero point) without minima.
+// The weight is scale * number + minimum, or scale * (number - zero point) without minima or with zero points.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,10 @@ enum class Format : int64_t {
   kQ5K = 10,
   kQ6K = 11,
   kIq4Xs = 12,
+  kInt4Zero = 13,
+  kInt8Zero = 14,
 };
-constexpr int64_t kNumFormats = 13;
+constexpr int64_t kNumFormats = 15;
 
 // What rows of activations are rounded to before they are multiplied.
 enum class Activations { kFloat32, kBfloat16, kInt8 };
@@ -58,6 +61,7 @@ struct Layout {
   bool has_minima;
   int zero_point;  // where there are no minima
   Sums sums;
+  bool has_zero_points = false;  // in place of minima, which follow from them
 };
 
 constexpr Layout layout_of(Format format) {
@@ -76,6 +80,8 @@ constexpr Layout layout_of(Format format) {
     case Format::kQ5K: return {kInt8, 4, 1, 8, 1, true, 0, Sums::kScaled};
     case Format::kQ6K: return {kInt8, 4, 2, 8, 2, false, 32, Sums::kHalvesZero32};
     case Format::kIq4Xs: return {kInt8, 8, 0, 8, 1, false, 128, Sums::kZero128};
+    case Format::kInt4Zero: return {kInt8, 4, 0, 1, 1, true, 0, Sums::kScaled, true};
+    case Format::kInt8Zero: return {kInt8, 8, 0, 1, 1, true, 0, Sums::kScaled, true};
   }
   return {};
 }

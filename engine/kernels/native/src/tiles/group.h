@@ -64,6 +64,8 @@ class BlockReader {
 
   explicit BlockReader(const std::byte* block) : block_(block), scale_(load_halves(block)) {
     if constexpr (kLayout.has_minima) minimum_ = load_halves(block + kHalves);
+    // Exact: a float16 and a zero point of 9 bits have fewer digits together than a float32.
+    if constexpr (kLayout.has_zero_points) minimum_ = mul(scale_, minimum_);
   }
 
   void read(int index, Group& group) const {

@@ -38,6 +38,8 @@ TileKernel integer_kernel_of(Format format) {
     case Format::kInt8: return multiply_tile<Format::kInt8>;
     case Format::kInt8Min: return multiply_tile<Format::kInt8Min>;
     case Format::kInt4: return multiply_tile<Format::kInt4>;
+    case Format::kInt4Zero: return multiply_tile<Format::kInt4Zero>;
+    case Format::kInt8Zero: return multiply_tile<Format::kInt8Zero>;
     default: return multiply_tile<Format::kInt4Min>;
   }
 }

@@ -64,11 +64,15 @@ def _make_layer(
     numbers = random.integers(0, largest + 1, (outputs, groups, GROUP), np.uint8)
     # Uniform numbers deviate by their range over the root of 12.
     scales = (random.uniform(0.5, 1.5, (outputs, groups)) * 12**0.5 / largest).astype(np.float16)
-    minima = (-scales * random.uniform(0.4, 0.6, scales.shape) * largest).astype(np.float16)
+    zero_points = (random.uniform(0.4, 0.6, scales.shape) * largest).astype(np.float16)
+    stored = minima = -scales * zero_points
+    if kind.has_zero_points:
+        stored = -np.rint(zero_points)
+        minima = scales.astype(np.float32) * stored
     quantised = Quantised(
         kind,
         scales.astype(np.float32),
-        minima.astype(np.float32) if kind.has_minima else None,
+        stored.astype(np.float32) if kind.has_minima else None,
         to_nibbles(numbers) if kind.is_nibbles else numbers,
     )
     values, magnitudes = dequantise(kind, scales, minima, numbers)

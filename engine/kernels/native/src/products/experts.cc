@@ -1,0 +1,163 @@
+#include "products/experts.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "isa/isa.h"
+#include "products/product.h"
+#include "runtime/scratch.h"
+#include "tiles/packed_rows.h"
+#include "tiles/tile_kernel.h"
+
+namespace eagre {
+namespace {
+
+// Experts are computed in waves, in the order of their numbers, so that the rows between the products stay few.
+constexpr int kWaveExperts = 16;
+constexpr int kWavePairs = 1024;
+constexpr int64_t kColumns = 256;  // that one task adds up
+
+// The pairs of a token and an expert that it picks, sorted by expert.
+struct Pairs {
+  std::vector<int32_t> starts;  // [experts + 1]
+  std::vector<int32_t> tokens;
+  std::vector<float> shares;
+
+  void sort(const ExpertRows& rows, size_t num_experts) {
+    starts.assign(num_experts + 1, 0);
+    for (int32_t token : rows.tokens) {
+      for (int i = 0; i < rows.num_picked; ++i) ++starts[rows.picks[int64_t{token} * rows.num_picked + i] + 1];
+    }
+    std::partial_sum(starts.begin(), starts.end(), starts.begin());
+    tokens.resize(starts.back());
+    shares.resize(starts.back());
+    std::vector<int32_t> next(starts.begin(), starts.end() - 1);
+    for (int32_t token : rows.tokens) {
+      for (int i = 0; i < rows.num_picked; ++i) {
+        const int64_t from = int64_t{token} * rows.num_picked + i;
+        const int32_t at = next[rows.picks[from]]++;
+        tokens[at] = token;
+        shares[at] = rows.shares[from];
+      }
+    }
+  }
+
+  int count(int expert) const { return starts[expert + 1] - starts[expert]; }
+};
+
+// What is kept from call to call; the caller holds the pool.
+struct Memory {
+  Pairs pairs;
+  PackedRows packed[kWaveExperts];
+  Scratch inner, results, unpacked, totals;
+  std::vector<int32_t> order;  // 0, 1, 2, ...: rows of a wave go where they came from
+};
+
+// Some tiles of one expert's product.
+struct Task {
+  int slot;
+  int64_t begin, end;
+};
+
+class Wave {
+ public:
+  Wave(Pool& pool, const ExpertRows& rows, Memory& memory) : pool_(pool), rows_(rows), memory_(memory) {}
+
+  bool is_full() const { return num_experts_ == kWaveExperts || num_pairs_ >= kWavePairs; }
+  bool is_empty() const { return num_experts_ == 0; }
+
+  void take(int number, const Expert& expert) {
+    if (is_empty()) first_pair_ = memory_.pairs.starts[number];
+    experts_[num_experts_] = &expert;
+    starts_[num_experts_++] = num_pairs_;
+    num_pairs_ += memory_.pairs.count(number);
+    starts_[num_experts_] = num_pairs_;
+  }
+
+  void run() {
+    float* inner = memory_.inner.take<float>(num_pairs_ * rows_.inner);
+    float* results = memory_.results.take<float>(num_pairs_ * rows_.hidden);
+    for (int32_t i = static_cast<int32_t>(memory_.order.size()); i < num_pairs_; ++i) memory_.order.push_back(i);
+    for (int i = 0; i < num_experts_; ++i) {
+      const int32_t* tokens = memory_.pairs.tokens.data() + first_pair_ + starts_[i];
+      memory_.packed[i].pack(pool_, {rows_.x, tokens, num_rows(i), {}}, experts_[i]->gate_up);
+    }
+    multiply(&Expert::gate_up, inner, rows_.inner, rows_.finish, true);
+    // A share may multiply what goes into a product as well as what comes out of it.
+    for (int64_t pair = 0; pair < num_pairs_; ++pair) {
+      const Floats share = broadcast(memory_.pairs.shares[first_pair_ + pair]);
+      float* row = inner + pair * rows_.inner;
+      for (int64_t i = 0; i < rows_.inner; i += kTile) store(row + i, mul(load(row + i), share));
+    }
+    for (int i = 0; i < num_experts_; ++i) {
+      memory_.packed[i].pack(pool_, {inner, order(i), num_rows(i), {}}, experts_[i]->down);
+    }
+    multiply(&Expert::down, results, rows_.hidden, Finish::kNone, false);
+    add_up(results);
+    num_experts_ = 0;
+    num_pairs_ = 0;
+  }
+
+ private:
+  int num_rows(int slot) const { return static_cast<int>(starts_[slot + 1] - starts_[slot]); }
+  const int32_t* order(int slot) const { return memory_.order.data() + starts_[slot]; }
+
+  // One product of all experts of the wave, whose rows have been packed.
+  void multiply(Matrix Expert::*matrix, float* values, int64_t num_outputs, Finish finish, bool is_gated) {
+    tasks_.clear();
+    size_t largest = 0;
+    for (int i = 0; i < num_experts_; ++i) {
+      const int64_t num_results = (experts_[i]->*matrix).num_tiles / (is_gated ? 2 : 1);
+      for (int64_t begin = 0; begin < num_results; begin += kStoredTiles) {
+        tasks_.push_back({i, begin, std::min(num_results, begin + kStoredTiles)});
+      }
+      largest = std::max(largest, totals_size(memory_.packed[i]));
+    }
+    const int threads = pool_.num_threads();
+    UnpackedGroup* unpacked = memory_.unpacked.take<UnpackedGroup>(size_t{1} * threads * kChunkGroups);
+    float* totals = memory_.totals.take<float>(threads * largest);
+    pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t index, int thread) {
+      const Task& task = tasks_[index];
+      const Output y{values, order(task.slot), num_outputs, nullptr, finish, 1.0f, 0.0f, is_gated, nullptr};
+      multiply_tiles(memory_.packed[task.slot], experts_[task.slot]->*matrix, y, task.begin, task.end,
+                     unpacked + thread * kChunkGroups, totals + thread * largest);
+    });
+  }
+
+  // Pairs are in the order of experts, and so is each token's sum.
+  void add_up(const float* results) {
+    pool_.run((rows_.hidden + kColumns - 1) / kColumns, [&](int64_t task, int) {
+      const int64_t begin = task * kColumns, end = std::min(rows_.hidden, begin + kColumns);
+      for (int64_t pair = 0; pair < num_pairs_; ++pair) {
+        float* to = rows_.y + memory_.pairs.tokens[first_pair_ + pair] * rows_.hidden;
+        const float* from = results + pair * rows_.hidden;
+        for (int64_t i = begin; i < end; i += kTile) store(to + i, add(load(from + i), load(to + i)));
+      }
+    });
+  }
+
+  Pool& pool_;
+  const ExpertRows& rows_;
+  Memory& memory_;
+  const Expert* experts_[kWaveExperts] = {};
+  int num_experts_ = 0;
+  int64_t starts_[kWaveExperts + 1] = {};  // of each expert's pairs, in the wave
+  int64_t first_pair_ = 0, num_pairs_ = 0;
+  std::vector<Task> tasks_;
+};
+
+}  // namespace
+
+void add_experts(Pool& pool, const ExpertRows& rows, const std::vector<Expert>& experts) {
+  static Memory& memory = *new Memory;  // the caller holds the pool
+  memory.pairs.sort(rows, experts.size());
+  Wave wave(pool, rows, memory);
+  for (size_t number = 0; number < experts.size(); ++number) {
+    if (memory.pairs.count(static_cast<int>(number)) == 0) continue;
+    wave.take(static_cast<int>(number), experts[number]);
+    if (wave.is_full()) wave.run();
+  }
+  if (!wave.is_empty()) wave.run();
+}
+
+}  // namespace eagre

@@ -1,0 +1,33 @@
+"""Files mapped into memory, whose pages are given back when nobody needs them any more."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+
+def map_file(path: Path) -> np.ndarray:
+    """The bytes of a file, uint8[size], read as they are asked for.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is empty.
+    """
+    with path.open("rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def forget(data: np.ndarray) -> None:
+    """Gives back the memory of a view of a mapped file; what is asked for again is read anew."""
+    base: object = data
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    # Pages at the edges, which may belong to others as well, stay.
+    first = data.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    start, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > start:
+        base.madvise(mmap.MADV_DONTNEED, start, end - start)

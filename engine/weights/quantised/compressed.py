@@ -1,0 +1,146 @@
+"""Matrices of integers as the compressed-tensors project stores them, packed into words or one in a byte."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from engine.border.errors import ModelError
+from engine.weights.quantised.parts import BYTES, FLOATS, SHAPES, WORDS, Parts
+from engine.weights.quantised.words import unpacked
+
+# Those of activations are not used: Eagre rounds activations in its own way, more finely.
+ACTIVATIONS = frozenset({"input_scale", "input_zero_point"})
+PACKED_NAMES = ACTIVATIONS | {
+    "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx",
+}  # fmt: skip
+BYTE_NAMES = ACTIVATIONS | {"weight", "weight_scale", "weight_zero_point"}
+
+
+class CompressedIntegers:
+    """What both ways have in common: scales [outputs, groups], or one for all, and zero points likewise."""
+
+    bits: int
+    shape: tuple[int, int]
+
+    def __init__(self, parts: Parts, shape: tuple[int, int]) -> None:
+        """
+        Raises:
+            ModelError: a tensor is missing, or of another type or shape.
+        """
+        self._parts, self.name, self.shape = parts, f"{parts.module}.weight", shape
+        num_outputs, num_inputs = shape
+        scales = parts.get("weight_scale", FLOATS)
+        if scales.size == 1 and scales.ndim < 2:
+            scales = np.broadcast_to(scales.reshape(1, 1), (num_outputs, 1))
+        elif scales.ndim != 2 or scales.shape[0] not in (1, num_outputs) or scales.shape[1] < 1:
+            raise ModelError(f"{parts.module}.weight_scale has shape {scales.shape}; {num_outputs} outputs have others")
+        if num_inputs % scales.shape[1]:
+            raise ModelError(f"{parts.module}.weight_scale has shape {scales.shape} for {num_inputs} inputs")
+        self._scales = np.broadcast_to(scales, (num_outputs, scales.shape[1]))
+        self._order = parts.find("weight_g_idx", WORDS)
+        if self._order is not None:
+            parts.check("weight_g_idx", (num_inputs,))
+
+    @property
+    def num_bytes(self) -> int:
+        """As `Integers`."""
+        return self._parts.num_bytes
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """As `Integers`.
+
+        Raises:
+            ModelError: `weight_g_idx` names a group that there is not.
+        """
+        num_groups, num_inputs = self._scales.shape[1], self.shape[1]
+        order = self._order
+        if order is None or (order == -1).any():  # which says that there is no order
+            usual: np.ndarray = np.arange(num_inputs) // max(1, num_inputs // num_groups)
+            return usual
+        if not 0 <= int(order.min()) <= int(order.max()) < num_groups:
+            raise ModelError(f"{self._parts.module}.weight_g_idx names groups beyond the {num_groups} that there are")
+        return np.array(order)
+
+    def scales(self, start: int, stop: int) -> np.ndarray:
+        """As `Integers`."""
+        return self._scales[start:stop]
+
+    def forget(self) -> None:
+        """As `Integers`."""
+        self._parts.forget()
+
+
+class PackedIntegers(CompressedIntegers):
+    """`Integers` of "pack-quantized": words int32[outputs, inputs * bits / 32], numbers above their least one.
+
+    Zero points lie in words along the outputs, int32[outputs * bits / 32, groups].
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """
+        Raises:
+            ModelError: a tensor is missing, or of another type or shape.
+        """
+        self._words = parts.matrix("weight_packed", WORDS)
+        shape = parts.get("weight_shape", SHAPES)
+        parts.check("weight_shape", (2,))
+        num_outputs, num_inputs = int(shape[0]), int(shape[1])
+        widths = {-(-num_inputs * bits // 32): bits for bits in (4, 8)}
+        num_words = self._words.shape[1]
+        if num_inputs < 1 or self._words.shape[0] != num_outputs or num_words not in widths:
+            raise ModelError(
+                f"{parts.module}.weight_packed has shape {self._words.shape}, "
+                f"which does not hold ({num_outputs}, {num_inputs}) numbers of 4 or 8 bits"
+            )
+        self.bits = widths[num_words]
+        super().__init__(parts, (num_outputs, num_inputs))
+        self._zeros = parts.find("weight_zero_point", WORDS)
+        if self._zeros is not None:
+            parts.check("weight_zero_point", (-(-num_outputs * self.bits // 32), self._scales.shape[1]))
+
+    def numbers(self, start: int, stop: int) -> np.ndarray:
+        """As `Integers`."""
+        return unpacked(self._words[start:stop], self.bits)[:, : self.shape[1]]
+
+    def zeros(self, start: int, stop: int) -> np.ndarray | None:
+        """As `Integers`."""
+        if self._zeros is None:
+            return None
+        in_word = 32 // self.bits
+        first = start // in_word
+        zeros = unpacked(self._zeros[first : -(-stop // in_word)].T, self.bits)
+        return zeros[:, start - first * in_word : stop - first * in_word].T.astype(np.int16)
+
+
+class ByteIntegers(CompressedIntegers):
+    """`Integers` of "naive-quantized" and "int-quantized": int8[outputs, inputs], zero points int8[outputs, groups]."""
+
+    bits = 8
+
+    def __init__(self, parts: Parts) -> None:
+        """
+        Raises:
+            ModelError: a tensor is missing, or of another type or shape.
+        """
+        self._bytes = parts.matrix("weight", BYTES)
+        super().__init__(parts, (self._bytes.shape[0], self._bytes.shape[1]))
+        zeros = parts.find("weight_zero_point", BYTES)
+        self._zeros = None if zeros is None else self._for_outputs(zeros)
+
+    def numbers(self, start: int, stop: int) -> np.ndarray:
+        """As `Integers`."""
+        return np.ascontiguousarray(self._bytes[start:stop]).view(np.uint8) ^ np.uint8(128)
+
+    def zeros(self, start: int, stop: int) -> np.ndarray | None:
+        """As `Integers`."""
+        return None if self._zeros is None else self._zeros[start:stop].astype(np.int16) + np.int16(128)
+
+    def _for_outputs(self, zeros: np.ndarray) -> np.ndarray:
+        """int8[outputs, groups]."""
+        if zeros.size == 1:
+            return np.broadcast_to(zeros.reshape(1, 1), self._scales.shape)
+        self._parts.check("weight_zero_point", self._scales.shape)
+        return zeros

@@ -1,0 +1,171 @@
+"""The requests of resumable streams on disk, so that they can be computed again after a restart of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from aiohttp import web
+
+from server.answering.prompt_sources import TokenPrompt
+from server.doors.keyring import Tenant
+from server.holding.held_answer import HeldAnswer
+from server.holding.held_answers import unknown_stream
+from server.http.streams.held_stream import HeldStream, Keeper, begin
+from server.routes.framing import MESSAGES
+from server.routes.route import BodyRoute, Call, Generate, Route, checked
+from server.serving.served_model import ServedModel
+from server.serving.served_models import Phase, ServedModels
+from server.startup.logs import log
+from server.storage.record_key import RecordKey, StoreError
+from server.wire.errors import ApiError
+
+KIND = "stream"
+_POLL_S = 0.5  # between two looks at whether the server is ready
+_MAX_POLLS = 7200
+
+
+class KeptRequests(Keeper):
+    """Keeps the requests of one server's streams. Without `--store` nothing is kept, and nothing found."""
+
+    def __init__(self, served: ServedModels, routes: Sequence[Route]) -> None:
+        """Args:
+        routes: those that streams may have been begun by.
+        """
+        self._served = served
+        self._routes = {route.path: route for route in routes}
+        self._is_on_disk = served.settings.store is not None
+        self._deletions: set[asyncio.Task[object]] = set()
+
+    async def keep(self, answer: HeldAnswer, stream: HeldStream, prompts: Sequence[Sequence[int]]) -> None:
+        if not self._is_on_disk:
+            return
+        key = _key(stream.tenant.owner, answer.id)
+        # Token ids, because a chat template may write today's date.
+        record = {
+            "path": stream.route.path,
+            "body": stream.call.body,
+            "client_id": stream.client_id,
+            "request_id": stream.request_id,
+            "seed": stream.call.request.sampling["seed"],
+            "prompts": prompts,
+            "model": _fingerprint(stream.model),
+        }
+        try:
+            await self._served.store.put(key, record)
+        except StoreError as error:
+            log.warning("stream_not_kept", reason=str(error))
+            return
+        stream.is_kept = True
+        answer.on_forget = lambda: self._delete(key)
+        if answer.is_forgotten:  # meanwhile
+            self._delete(key)
+
+    async def find(self, tenant: Tenant, stream_id: str) -> tuple[HeldAnswer, HeldStream]:
+        """The held stream of this tenant; one of an earlier process begins to be computed again.
+
+        Raises:
+            ApiError: 404, there is none, or it is another tenant's; or the request is refused now.
+        """
+        held = self._served.held
+        if held.get(tenant.owner, stream_id) is None and self._is_on_disk:
+            try:
+                record = await self._served.store.get(_key(tenant.owner, stream_id))
+            except StoreError as error:
+                log.warning("stream_not_read", reason=str(error))
+                record = None
+            if record is not None and held.get(tenant.owner, stream_id) is None:
+                self._recompute(tenant, stream_id, record)
+        answer = held.find(tenant.owner, stream_id)
+        if not isinstance(answer.work, HeldStream):
+            raise unknown_stream(stream_id)
+        return answer, answer.work
+
+    async def forget_unclaimed(self) -> None:
+        """Deletes what earlier processes have left, once the grace has passed and nobody has come for it."""
+        if not self._is_on_disk:
+            return
+        try:
+            left = await self._served.store.keys(KIND)
+            for _ in range(_MAX_POLLS):
+                if self._served.phase is not Phase.LOADING:
+                    break
+                await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(self._served.settings.resume_grace)
+            for key in left:
+                if self._served.held.get(key.owner, key.id) is None:
+                    await self._served.store.delete(key)
+        except StoreError as error:
+            log.warning("streams_not_forgotten", reason=str(error))
+
+    def _recompute(self, tenant: Tenant, stream_id: str, record: dict[str, Any]) -> None:
+        route = self._routes.get(record["path"])
+        if route is None:
+            raise unknown_stream(stream_id)
+        call: Call[Any]
+        if isinstance(route, BodyRoute):
+            call, framing = checked(lambda: route.parse(record["body"])), route.framing
+        else:
+            message = Generate(record["client_id"], record["body"])
+            call, framing = checked(lambda: route.parse(message)), MESSAGES
+        call.body = record["body"]
+        call.request = replace(
+            call.request,
+            prompts=[TokenPrompt(token_ids) for token_ids in record["prompts"]],
+            sampling={**call.request.sampling, "seed": record["seed"]},
+        )
+        model, request_id = self._served.find(call.request.model), record["request_id"]
+
+        def check() -> None:
+            if _fingerprint(model) != record["model"]:
+                raise ApiError(
+                    "the model is not the one that began this stream; it cannot be continued",
+                    status=410,
+                    param="id",
+                    code="model_changed",
+                )
+
+        stream = HeldStream(
+            self._served, self, model, route, call, framing, request_id, tenant, (request_id,), record["client_id"],
+            is_recomputed=True, check=check,
+        )  # fmt: skip
+        begin(stream, stream_id)
+        log.info("stream_recomputed", model=model.model_name)
+
+    def _delete(self, key: RecordKey) -> None:
+        task = asyncio.ensure_future(self._try_to_delete(key))
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    async def _try_to_delete(self, key: RecordKey) -> None:
+        try:
+            await self._served.store.delete(key)
+        except StoreError as error:
+            log.warning("stream_not_forgotten", reason=str(error))
+
+
+KEPT = web.AppKey("kept_requests", KeptRequests)
+
+
+async def sweep(app: web.Application) -> AsyncIterator[None]:
+    """Forgets what earlier processes have left, beside everything else (a `cleanup_ctx`)."""
+    task = asyncio.ensure_future(app[KEPT].forget_unclaimed())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def kept_requests(request: web.Request) -> KeptRequests:
+    """Those of the request's server."""
+    return request.app[KEPT]
+
+
+def _key(owner: str, stream_id: str) -> RecordKey:
+    return RecordKey(KIND, owner, stream_id)
+
+
+def _fingerprint(model: ServedModel) -> dict[str, Any]:
+    """What has to be the same for the same tokens, as JSON has it."""
+    return {"name": model.model_name, **{name: str(value) for name, value in asdict(model.engine.model_info).items()}}

@@ -1,0 +1,1 @@
+"""The route of Anthropic's Messages: calls, events, errors."""

@@ -1,0 +1,63 @@
+"""POST /v1/messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.answering.generation import Generation
+from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import Conversation
+from server.routes.messages.blocks import Blocks
+from server.routes.messages.shapes import MESSAGE_EVENTS, encode_error, shape_error
+from server.routes.messages.writer import MessageWriter
+from server.routes.route import AnswerContext, BodyCall, BodyRoute
+from server.wire.messages.request import CountTokensRequest, MessagesRequest
+
+
+def conversation_of(body: CountTokensRequest) -> Conversation:
+    """The prompt of a request."""
+    return Conversation(
+        body.conversation,
+        tools=[tool.to_template() for tool in body.offered_tools],
+        begins_turn=not body.continues,
+        continues=body.continues,
+        variables=body.template_variables,
+        plain_messages=body.plain_conversation,
+    )
+
+
+class MessagesCall(BodyCall):
+    """A conversation, whose next message the model writes."""
+
+    def __init__(self, body: MessagesRequest) -> None:
+        self._body = body
+        request = GenerationRequest(
+            [conversation_of(body)],
+            body.sampling,
+            prompt_parameter="messages",
+            model=body.model,
+            default_max_tokens=body.max_tokens,  # clients ask for as many as the largest models can write
+            stops=body.stop_sequences,
+            grammar=body.grammar_wish,
+        )
+        super().__init__(request, None, body.ignored, body.stream is True)
+
+    @classmethod
+    def parse(cls, body: Any) -> MessagesCall:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        return cls(MessagesRequest.parse(body))
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> MessageWriter:
+        body, must_call = self._body, self._body.forced_calls is not None
+        parts = context.answer_format.of_request(
+            may_call=body.may_call, must_call=must_call, has_grammar=self.request.grammar is not None
+        )
+        shows = body.thinking is not None and body.thinking.display != "omitted"
+        blocks = Blocks(with_thinking=body.wants_thinking, shows_thinking=shows)
+        return MessageWriter(generation, context, parts, blocks, body.max_tokens)
+
+
+MESSAGES = BodyRoute("/v1/messages", MessagesCall.parse, shape_error, MESSAGE_EVENTS, encode_error)
