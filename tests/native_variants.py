@@ -14,7 +14,6 @@ from engine.kernels.native import library
 from engine.kernels.native.sampler import NATIVE
 from sampling.sampler import SamplerBody
 
-
 # Variants that differ from another one in products and attention alone.
 _OF_TILE_REGISTERS = {"amx", library.EMULATION}
 

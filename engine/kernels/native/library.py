@@ -16,7 +16,7 @@ import jax
 from engine.kernels.interface.body import BodyUnavailable
 from engine.kernels.native.sources import SOURCES, digest
 
-# The kernels for AMX with its instructions in plain C++, so that they can be tested everywhere; loaded by its name only.
+# The kernels for AMX with its instructions in plain C++, for tests on any machine; loaded by its name only.
 EMULATION = "amx_emulated"
 
 # In order of preference; the flags are those that Linux names in /proc/cpuinfo.
