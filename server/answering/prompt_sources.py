@@ -111,7 +111,14 @@ class Conversation(NamedTuple):
         num_chars = sum(len(message["content"]) + MESSAGE_CHARS for message in self.messages)
         calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
         more = [calls, self.tools, dict(self.variables)]
-        return num_chars + (len(orjson.dumps(more)) if any(more) else 0)
+        try:
+            return num_chars + (len(orjson.dumps(more)) if any(more) else 0)
+        except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
+            raise ApiError(
+                "a tool, a call of one or a variable of the template is nested too deeply",
+                param="messages",
+                code="invalid_messages",
+            ) from error
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         if text_model.chat_template is None:

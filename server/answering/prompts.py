@@ -146,7 +146,7 @@ def _encode(
     else:
         token_ids = source.encode(text_model)
         if most == -1:
-            most = max_model_len - request.limit_tokens(1) + request.num_prompt_output_tokens
+            most = max(1, max_model_len - request.limit_tokens(1) + request.num_prompt_output_tokens)
         if len(token_ids) > most:
             # What the tokenizer puts before a text stays, as in Hugging Face's tokenizers.
             num_kept = min(tokenizer.num_prefix_tokens, most) if isinstance(source, TextPrompt) else 0
@@ -174,7 +174,7 @@ def _check(
     token_ids: list[int], echo: str, request: GenerationRequest, params: SamplingParams, engine: EngineClient
 ) -> PreparedPrompt:
     num_output = request.num_prompt_output_tokens
-    room = engine.model_info.max_model_len - len(token_ids) + num_output
+    room = engine.model_info.max_model_len - len(token_ids) + min(num_output, len(token_ids))
     if request.max_tokens is None and room > 0:  # without room the engine refuses the prompt
         max_tokens = request.limit_tokens(room)
         if max_tokens != params.max_tokens:

@@ -31,6 +31,7 @@ from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRe
 COUNT_TOKENS = "/v1/messages/count_tokens"
 ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: shape_error}  # of routes that do not have OpenAI's
 
+MAX_COUNTED = 1 << 18  # tokens of a conversation; counting more would take a worker thread for long
 MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
 
 
@@ -106,7 +107,7 @@ async def _count_tokens(
     query: CountTokensRequest, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
     conversation = conversation_of(query)
-    return {"input_tokens": len(await served.workers.run(conversation.encode, model.text_model))}
+    return {"input_tokens": len(await served.workers.run(conversation.encode, model.text_model, MAX_COUNTED))}
 
 
 async def _detokenize(

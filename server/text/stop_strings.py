@@ -41,11 +41,12 @@ class StopStrings:
 
         A stop string may begin in `text` and end behind it. One that ends within it is no stop any more.
         """
-        for character in text:
+        longest = max((len(automaton.stop) for automaton in self._automata), default=0)
+        for character in text[max(0, len(text) - longest + 1) :]:
             for automaton in self._automata:
                 if automaton.advance(character):
                     automaton.num_matched = 0
-        self._num_told = max(automaton.num_matched for automaton in self._automata)
+        self._num_told = max((automaton.num_matched for automaton in self._automata), default=0)
         self._held = text[len(text) - self._num_told :]
 
     def feed(self, text: str) -> tuple[str, str | None]:

@@ -96,16 +96,6 @@ class GenerationFields(SamplingFields, StreamFields):
         return self
 
     @model_validator(mode="after")
-    def _resumable_needs_stream(self) -> GenerationFields:
-        if self.resumable and not self.stream:
-            raise ApiError(
-                "resumable is true and stream is not; only a stream can be resumed",
-                param="resumable",
-                code="invalid_value",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _one_grammar_at_most(self) -> GenerationFields:
         if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
             raise ApiError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, Field, model_validator
 
-from server.wire.strict_model import StrictModel
+from server.wire.errors import ApiError
 
 MAX_INTERVAL = 1024  # tokens
 
@@ -21,11 +21,21 @@ class Streaming(NamedTuple):
 PLAIN = Streaming()
 
 
-class StreamFields(StrictModel):
-    """Parameters of streams that every generating route has. null means the default."""
+class StreamFields(BaseModel):
+    """Parameters of streams that every generating route has. null means the default. Its heirs say how strict it is."""
 
     resumable: bool | None = None
     stream_interval: Annotated[int, Field(ge=1, le=MAX_INTERVAL)] | None = None
+
+    @model_validator(mode="after")
+    def _resumable_needs_stream(self) -> StreamFields:
+        if self.resumable and not getattr(self, "stream", None):
+            raise ApiError(
+                "resumable is true and stream is not; only a stream can be resumed",
+                param="resumable",
+                code="invalid_value",
+            )
+        return self
 
     @property
     def streaming(self) -> Streaming:

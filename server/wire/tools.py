@@ -6,15 +6,24 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from server.wire.errors import shorten
+from server.wire.json_values import is_deeper
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
 
 MAX_TOOLS = 128
 MAX_CALLS = 16  # of one answer that must call; a small model would go on for ever
+MAX_DEPTH = 100  # of lists and objects in a schema, or in the arguments of a call
 _EMPTY = {"type": "object", "properties": {}}
+
+
+def as_schema(value: Any) -> Any:
+    """Refuses a schema that is too deep for templates and grammars, which walk through it."""
+    if is_deeper(value, MAX_DEPTH):
+        raise ValueError(f"the schema of a tool is nested deeper than {MAX_DEPTH} levels, the limit")
+    return value
 
 
 class FunctionDefinition(StrictModel):
@@ -22,7 +31,9 @@ class FunctionDefinition(StrictModel):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])] | None = (
+        None
+    )
     strict: bool | None = None  # calls that must be made follow the schema always
 
 
@@ -86,7 +97,7 @@ class ToolCall(StrictModel):
         arguments: Any = self.function.arguments
         try:
             read = orjson.loads(arguments or "{}")
-            arguments = read if isinstance(read, dict) else arguments
+            arguments = read if isinstance(read, dict) and not is_deeper(read, MAX_DEPTH) else arguments
         except orjson.JSONDecodeError:
             pass  # a call that was cut off
         return {

@@ -278,6 +278,8 @@ class FakeEngineClient:
             )
         if num_tokens == 0:
             raise InvalidParameter("prompt", "the prompt is empty")
+        if num_prompt_output_tokens and num_prompt_output_tokens >= min(num_tokens, max_tokens):
+            raise InvalidParameter("num_prompt_output_tokens", "num_prompt_output_tokens must be less")
         for token_id in prompt_token_ids:
             if not 0 <= token_id < vocab_size:
                 raise InvalidParameter("prompt", f"the prompt has token id {token_id}; the last is {vocab_size - 1}")

@@ -79,6 +79,14 @@ COMPLETIONS: list[tuple[Any, int, str | None, str, list[str]]] = [
         "invalid_value",
         ["-1 or at least 1"],
     ),
+    ({"prompt": "a", "num_prompt_output_tokens": 1 << 62}, 400, "num_prompt_output_tokens", "invalid_value", ["less"]),
+    (
+        {"prompt": "abc", "truncate_prompt_tokens": -1, "max_tokens": 512},
+        400,
+        "max_tokens",
+        "invalid_value",
+        ["max_tokens is 512 and the prompt has 1 tokens"],
+    ),
     ({"prompt": "a", "num_prompt_output_tokens": -1}, 400, "num_prompt_output_tokens", "invalid_value", ["at least 0"]),
 ]
 
@@ -98,6 +106,21 @@ CHAT: list[tuple[Any, int, str | None, str, list[str]]] = [
         "chat_template_kwargs",
         "invalid_value",
         ["65544 bytes", "at most 65536"],
+    ),
+    (
+        {
+            "messages": [{"role": "user", "content": "x"}],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "f", "parameters": json.loads('{"a":' * 500 + "1" + "}" * 500)},
+                }
+            ],
+        },
+        400,
+        "tools[0].function.parameters",
+        "invalid_value",
+        ["nested deeper than 100 levels"],
     ),
     (
         {"messages": [{"role": "user", "content": "x"}], "documents": [{"a": json.loads("[" * 20 + "]" * 20)}]},

@@ -13,7 +13,7 @@ _UNKNOWN = 1e4  # variance of a weight of which nothing is known, in ms²
 _NOISE = 0.1  # standard deviation of a step's duration, as a share of it
 _DRIFT = 0.02  # the same of a weight's change from one step to the next
 _LEAST_MS = 0.05  # below this a duration is mostly the clock's and the loop's own
-_MAX_SURPRISE = 3.0  # standard deviations; what is beyond them is not believed
+_MAX_SURPRISE = 3.0  # standard deviations; beyond them the measurement is doubted
 _RATIO_SHARE = 0.1  # of the newest step in the average of its bucket
 _MIN_RATIO, _MAX_RATIO = 0.5, 2.0
 
@@ -24,8 +24,8 @@ class StepCosts:
     The prediction is a weighted sum (of the step itself, its decode rows, its tiles, and the context of both), times
     a correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. The weights
     are kept by a Kalman filter (Kalman, "A New Approach to Linear Filtering and Prediction Problems", 1960) that lets
-    them drift, so that a machine that becomes slower is followed, and that cuts surprises off, so that one slow step
-    changes little. The corrections are exponential averages, cut off in the same way.
+    them drift, so that a machine that becomes slower is followed, and that trusts a surprising step the less the more
+    it surprises, so that one slow step changes little. The corrections are exponential averages of bounded steps.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,13 @@ class StepCosts:
         diagonal = spread.ravel()[:: _NUM_WEIGHTS + 1]
         np.minimum(diagonal + (_DRIFT * self._weights) ** 2, _UNKNOWN, out=diagonal)
         along = spread @ x
-        noise = _NOISE * (self._linear(work) or measured)
-        variance = float(along @ x) + noise**2
-        limit = _MAX_SURPRISE * variance**0.5
-        surprise = min(max(measured - float(self._weights @ x), -limit), limit)
-        self._weights = np.maximum(self._weights + along * (surprise / variance), 0.0)
+        known, noise = float(along @ x), (_NOISE * measured) ** 2
+        surprise = measured - float(self._weights @ x)
+        limit = _MAX_SURPRISE * (known + noise) ** 0.5
+        if abs(surprise) > limit:  # such a step counts as one that was measured badly, so that it teaches little
+            noise *= (surprise / limit) ** 2
+        variance = known + noise
+        self._weights = self._weights + along * (surprise / variance)
         spread -= np.outer(along, along / variance)
         self._weights_seen = tuple(self._weights.tolist())
         self.has_seen_tiles |= work.num_tiles > 0
@@ -72,13 +74,14 @@ class StepCosts:
 
     def _linear(self, work: StepWork) -> float:
         step, row, tile, decode_context, tile_context = self._weights_seen
-        return (
+        milliseconds = (
             step
             + row / _ROWS * work.num_decode_rows
             + tile * work.num_tiles
             + decode_context / _DECODE_CONTEXT * work.decode_context
             + tile_context / _TILE_CONTEXT * work.tile_context
         )
+        return max(milliseconds, 0.0)
 
 
 def _bucket(work: StepWork) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from server.holding.held_answers import HeldAnswers, unknown_stream
 from server.holding.lanes import MAX_CHOICES, Lanes
 from server.http.entry.access_log import note_generation
 from server.routes.encoding import encode
-from server.routes.framing import Framing
+from server.routes.framing import MESSAGES, Framing
 from server.routes.route import AnswerContext, Call, Route
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
@@ -26,6 +26,7 @@ from server.startup.logs import log
 from server.wire.errors import ApiError, unavailable
 
 STREAM_HEADER = "X-Eagre-Stream"
+_BETWEEN_EVENTS = b"\n\n"  # of the HTML standard's event streams
 NOT_HELD = "none"  # in the place of the id: the server has no room for another one
 
 
@@ -103,12 +104,12 @@ class HeldStream:
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
         """Single events: the messages of a socket come one by one, server-sent events each end with an empty line."""
-        if not self.framing.after:
+        if self.framing is MESSAGES:
             yield chunk
             return
-        for event in chunk.split(self.framing.after):
+        for event in chunk.split(_BETWEEN_EVENTS):
             if event:
-                yield event + self.framing.after
+                yield event + _BETWEEN_EVENTS
 
 
 def start(stream: HeldStream) -> HeldAnswer | None:

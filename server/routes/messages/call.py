@@ -39,6 +39,7 @@ class MessagesCall(BodyCall):
             default_max_tokens=body.max_tokens,  # clients ask for as many as the largest models can write
             stops=body.stop_sequences,
             grammar=body.grammar_wish,
+            streaming=body.streaming,
         )
         super().__init__(request, None, body.ignored, body.stream is True)
 
@@ -53,7 +54,10 @@ class MessagesCall(BodyCall):
     def make_writer(self, generation: Generation, context: AnswerContext) -> MessageWriter:
         body, must_call = self._body, self._body.forced_calls is not None
         parts = context.answer_format.of_request(
-            may_call=body.may_call, must_call=must_call, has_grammar=self.request.grammar is not None
+            may_call=body.may_call,
+            must_call=must_call,
+            has_grammar=self.request.grammar is not None,
+            schemas={tool.name: tool.input_schema for tool in body.tools or ()},
         )
         shows = body.thinking is not None and body.thinking.display != "omitted"
         blocks = Blocks(with_thinking=body.wants_thinking, shows_thinking=shows)

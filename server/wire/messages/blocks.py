@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
+import orjson
+
 from server.wire.errors import shorten
 
 MAX_BLOCKS = 4096  # of one turn, or of one tool's result
@@ -97,6 +99,10 @@ def _read(part: Any, name: str) -> Block | None:
             arguments = part.get("input", {})
             if not isinstance(arguments, dict):
                 raise ValueError(f"{name}.input is {shorten(arguments)}; it must be an object")
+            try:
+                orjson.dumps(arguments)
+            except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
+                raise ValueError(f"{name}.input is nested too deeply") from error
             return ToolUse(_string(part, "id", name), _string(part, "name", name), arguments)
         case "tool_result":
             is_error = part.get("is_error") or False

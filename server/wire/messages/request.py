@@ -15,6 +15,7 @@ from server.wire.messages.tolerant_model import TolerantModel
 from server.wire.messages.tools import MAX_TOOLS, ClientTool, ToolChoice
 from server.wire.messages.turns import Turn, to_messages, to_plain_messages, without_changing_blocks
 from server.wire.sampling_fields import as_strings
+from server.wire.stream_fields import StreamFields
 from server.wire.strict_model import bounded
 from server.wire.structured_outputs import GrammarWish, StructuredOutputs
 from server.wire.tools import ForcedCalls, Tool
@@ -123,7 +124,7 @@ class CountTokensRequest(TolerantModel):
         return switches | ({} if effort is None else {"reasoning_effort": effort})
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, StreamFields):
     """Anthropic's request for the next message of a conversation."""
 
     max_tokens: Annotated[int, Field(ge=1)]

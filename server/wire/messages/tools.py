@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from server.wire.errors import shorten
 from server.wire.messages.tolerant_model import TolerantModel
-from server.wire.tools import MAX_CALLS, ForcedCalls, FunctionDefinition, Tool
+from server.wire.tools import MAX_CALLS, ForcedCalls, FunctionDefinition, Tool, as_schema
 
 MAX_TOOLS = 512
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
@@ -19,7 +19,7 @@ class ClientTool(TolerantModel):
 
     name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])]
 
     @model_validator(mode="before")
     @classmethod

@@ -40,3 +40,18 @@ def test_integers_give_the_bits_of_vector_instructions(pair, kind):
                 product = add_product(addend[:num_rows], x[:num_rows], make_step([0] * num_rows).rows, 0, matrix.packed)
                 results.append(np.asarray(product))
         np.testing.assert_array_equal(*results)
+
+
+def test_the_emulation_gives_the_bits_of_the_instructions():
+    """Of bfloat16, whose sums round; those of integers are exact."""
+    random = np.random.default_rng(0)
+    matrix = make_matrix(random, Format.BFLOAT16, 1, 2 * TILE + 5, 27 * 32)
+    x = random.standard_normal((70, 27 * 32)).astype(np.float32)
+    results = []
+    for variant in BASES:
+        if variant not in library.built_variants() or not library.runs_here(variant):
+            pytest.skip(f"{variant} was not built or does not run here")
+        with loaded(variant):
+            addend = np.zeros((70, 2 * TILE + 5), np.float32)
+            results.append(np.asarray(add_product(addend, x, make_step([0] * 70).rows, 0, matrix.packed)))
+    np.testing.assert_array_equal(*results)

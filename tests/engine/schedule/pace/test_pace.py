@@ -69,6 +69,7 @@ def test_the_gap_stays_under_a_target_that_is_feasible(
     mixed = [(work, took) for work, took in device.steps if work.num_decode_rows and work.num_tiles][15:]
     late = [took for _, took in mixed if took > target]
     assert len(mixed) > 20
+    assert world.scheduler.pace.step_time_error < 0.1
     assert len(late) <= 0.02 * len(mixed) + 1, (target, late)
     # The budget is used: where the next tile would clearly have fitted, it was taken.
     idle = [work for work, _ in mixed[:-20] if device.milliseconds(work.with_tile(600)) < 0.6 * target]
@@ -83,6 +84,19 @@ def test_a_target_that_is_not_feasible_gives_each_step_one_tile_and_none_gives_a
         steps[target] = [work.num_tiles for work, _ in device.steps if work.num_tiles and work.num_decode_rows]
     assert set(steps[5.0]) == {1}
     assert max(steps[0.0]) == 6
+
+
+def test_predictions_hold_through_bursts_of_prompts_and_long_stretches_without() -> None:
+    device, draw, pace = Device(12, 0.65, 4, seed=5), random.Random(5), Pace(50.0)
+    for burst in range(3):
+        for num_tiles, count in ((4, 3), (0, 40), (1, 60), (2, 20), (0, 300)):
+            for index in range(count):
+                num_rows = min(16, 1 + index) if not burst else 16
+                work = StepWork(num_rows, num_rows * 50 * (burst + 1), num_tiles, num_tiles * 64 * (1 + index % 16))
+                pace.learn(work, device.milliseconds(work) * draw.uniform(0.97, 1.05) / 1000)
+            if num_tiles == 1:
+                pace.learn(work, 3.0)  # the machine did something else
+        assert pace.step_time_error < 0.05, burst
 
 
 def test_a_prompt_alone_has_no_limit() -> None:

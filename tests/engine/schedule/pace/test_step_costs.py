@@ -63,3 +63,18 @@ def test_what_tiles_cost_is_remembered_while_only_rows_decode() -> None:
     work = StepWork(8, 8000, 2, 1500)
     assert costs.has_seen_tiles
     assert 0.75 < costs.predict(work) / milliseconds(work) < 1.25
+
+
+def test_streams_that_start_a_few_at_a_time_do_not_mislead_it() -> None:
+    """The first steps say little of what rows and tiles cost by themselves, and yet predictions are right soon."""
+    draw, costs = random.Random(0), StepCosts()
+    works = [StepWork(rows, rows * 33, 4, 128) for rows in (0, 4, 8, 12)]
+    works += [StepWork(16, 16 * (33 + step)) for step in range(16)]
+    works += [StepWork(16, 16 * (60 + step), 4, 4 * 64 * (step + 1)) for step in range(10)]
+    works += [StepWork(16, 16 * (70 + step)) for step in range(100)]
+    errors = []
+    for work in works:
+        measured = milliseconds(work) * draw.uniform(0.97, 1.05)
+        errors.append(abs(costs.predict(work) / measured - 1))
+        costs.learn(work, measured)
+    assert sorted(errors[5:])[-5] < 0.1, errors

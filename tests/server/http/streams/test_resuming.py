@@ -271,3 +271,17 @@ async def test_stream_interval_gives_fewer_and_longer_deltas(server: RunningServ
             assert plain.count(b"data: ") <= 5
     status, answer = await server.post("/v1/completions", {"prompt": "a", "stream_interval": 0})
     assert (status, answer["error"]["param"]) == (400, "stream_interval")
+
+
+async def test_messages_are_resumed_too(server: RunningServer) -> None:
+    body = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 200}
+    cuts, follower = random.Random(5), Follower(server)
+    await follower.begin("/v1/messages", body, 3)
+    while follower.chunks[-1]["type"] != "message_stop":
+        await follower.go_on(cuts.randint(1, 9))
+    plain = await server.stream_bytes("/v1/messages", body)
+    assert [chunk["type"] for chunk in follower.chunks] == [
+        line.removeprefix("event: ") for line in plain.decode().split("\n") if line.startswith("event: ")
+    ]
+    deltas = [chunk["delta"] for chunk in follower.chunks if chunk["type"] == "content_block_delta"]
+    assert TEXT in "".join(delta["text"] for delta in deltas)

@@ -362,3 +362,18 @@ async def test_silence_is_filled_with_pings(start_server: StartServer) -> None:
         told = (await response.content.readuntil(b"ping\n\n")).decode()
         assert told == ": ping\n\n"
         assert await response.content.readuntil(b"\n\n") == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def nested(depth: int) -> str:
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+async def test_what_is_nested_too_deeply_to_be_written_is_refused(server: RunningServer) -> None:
+    call = f'{{"type":"tool_use","id":"x","name":"x","input":{nested(600)}}}'
+    body = f'{{"max_tokens":5,"messages":[{{"role":"assistant","content":[{call}]}}]}}'
+    status, answer = await server.post_raw(PATH, body.encode())
+    assert (status, "nested too deeply" in answer["error"]["message"]) == (400, True), answer
+    tool = f'{{"name":"x","input_schema":{nested(600)}}}'
+    body = f'{{"max_tokens":5,"messages":[{{"role":"user","content":"x"}}],"tools":[{tool}]}}'
+    status, answer = await server.post_raw(PATH, body.encode())
+    assert (status, "nested too deeply" in answer["error"]["message"]) == (400, True), answer
