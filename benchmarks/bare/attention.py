@@ -1,8 +1,8 @@
 """Attention of one layer alone, native kernels: prompts and decode rows, by the shapes of some models' heads.
 
-    python -m benchmarks.attention                                        # all shapes, bfloat16 pages
-    python -m benchmarks.attention --shapes llama-3.2-1b --kv int8 --repeats 50
-    EAGRE_NATIVE_VARIANT=avx2 python -m benchmarks.attention
+    python -m benchmarks.bare.attention                                        # all shapes, bfloat16 pages
+    python -m benchmarks.bare.attention --shapes llama-3.2-1b --kv int8 --repeats 50
+    EAGRE_NATIVE_VARIANT=avx2 python -m benchmarks.bare.attention
 
 No model is read: keys, values and queries are random. A prompt is timed where it hurts, in its last chunk of 256
 tokens, with the whole context before it. Printed are the shortest and the median time, and the rates of the
@@ -28,7 +28,7 @@ from engine.border.config import TILE_SIZE
 from engine.kernels.native.attention import attention
 from engine.kernels.native.library import load
 
-PROGRAM = "benchmarks.attention"
+PROGRAM = "benchmarks.bare.attention"
 CHUNK_TILES = 4  # of a prompt; 256 tokens, which is the default budget of a step
 
 
