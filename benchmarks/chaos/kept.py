@@ -1,4 +1,4 @@
-"""Attacks on what outlives a connection: responses that are stored, or made in the background, and resumable streams."""
+"""Attacks on what outlives a connection: stored responses, responses in the background, resumable streams."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ async def resumed_by_many(target: Target) -> None:
         return
     place = whole[-1][0] if whole else None
     readers = [_read(target, "GET", f"/v1/streams/{stream}") for _ in range(target.draw.randint(1, 5))]
-    more = {} if place is None else {"headers": {"Last-Event-ID": place}}
-    readers.append(_read(target, "GET", f"/v1/streams/{stream}", **more))
+    headers = {} if place is None else {"Last-Event-ID": place}
+    readers.append(_read(target, "GET", f"/v1/streams/{stream}", headers=headers))
     *others, rest = [events for _, events in await asyncio.gather(*readers)]
     texts = {_texts(events) for events in others if events}
     if rest:

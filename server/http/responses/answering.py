@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import orjson
 
 from server.doors.keyring import Tenant
+from server.doors.preparation import Share
 from server.http.entry.access_log import note_generation
 from server.routes.framing import MESSAGES
 from server.routes.responses.events import Event
@@ -49,11 +49,11 @@ class Answering:
         self._local = local
         self.history = History(served.store, tenant.owner, HISTORY_SHARE * served.settings.max_body_bytes, local)
 
-    async def look_back(self, turn: Turn, preparing: ExitStack) -> None:
+    async def look_back(self, turn: Turn, share: Share) -> None:
         """Gives the turn what came before it, which counts as if the client had sent it.
 
         Args:
-            preparing: holds the request's share of the budgets until it is closed.
+            share: what the request takes of the budgets while it is prepared.
 
         Raises:
             ApiError: what it names is not there, or the budget is spent.
@@ -62,8 +62,7 @@ class Answering:
         given = await self.history.resolve(turn.given)
         found = [*before, *([] if given == turn.given else given)]
         if found:
-            num_bytes = await self._served.workers.run(lambda: sum(map(size_of, found)))
-            preparing.enter_context(self._served.preparation.receive()).add(num_bytes)
+            share.add(await self._served.workers.run(lambda: sum(map(size_of, found))))
         turn.before, turn.given = before, given
 
     async def answer(

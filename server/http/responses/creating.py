@@ -10,7 +10,7 @@ from aiohttp import web
 
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, read_asked
+from server.http.entry.served import SERVED, SHARE, read_asked
 from server.http.responses import background
 from server.http.responses.answering import Answering
 from server.http.responses.event_channel import EventChannel
@@ -34,7 +34,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with ExitStack() as preparing:
         turn = await read_asked(request, parse_turn, preparing)
         answering = Answering(served, request[TENANT])
-        await answering.look_back(turn, preparing)
+        await answering.look_back(turn, request[SHARE])
         request_id = turn.body.request_id or request[REQUEST_ID]
         if turn.body.background:
             response = await background.start(served, request[TENANT], turn, request_id)

@@ -143,7 +143,7 @@ class ResponseCalls:
                 share.complete()
             turn = await self._served.workers.run(_parse, message) if is_large else _parse(message)
             self._served.ignored_parameters.tell(turn.ignored)
-            await self._answering.look_back(turn, preparing)
+            await self._answering.look_back(turn, share)
             await self._answering.answer(
                 turn, self._deliver, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
             )
