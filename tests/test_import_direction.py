@@ -27,15 +27,17 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.http", "server.http.streams", "server.http.entry", "server.documents",
-    "server.transport", "server.offline", "server.routes.messages", "server.routes", "server.serving",
+    "server.command", "server.http", "server.http.responses", "server.http.streams",
+    "server.http.entry", "server.documents",
+    "server.transport", "server.offline", "server.routes.responses", "server.routes.messages",
+    "server.routes", "server.serving",
     "server.startup",
     "server.sources",
     "server.tools", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",
-    "server.doors", "server.wire.messages", "server.wire", "server",
+    "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.schedule.pace",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",

@@ -14,12 +14,15 @@ from server.wire.chat_request import ChatCompletionRequest
 from server.wire.completion_request import CompletionRequest
 from server.wire.messages.request import CountTokensRequest, MessagesRequest
 from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.wire.responses.conversation_bodies import AddedItems, ConversationChange, NewConversation
+from server.wire.responses.responses_request import ResponsesRequest
 
 
 class Tag(StrEnum):
     """The groups in which routes are shown, in this order."""
 
     GENERATING = "Generating"
+    RESPONSES = "Responses and conversations"
     TOKENS = "Tokens and embeddings"
     MODELS = "Models"
     HEALTH = "Health"
@@ -61,6 +64,8 @@ def _page(path: str, summary: str, kind: str = "text/html") -> Operation:
     return Operation("GET", path, Tag.PAGES, summary, answer=kind, key=Key.NOBODY)
 
 
+_PAGE = ("limit", "order", "after")
+
 OPERATIONS = (
     Operation(
         "POST", "/v1/chat/completions", Tag.GENERATING, "Answers a conversation", ChatCompletionRequest,
@@ -85,6 +90,27 @@ OPERATIONS = (
         "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation
     ),
     Operation("DELETE", "/v1/requests/{id}", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation),
+    Operation("POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest),
+    Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket for many responses", is_socket=True),
+    Operation(
+        "GET", "/v1/responses/{id}", Tag.RESPONSES, "A stored response, or its events",
+        query=("stream", "starting_after"),
+    ),
+    Operation("DELETE", "/v1/responses/{id}", Tag.RESPONSES, "Forgets a response"),
+    Operation("POST", "/v1/responses/{id}/cancel", Tag.RESPONSES, "Ends a response in the background early"),
+    Operation(
+        "GET", "/v1/responses/{id}/input_items", Tag.RESPONSES, "What a response was made from", query=_PAGE
+    ),
+    Operation(
+        "POST", "/v1/conversations", Tag.RESPONSES, "Begins a conversation", NewConversation, needs_body=False
+    ),
+    Operation("GET", "/v1/conversations/{id}", Tag.RESPONSES, "A conversation"),
+    Operation("POST", "/v1/conversations/{id}", Tag.RESPONSES, "Changes its metadata", ConversationChange),
+    Operation("DELETE", "/v1/conversations/{id}", Tag.RESPONSES, "Forgets a conversation"),
+    Operation("GET", "/v1/conversations/{id}/items", Tag.RESPONSES, "Its items", query=_PAGE),
+    Operation("POST", "/v1/conversations/{id}/items", Tag.RESPONSES, "Adds items to it", AddedItems),
+    Operation("GET", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "One of its items"),
+    Operation("DELETE", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "Removes one of its items"),
     Operation(
         "GET", "/v1/streams/{id}", Tag.GENERATING, "The rest of a resumable stream",
         answer="text/event-stream", query=("after",),
@@ -110,6 +136,10 @@ OPERATIONS = (
     ),
     Operation("GET", "/health", Tag.HEALTH, "Readiness with the figures of each model's engine"),
     Operation("GET", "/metrics", Tag.HEALTH, "The figures that Prometheus reads", answer="text/plain"),
+    Operation(
+        "GET", "/engine/events", Tag.HEALTH, "What the engine does, five times a second", answer="text/event-stream",
+        query=("model",),
+    ),
     _admin("pause", "Lets requests wait from now on", ModelBody),
     _admin("resume", "Ends a pause", ModelBody),
     _admin("sleep", "Gives memory back", SleepBody),

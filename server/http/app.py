@@ -8,11 +8,13 @@ from aiohttp import web
 
 from server.documents import handlers
 from server.doors.keyring import KeyRing
-from server.http import admin, generating, models, playground, probes, queries, websocket
+from server.http import admin, engine_events, generating, models, playground, probes, queries, websocket
 from server.http.entry.access_log import add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
+from server.http.responses import routes as responses
+from server.http.responses.socket_calls import open_calls
 from server.http.streams import resuming
 from server.http.streams.kept_requests import KEPT, KeptRequests, sweep
 from server.http.table import ROUTES
@@ -61,10 +63,13 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     for path in ("/model_info", "/get_model_info"):
         app.router.add_get(path, models.show_first)
     queries.add_routes(app)
+    responses.add_routes(app)
+    app.router.add_get(responses.RESPONSES, websocket.make_socket_handler(responses.RESPONSES, open_calls))
     _add_probes(app)
     app.router.add_get("/version", probes.version)
     if settings.metrics_port is None:
         _add_figures(app)
+    engine_events.add_routes(app)
     admin.add_routes(app)
     handlers.add_routes(app, is_strict=settings.strict_parameters)
     playground.add_routes(app)

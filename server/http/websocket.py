@@ -1,8 +1,11 @@
-"""Drives a route whose calls are messages: opens its WebSockets, and closes them when the server ends."""
+"""Routes whose calls are messages: opens their WebSockets, and closes them when the server ends."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeAlias
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.typedefs import Handler
@@ -25,8 +28,28 @@ CLOSE_TIMEOUT_S = 2.0  # for the client's half of the closing handshake
 OPEN_SOCKETS = web.AppKey("open_sockets", set[web.WebSocketResponse])
 
 
+class SocketMessages(AbstractAsyncContextManager["SocketMessages"], Protocol):
+    """Obeys the messages of one socket while the context lasts."""
+
+    async def receive(self, text: str) -> None: ...
+
+    async def refuse_binary(self) -> None: ...
+
+
+OpenMessages: TypeAlias = Callable[[web.Request, WriteWatch], SocketMessages]
+
+
 def make_handler(route: MessageRoute) -> Handler:
     """The handler of a GET request that is to become a socket of `route`."""
+
+    def open_calls(request: web.Request, watch: WriteWatch) -> SocketCalls:
+        return SocketCalls(route, request.app[SERVED], watch, request[TENANT], kept_requests(request))
+
+    return make_socket_handler(route.path, open_calls)
+
+
+def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
+    """The handler of a GET request that is to become a socket, whose messages go to what `open_messages` gives."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
         settings = request.app[SERVED].settings
@@ -40,7 +63,7 @@ def make_handler(route: MessageRoute) -> Handler:
         )
         if not socket.can_prepare(request):
             raise ApiError(
-                f"{route.path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
+                f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
                 status=426,
                 code="upgrade_required",
                 headers={"Upgrade": "websocket", "Connection": "Upgrade"},
@@ -56,7 +79,7 @@ def make_handler(route: MessageRoute) -> Handler:
         await socket.prepare(request)
         request.app[OPEN_SOCKETS].add(socket)
         try:
-            await _serve(request, socket, route)
+            await _serve(request, socket, open_messages)
         finally:
             request.app[OPEN_SOCKETS].discard(socket)
         return socket
@@ -75,7 +98,7 @@ async def close_sockets(app: web.Application) -> None:
     )
 
 
-async def _serve(request: web.Request, socket: web.WebSocketResponse, route: MessageRoute) -> None:
+async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messages: OpenMessages) -> None:
     """Obeys the client's messages until one side closes."""
     served = request.app[SERVED]
 
@@ -93,7 +116,7 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, route: Mes
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
     )
-    async with watch, SocketCalls(route, served, watch, request[TENANT], kept_requests(request)) as calls:
+    async with watch, open_messages(request, watch) as calls:
         async for message in socket:
             match message.type:
                 case WSMsgType.TEXT:

@@ -28,7 +28,7 @@ class OpenAICall(BodyCall):
         of_route: fields of GenerationRequest that routes have different names or defaults for.
         """
         self._fields = body
-        super().__init__(_to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)
+        super().__init__(to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)
 
     @property
     def wants_timings(self) -> bool:
@@ -55,10 +55,11 @@ class OpenAICall(BodyCall):
             num_choices=body.num_choices,
             listed_ids=body.logprob_token_ids or (),
             of_answers=of_answers,
+            with_ids=body.return_token_ids is True,
         )
 
 
-def _to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> GenerationRequest:
+def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> GenerationRequest:
     sampling = body.given()
     if body.num_logprobs is not None:
         sampling["logprobs"] = body.num_logprobs

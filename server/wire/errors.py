@@ -221,8 +221,10 @@ def _from_validation(details: ErrorDetails) -> ApiError:
 
 
 def _param_path(loc: tuple[int | str, ...]) -> str:
-    """`("messages", 0, "role")` as `messages[0].role`."""
+    """`("messages", 0, "role")` as `messages[0].role`. The tag of a union's member, `<message>`, is no part of it."""
     path = ""
     for part in loc:
+        if isinstance(part, str) and part.startswith("<"):
+            continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path

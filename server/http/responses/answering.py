@@ -1,0 +1,186 @@
+"""One response from its accepted body to its end, however it is delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+from server.doors.keyring import Tenant
+from server.http.entry.access_log import note_generation
+from server.routes.framing import MESSAGES
+from server.routes.responses.events import Event
+from server.routes.responses.history import History
+from server.routes.responses.items import Item
+from server.routes.responses.records import (
+    LocalRecords,
+    Record,
+    conversation_key,
+    make_record,
+    response_key,
+)
+from server.routes.responses.response_object import Response
+from server.routes.responses.response_writer import ResponseWriter
+from server.routes.responses.turn import Turn
+from server.routes.route import AnswerContext
+from server.serving.served_models import Phase, ServedModels
+from server.startup.logs import log
+from server.storage.record_key import StoreError
+from server.wire.errors import ApiError, to_api_error
+
+HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
+MAX_CONVERSATION_ITEMS = 10_000
+
+Deliver: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
+
+
+class Answering:
+    """Answers the calls of one tenant.
+
+    Args:
+        local: responses that are remembered although they are not stored.
+    """
+
+    def __init__(self, served: ServedModels, tenant: Tenant, local: LocalRecords | None = None) -> None:
+        self._served = served
+        self._tenant = tenant
+        self._local = local
+        self.history = History(served.store, tenant.owner, HISTORY_SHARE * served.settings.max_body_bytes, local)
+
+    async def look_back(self, turn: Turn) -> None:
+        """Gives the turn what came before it.
+
+        Raises:
+            ApiError: what it names is not there.
+        """
+        turn.before = await self.history.before(turn.body)
+        turn.given = await self.history.resolve(turn.given)
+
+    async def answer(
+        self,
+        turn: Turn,
+        deliver: Deliver | None,
+        *,
+        request_id: str | None = None,
+        writer: ResponseWriter | None = None,
+        is_told: bool = False,
+        on_accepted: Callable[[Callable[[], object]], object] | None = None,
+    ) -> Response:
+        """Generates, and delivers events as they come. What is to be stored is stored before the last event leaves.
+
+        Args:
+            deliver: takes the events; None: nobody listens.
+            request_id: one more name by which the request may be cancelled.
+            writer: of the response; made here if None.
+            is_told: whether the client knows of the response already, so that an error is an event of its stream.
+            on_accepted: called with what aborts the generation, once the request is in the engine's queue.
+
+        Raises:
+            ApiError, InvalidParameter, QueueFull, EngineError: the request was refused before an event was delivered.
+        """
+        served = self._served
+        model = served.find(turn.body.model)
+        if writer is None:
+            writer = self.new_writer(turn, is_heard=deliver is not None)
+        is_long = bool(turn.before) or len(turn.given) > 1
+        request = await served.workers.run(turn.to_request) if is_long else turn.to_request()
+        ids = (turn.id,) if request_id is None else (turn.id, request_id)
+        try:
+            async with served.generate(model, request, tenant=self._tenant, request_ids=ids) as generation:
+                if on_accepted is not None:
+                    on_accepted(generation.abort)
+                context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)
+                try:
+                    events = writer.begin(generation, context)
+                    is_told = True
+                    await _deliver(deliver, events)
+                    async for deltas in generation:
+                        await _deliver(deliver, writer.encode(deltas))
+                finally:
+                    note_generation(generation)
+                last = writer.end(is_shut_down=self._is_shut_down)
+                await self._keep(turn, writer.response)
+                await _deliver(deliver, last)  # within the context: a server that ends waits for it
+        except ConnectionError:
+            raise
+        except Exception as error:
+            if not is_told:
+                raise
+            await self._fail(turn, writer, to_api_error(error), deliver)
+        return writer.response
+
+    async def _fail(self, turn: Turn, writer: ResponseWriter, error: ApiError, deliver: Deliver | None) -> None:
+        if error.status == 500:
+            log.exception("response_failed")
+        last = writer.fail(error)
+        await self._keep(turn, writer.response)
+        await _deliver(deliver, last)
+
+    def new_writer(self, turn: Turn, *, is_heard: bool = True) -> ResponseWriter:
+        """What writes the response to `turn`.
+
+        Raises:
+            ApiError: 404, there is no such model.
+        """
+        return ResponseWriter(turn, self._served.find(turn.body.model).model_name, is_heard=is_heard)
+
+    async def forget(self, turn: Turn) -> None:
+        """Deletes what `keep_begun` has stored."""
+        await self._served.store.delete(response_key(self._tenant.owner, turn.id))
+
+    async def give_up(self, turn: Turn, writer: ResponseWriter, deliver: Deliver | None) -> None:
+        """Ends a response whose generation has not begun, because it was cancelled."""
+        last = writer.cancel(is_shut_down=self._is_shut_down)
+        await self._keep(turn, writer.response)
+        await _deliver(deliver, last)
+
+    async def keep_begun(self, turn: Turn, response: Response) -> None:
+        """Stores a response that is still to be answered.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        record = make_record(response, turn.given, self._before(turn))
+        await self._served.store.put(response_key(self._tenant.owner, turn.id), record)
+
+    async def _keep(self, turn: Turn, response: Response) -> None:
+        """Stores the response as its request asks. An answer that cannot be stored is an answer all the same."""
+        body, store = turn.body, self._served.store
+        record = make_record(response, turn.given, self._before(turn))
+        key = response_key(self._tenant.owner, turn.id)
+        try:
+            if self._local is not None:
+                self._local.put(record)
+            if body.background:  # which may have been deleted meanwhile
+                await store.change(key, lambda old: None if old is None else record)
+            elif body.is_stored:
+                await store.put(key, record)
+            if body.conversation is not None and not turn.is_warm_up and response["status"] in _KEPT:
+                items = [*turn.given, *response["output"]]
+                await store.change(
+                    conversation_key(self._tenant.owner, body.conversation), lambda old: add_items(old, items)
+                )
+        except StoreError as error:
+            log.warning("response_not_stored", response_id=turn.id, reason=str(error))
+
+    @property
+    def _is_shut_down(self) -> bool:
+        return self._served.phase is not Phase.READY
+
+    def _before(self, turn: Turn) -> list[Item] | None:
+        return turn.before if turn.body.conversation is not None else None
+
+
+_KEPT = ("completed", "incomplete")  # responses that become part of their conversation
+
+
+def add_items(conversation: Record | None, items: Sequence[Item]) -> Record | None:
+    """The conversation with more items at its end; the oldest go where there are too many. None stays None."""
+    if conversation is None:
+        return None
+    changed: dict[str, Any] = {**conversation, "items": [*conversation["items"], *items][-MAX_CONVERSATION_ITEMS:]}
+    return changed
+
+
+async def _deliver(deliver: Deliver | None, events: Sequence[Event]) -> None:
+    if deliver is not None and events:
+        await deliver(events)

@@ -1,0 +1,125 @@
+"""Responses that are made without anybody waiting: a task makes them, and their events are kept for readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from server.doors.keyring import Tenant
+from server.holding.held_answer import HeldAnswer
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
+from server.http.responses.answering import Answering
+from server.http.responses.event_channel import EventChannel
+from server.routes.responses.events import Event, error_event
+from server.routes.responses.response_object import Response
+from server.routes.responses.turn import Turn
+from server.serving.served_models import ServedModels
+from server.wire.errors import ApiError, shorten, to_api_error
+
+MAX_WAIT_S = 10.0  # for the end of a response that was stopped
+
+
+async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: str) -> Response:
+    """Begins to make a response; returns it as it is now, once it is stored.
+
+    Raises:
+        ApiError: the request is refused, or too many responses are being made.
+        StoreError: it cannot be stored.
+    """
+    answering = Answering(served, tenant)
+    writer = answering.new_writer(turn)
+    first = writer.queue()
+    queued = dict(writer.response)
+    is_accepted = not served.find(turn.body.model).is_open  # nothing can refuse it before the model is loaded
+
+    async def work(answer: HeldAnswer) -> None:
+        async def deliver(events: Sequence[Event]) -> None:
+            for event in events:
+                answer.log.append(event.to_sse())
+
+        def accept(abort: Callable[[], object]) -> None:
+            if not is_accepted:
+                for event in first:
+                    answer.log.append(event.to_sse())
+            answer.begin(abort)
+
+        if is_accepted:
+            await deliver(first)
+        try:
+            await answering.answer(
+                turn, deliver, request_id=request_id, writer=writer, is_told=is_accepted, on_accepted=accept
+            )
+        except asyncio.CancelledError:  # before it was in the engine's queue
+            await answering.give_up(turn, writer, deliver)
+            raise
+
+    await answering.keep_begun(turn, queued)
+    try:
+        answer = served.held.start(tenant.owner, work, answer_id=turn.id, is_background=True)
+        if not is_accepted:
+            await answer.begun()
+    except Exception:
+        await answering.forget(turn)
+        raise
+    return queued
+
+
+def is_running(served: ServedModels, tenant: Tenant, response_id: str) -> bool:
+    """Whether the tenant's response is still being made."""
+    answer = served.held.get(tenant.owner, response_id)
+    return answer is not None and answer.is_running
+
+
+async def stop(served: ServedModels, tenant: Tenant, response_id: str) -> bool:
+    """Ends a response early, and waits for its end; False where it does not run."""
+    answer = served.held.get(tenant.owner, response_id)
+    if answer is None or not answer.is_running:
+        return False
+    answer.stop()
+    with contextlib.suppress(ApiError, TimeoutError):
+        async with asyncio.timeout(MAX_WAIT_S):
+            async for _ in answer.log.read(answer.log.num_events):
+                pass
+    return True
+
+
+def forget(served: ServedModels, tenant: Tenant, response_id: str) -> None:
+    """Stops a response, and gives up its events."""
+    answer = served.held.get(tenant.owner, response_id)
+    if answer is not None:
+        served.held.forget(answer)
+
+
+async def follow(request: web.Request, response: Response, start_at: int) -> web.StreamResponse:
+    """Streams the events of a response from a number on, to its end.
+
+    Raises:
+        ApiError: the events are not kept (any more).
+    """
+    served, response_id = request.app[SERVED], response["id"]
+    answer = served.held.get(request[TENANT].owner, response_id)
+    if answer is None:
+        raise ApiError(
+            f"the events of the response {shorten(response_id)} are not kept; only those of a response in the "
+            "background are, for a while. Without stream=true the response comes whole",
+            param="stream",
+            code="events_not_kept",
+        )
+    with answer.reading() as log:
+        async with EventChannel(request, served.settings) as channel:
+            try:
+                async for events in log.read(start_at):
+                    await channel.write(b"".join(events.events))
+                await channel.open()
+            except (ConnectionError, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                if not channel.is_open:
+                    raise
+                await channel.write(error_event(to_api_error(error), log.num_events).to_sse())
+            await channel.end()
+            return channel.response

@@ -1,0 +1,75 @@
+"""POST /v1/responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from aiohttp import web
+
+from server.http.entry.access_log import REQUEST_ID
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED, read_asked
+from server.http.responses import background
+from server.http.responses.answering import Answering
+from server.http.responses.event_channel import EventChannel
+from server.routes.responses.events import Event
+from server.routes.responses.turn import Turn
+from server.transport.json_body import json_response, send_whole
+from server.wire.responses.responses_request import ResponsesRequest
+
+
+def parse_turn(body: Any) -> Turn:
+    """
+    Raises:
+        ApiError, FieldError, ValidationError: the decoded JSON body is not a valid request.
+    """
+    return Turn(ResponsesRequest.parse(body))
+
+
+async def create(request: web.Request) -> web.StreamResponse:
+    """Answers with one JSON body, or with a stream of events."""
+    served = request.app[SERVED]
+    with ExitStack() as preparing:
+        turn = await read_asked(request, parse_turn, preparing)
+        answering = Answering(served, request[TENANT])
+        await answering.look_back(turn)
+        request_id = turn.body.request_id or request[REQUEST_ID]
+        if turn.body.background:
+            response = await background.start(served, request[TENANT], turn, request_id)
+            if turn.body.stream:
+                return await background.follow(request, response, 0)
+            return await send_whole(request, json_response(response), served.settings)
+        if turn.body.stream:
+            return await _stream(request, turn, answering, preparing, request_id)
+        accepted = close_on_acceptance(preparing)
+        response = await answering.answer(turn, None, request_id=request_id, on_accepted=accepted)
+        return await send_whole(request, json_response(response), served.settings)
+
+
+async def _stream(
+    request: web.Request, turn: Turn, answering: Answering, preparing: ExitStack, request_id: str
+) -> web.StreamResponse:
+    served = request.app[SERVED]
+    async with EventChannel(request, served.settings) as channel:
+
+        async def deliver(events: Sequence[Event]) -> None:
+            await channel.write(b"".join(event.to_sse() for event in events))
+
+        is_open = served.find(turn.body.model).is_open
+        if not is_open:
+            await channel.open()  # the client waits for the model, and sees that it does
+        accepted = close_on_acceptance(preparing)
+        await answering.answer(turn, deliver, request_id=request_id, is_told=not is_open, on_accepted=accepted)
+        await channel.end()
+        return channel.response
+
+
+def close_on_acceptance(preparing: ExitStack) -> Callable[[object], None]:
+    """Gives the request's share of the budgets back once the limits of the engine's queue hold for it."""
+
+    def accept(abort: object) -> None:
+        preparing.close()
+
+    return accept

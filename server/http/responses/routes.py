@@ -1,0 +1,28 @@
+"""The paths of this room."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from server.http.responses import conversations, creating, stored
+
+RESPONSES = "/v1/responses"
+CONVERSATIONS = "/v1/conversations"
+
+
+def add_routes(app: web.Application) -> None:
+    """Adds every route of responses and conversations."""
+    router = app.router
+    router.add_post(RESPONSES, creating.create)
+    router.add_get(RESPONSES + "/{id}", stored.fetch)
+    router.add_delete(RESPONSES + "/{id}", stored.delete)
+    router.add_post(RESPONSES + "/{id}/cancel", stored.cancel)
+    router.add_get(RESPONSES + "/{id}/input_items", stored.list_input)
+    router.add_post(CONVERSATIONS, conversations.create)
+    router.add_get(CONVERSATIONS + "/{id}", conversations.fetch)
+    router.add_post(CONVERSATIONS + "/{id}", conversations.change)
+    router.add_delete(CONVERSATIONS + "/{id}", conversations.delete)
+    router.add_get(CONVERSATIONS + "/{id}/items", conversations.list_items)
+    router.add_post(CONVERSATIONS + "/{id}/items", conversations.add)
+    router.add_get(CONVERSATIONS + "/{id}/items/{item}", conversations.fetch_item)
+    router.add_delete(CONVERSATIONS + "/{id}/items/{item}", conversations.delete_item)

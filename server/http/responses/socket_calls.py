@@ -1,0 +1,205 @@
+"""The WebSocket mode of /v1/responses: many responses on one socket, in lanes that the client names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import orjson
+from aiohttp import web
+
+from server.doors.keyring import Tenant
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
+from server.http.responses.answering import Answering
+from server.routes.openai_shapes import shape_error
+from server.routes.responses.events import Event
+from server.routes.responses.records import LocalRecords
+from server.routes.responses.turn import Turn
+from server.routes.route import checked
+from server.serving.served_models import ServedModels
+from server.startup.logs import log
+from server.transport.write_watch import WriteWatch
+from server.wire.errors import ApiError, body_too_large, shorten, to_api_error
+from server.wire.json_values import MAX_INLINE_BYTES, parse_json
+from server.wire.responses.responses_request import ResponsesRequest
+
+MAX_RESPONSES = 256  # that run or wait on one socket
+MAX_LANE_LENGTH = 128  # characters of a lane's name
+LOCAL_SHARE = 4  # a socket remembers so many times the bytes of the largest message
+
+
+class _Create(NamedTuple):
+    """A message that asks for a response."""
+
+    lane: str | None
+    body: dict[str, Any]
+    is_warm_up: bool
+
+
+class _Refusal(NamedTuple):
+    """A message that makes no sense."""
+
+    lane: str | None
+    error: ApiError
+
+
+class ResponseCalls:
+    """One socket's responses, used as `async with`, which ends them.
+
+    Responses of one lane come one after the other, in the order of their messages; lanes run side by side. Messages
+    without a lane share one. The socket remembers its last responses, also those that are not stored.
+    """
+
+    def __init__(self, served: ServedModels, watch: WriteWatch, tenant: Tenant) -> None:
+        self._served = served
+        self._watch = watch
+        self._writing = asyncio.Lock()
+        local = LocalRecords(LOCAL_SHARE * served.settings.max_body_bytes)
+        self._answering = Answering(served, tenant, local)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last: dict[str | None, asyncio.Task[None]] = {}  # of each lane
+
+    async def __aenter__(self) -> ResponseCalls:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def receive(self, text: str) -> None:
+        """Obeys one text message, or answers with an error."""
+        max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
+        # While a large message is read, the socket's next one waits.
+        message = await self._served.workers.run(_read, text, max_bytes) if is_large else _read(text, max_bytes)
+        if isinstance(message, _Create):
+            try:
+                self._start(message, len(text))
+            except ApiError as error:
+                message = _Refusal(message.lane, error.without_traces())
+        if isinstance(message, _Refusal):
+            await self._send([_encode_error(message.lane, message.error)])
+
+    async def refuse_binary(self) -> None:
+        """Answers a binary message, of which there are none."""
+        error = ApiError("the frame is binary; it must be text", code="binary_frame")
+        await self._send([_encode_error(None, error)])
+
+    def _start(self, message: _Create, num_bytes: int) -> None:
+        if len(self._tasks) >= MAX_RESPONSES:
+            raise ApiError(
+                f"{MAX_RESPONSES} responses run or wait on this socket, the limit; wait for one to end",
+                status=429,
+                error_type="rate_limit_error",
+                code="too_many_generations",
+            )
+        preparing = ExitStack()
+        preparing.enter_context(self._served.preparation.hold(num_bytes))
+        lane = message.lane
+        before = self._last.get(lane)
+        task = asyncio.create_task(self._run(message, before, preparing, is_large=num_bytes > MAX_INLINE_BYTES))
+        self._tasks.add(task)
+        self._last[lane] = task
+
+        def end(ended: asyncio.Task[None]) -> None:
+            preparing.close()
+            self._tasks.discard(ended)
+            if self._last.get(lane) is ended:
+                del self._last[lane]
+
+        task.add_done_callback(end)
+
+    async def _run(
+        self, message: _Create, before: asyncio.Task[None] | None, preparing: ExitStack, *, is_large: bool
+    ) -> None:
+        """One response from its message to its last event."""
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            turn = await self._served.workers.run(_parse, message) if is_large else _parse(message)
+            self._served.ignored_parameters.tell(turn.ignored)
+            await self._answering.look_back(turn)
+            await self._answering.answer(
+                turn, self._deliver, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
+            )
+        except ConnectionError:
+            return  # the reading side ends the socket
+        except Exception as error:  # noqa: BLE001 - any failure is told on the socket
+            refusal = _encode_failure(message.lane, to_api_error(error))
+        else:
+            return
+        try:
+            await self._send([refusal])
+        except ConnectionError:
+            return
+
+    async def _deliver(self, events: Sequence[Event]) -> None:
+        await self._send([event.data for event in events])
+
+    async def _send(self, messages: Sequence[bytes]) -> None:
+        async with self._writing:
+            for message in messages:
+                await self._watch.write(message)
+
+
+def open_calls(request: web.Request, watch: WriteWatch) -> ResponseCalls:
+    """What obeys the messages of the socket that `request` has become."""
+    return ResponseCalls(request.app[SERVED], watch, request[TENANT])
+
+
+def _read(text: str, max_bytes: int) -> _Create | _Refusal:
+    """What a client's message asks for; one of more than `max_bytes` in UTF-8 is refused."""
+    lane = None
+    try:
+        if len(text) > max_bytes or len(text.encode()) > max_bytes:
+            raise body_too_large(max_bytes)
+        frame = parse_json(text, "frame")
+        if not isinstance(frame, dict):
+            raise ApiError(f"the frame is {shorten(frame)}; it must be an object", code="invalid_type")
+        lane = _take(frame, "stream_id", lambda name: name is None or _is_name(name), "a short string")
+        kind = frame.pop("type", None)
+        if kind != "response.create":
+            raise ApiError(f"type is {shorten(kind)}; it must be response.create", param="type", code="invalid_value")
+        frame.pop("stream", None)  # a socket always streams
+        is_generated = _take(frame, "generate", lambda value: value in (None, True, False), "true or false")
+        if frame.get("background"):
+            raise ApiError(
+                "background is true; a socket has no responses in the background",
+                param="background",
+                code="unsupported_parameter",
+            )
+        return _Create(lane, frame, is_generated is False)
+    except ApiError as error:
+        return _Refusal(lane, error.without_traces())
+
+
+def _take(frame: dict[str, Any], name: str, fits: Callable[[Any], bool], demand: str) -> Any:
+    value = frame.pop(name, None)
+    if not fits(value):
+        raise ApiError(f"{name} is {shorten(value)}; it must be {demand}", param=name, code="invalid_value")
+    return value
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_LANE_LENGTH
+
+
+def _parse(message: _Create) -> Turn:
+    body = checked(lambda: ResponsesRequest.parse({**message.body, "stream": True}))
+    return Turn(body, stream_id=message.lane, is_warm_up=message.is_warm_up)
+
+
+def _encode_failure(lane: str | None, error: ApiError) -> bytes:
+    """Must be called where the error is handled, and the caller must not keep the error, which keeps its variables."""
+    if error.status == 500:
+        log.exception("response_failed")
+    return _encode_error(lane, error)
+
+
+def _encode_error(lane: str | None, error: ApiError) -> bytes:
+    """The message that tells of a request that was refused."""
+    named = {} if lane is None else {"stream_id": lane}
+    return orjson.dumps({"type": "error", "status": error.status, **shape_error(error), **named})

@@ -1,0 +1,90 @@
+"""What is stored of responses: fetched, listed, deleted, and followed while it is still being made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
+from server.http.responses import background
+from server.routes.responses.records import Record, response_key, response_not_found
+from server.routes.responses.response_object import fail_response
+from server.transport.json_body import json_response, send_whole
+from server.wire.errors import ApiError, shorten
+from server.wire.responses.list_query import ListQuery, parse_number, parse_switch
+
+MAX_SEQUENCE_NUMBER = 2**53
+_RUNNING = ("queued", "in_progress")
+
+
+async def fetch(request: web.Request) -> web.StreamResponse:
+    """GET /v1/responses/{id}: the response, or with `stream=true` the events behind `starting_after`."""
+    response_id = request.match_info["id"]
+    is_stream = parse_switch(request.query, "stream")
+    after = parse_number(request.query, "starting_after", 0, MAX_SEQUENCE_NUMBER, -1)
+    if after >= 0 and not is_stream:
+        raise ApiError(
+            "starting_after is given and stream is not true; it is only allowed when streaming",
+            param="starting_after",
+            code="invalid_value",
+        )
+    record = await _find(request, response_id)
+    if not is_stream:
+        return await _send(request, record["response"])
+    return await background.follow(request, record["response"], after + 1)
+
+
+async def delete(request: web.Request) -> web.Response:
+    """DELETE /v1/responses/{id}: it is forgotten; one that is still being made is stopped."""
+    served, tenant, response_id = request.app[SERVED], request[TENANT], request.match_info["id"]
+    is_deleted = await served.store.delete(response_key(tenant.owner, response_id))
+    background.forget(served, tenant, response_id)
+    if not is_deleted:
+        raise response_not_found(response_id)
+    return json_response({"id": response_id, "object": "response.deleted", "deleted": True})
+
+
+async def cancel(request: web.Request) -> web.StreamResponse:
+    """POST /v1/responses/{id}/cancel: one that is being made ends early; one that has ended stays as it is."""
+    served, tenant, response_id = request.app[SERVED], request[TENANT], request.match_info["id"]
+    if await background.stop(served, tenant, response_id):
+        return await _send(request, (await _find(request, response_id))["response"])
+    record = await _find(request, response_id)
+    if not record["response"]["background"]:
+        raise ApiError(
+            f"the response {shorten(response_id)} was not made in the background; only such responses are cancelled",
+            param="response_id",
+            code="not_cancellable",
+        )
+    return await _send(request, record["response"])
+
+
+async def list_input(request: web.Request) -> web.StreamResponse:
+    """GET /v1/responses/{id}/input_items: what the response was made from, less what came before it."""
+    query = ListQuery.parse(request.query)
+    record = await _find(request, request.match_info["id"])
+    items: Sequence[Any] = record["input"]
+    return await _send(request, query.page(items))
+
+
+async def _find(request: web.Request, response_id: str) -> Record:
+    """
+    Raises:
+        ApiError: 404, the tenant has no such response.
+    """
+    served, tenant = request.app[SERVED], request[TENANT]
+    record: Record | None = await served.store.get(response_key(tenant.owner, response_id))
+    if record is None:
+        raise response_not_found(response_id)
+    response = record["response"]
+    if response["status"] in _RUNNING and not background.is_running(served, tenant, response_id):
+        # A server that ended before it had made the response has left it like this.
+        fail_response(response, response["output"], "the server ended before the response was made", "server_error")
+    return record
+
+
+async def _send(request: web.Request, body: dict[str, Any]) -> web.Response:
+    return await send_whole(request, json_response(body), request.app[SERVED].settings)

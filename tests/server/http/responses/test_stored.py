@@ -1,0 +1,144 @@
+"""What is stored is there for the key that stored it: to be fetched, followed, listed and deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, NotFoundError
+
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
+from tests.server.conftest import RunningServer
+from tests.server.http.responses.conftest import TEMPLATE, ask, stream, text_of
+from tests.server.support.responses_judge import judge, judge_response
+
+ANN, BOB = ({"Authorization": f"Bearer {key}"} for key in ("ann-key-1234", "bob-key-1234"))
+
+
+async def test_a_response_is_fetched_as_it_was_answered(server: RunningServer) -> None:
+    for response in (await ask(server, input="tide"), judge(await stream(server, input="tide"))):
+        assert await server.get(f"/v1/responses/{response['id']}") == (200, response)
+
+
+async def test_a_response_follows_others(server: RunningServer) -> None:
+    first = await ask(server, input="one", instructions="Calm.")
+    second = await ask(server, input="two", previous_response_id=first["id"])
+    third = judge_response(await ask(server, input="three", previous_response_id=second["id"]))
+    answers = [text_of(response) for response in (first, second)]
+    assert answers[0] == "system:Calm.|user:one|"  # instructions are those of one response alone
+    assert answers[1] == f"user:one|assistant:{answers[0]}|user:two|"
+    assert text_of(third) == f"user:one|assistant:{answers[0]}|user:two|assistant:{answers[1]}|user:three|"
+    assert third["previous_response_id"] == second["id"]
+    branch = await ask(server, input="other", previous_response_id=first["id"])
+    assert text_of(branch) == f"user:one|assistant:{answers[0]}|user:other|"
+
+
+async def test_a_missing_link_is_named(server: RunningServer) -> None:
+    first = await ask(server, input="one")
+    second = await ask(server, input="two", previous_response_id=first["id"])
+    async with server.http.delete(f"{server.url}/v1/responses/{first['id']}") as deleted:
+        assert (deleted.status, (await deleted.json())["deleted"]) == (200, True)
+    status, answer = await server.post("/v1/responses", {"input": "x", "previous_response_id": second["id"]})
+    assert (status, answer["error"]["code"]) == (400, "previous_response_not_found")
+    assert first["id"] in answer["error"]["message"]
+    assert (await server.get(f"/v1/responses/{first['id']}"))[0] == 404
+
+
+async def test_what_is_not_to_be_stored_is_not(server: RunningServer) -> None:
+    response = await ask(server, input="one", store=False)
+    assert server.served.store.num_records == 0
+    assert (await server.get(f"/v1/responses/{response['id']}"))[0] == 404
+
+
+async def test_items_are_named_by_their_ids(server: RunningServer) -> None:
+    first = await ask(server, input="one")
+    item = {"type": "item_reference", "id": first["output"][0]["id"]}
+    again = await ask(server, input=[item, {"role": "user", "content": "two"}])
+    assert text_of(again) == "assistant:user:one||user:two|"
+    status, answer = await server.post("/v1/responses", {"input": [{**item, "id": item["id"] + "0"}]})
+    assert (status, answer["error"]["code"]) == (400, "item_not_found")
+
+
+async def test_input_items_come_in_pages(client: AsyncOpenAI) -> None:
+    items: list[Any] = [{"role": "user", "content": str(number)} for number in range(5)]
+    response = await client.responses.create(model="fake", input=items)
+    listed = await client.responses.input_items.list(response.id, order="asc", limit=2)
+    assert [item.content[0].text for item in listed.data] == ["0", "1"]
+    assert [item.content[0].text async for item in listed] == list("01234")
+    assert [item.content[0].text async for item in client.responses.input_items.list(response.id)] == list("43210")
+    for query in ({"limit": "0"}, {"limit": "x"}, {"order": "up"}, {"after": "none"}):
+        with pytest.raises(BadRequestError, match=next(iter(query))):
+            await client.responses.input_items.list(response.id, extra_query=query)
+
+
+async def test_no_key_meets_the_responses_of_another(start_saying) -> None:
+    server = await start_saying(api_keys=("ann-key-1234", "bob-key-1234"))
+    url = server.url + "/v1/responses"
+    async with server.http.post(url, json={"input": "secret"}, headers=ANN) as answer:
+        response = await answer.json()
+    conversations = server.url + "/v1/conversations"
+    async with server.http.post(conversations, json={}, headers=ANN) as answer:
+        conversation = await answer.json()
+    item = {"type": "item_reference", "id": response["output"][0]["id"]}
+    for body in ({"previous_response_id": response["id"]}, {"input": [item]}, {"conversation": conversation["id"]}):
+        async with server.http.post(url, json={"input": "x", **body}, headers=BOB) as answer:
+            assert answer.status in (400, 404)
+            assert "not found" in (await answer.json())["error"]["message"]
+    places = [f"{url}/{response['id']}", f"{url}/{response['id']}/input_items", f"{conversations}/{conversation['id']}"]
+    for place in places:
+        async with server.http.get(place, headers=BOB) as answer:
+            assert answer.status == 404
+    for place in (places[0], places[2]):
+        async with server.http.delete(place, headers=BOB) as answer:
+            assert answer.status == 404
+    async with server.http.post(places[0] + "/cancel", headers=BOB) as answer:
+        assert answer.status == 404
+    for place in places:
+        async with server.http.get(place, headers=ANN) as answer:
+            assert answer.status == 200
+
+
+async def test_a_response_that_does_not_fit_is_answered_all_the_same(start_saying) -> None:
+    server = await start_saying("a" * 300, store_bytes=1 << 20)
+    body = {"input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 20}
+    tools = [{"type": "function", "name": "f", "parameters": {"const": "y" * 900_000}}]
+    response = await ask(server, **body, tools=tools, tool_choice="none")
+    assert response["status"] == "completed"
+    assert (await server.get(f"/v1/responses/{response['id']}"))[0] == 404
+
+
+async def test_a_full_store_forgets_what_was_used_the_longest_ago(start_saying) -> None:
+    server = await start_saying("yes", store_records=2)
+    ids = [(await ask(server, input="x"))["id"] for _ in range(3)]
+    assert [(await server.get(f"/v1/responses/{known}"))[0] for known in ids] == [404, 200, 200]
+
+
+async def test_a_long_conversation_is_cut_where_that_is_asked_for(start_server) -> None:
+    engine = FakeEngineClient(respond=lambda *_: list(b"yes"), max_model_len=200)
+    server = await start_server(engine, text_model=FakeTextModel(TEMPLATE))
+    items = [{"role": "system", "content": "S"}]
+    items += [{"role": "user", "content": f"{number}" + "x" * 30} for number in range(10)]
+    status, answer = await server.post("/v1/responses", {"input": items, "max_output_tokens": 3})
+    assert (status, answer["error"]["param"]) == (400, "input")
+    response = await ask(server, input=items, max_output_tokens=3, truncation="auto")
+    prompt = bytes(engine.submitted[-1].prompt_token_ids).decode()
+    assert prompt.startswith("system:S|user:")
+    assert prompt.endswith(f"|user:9{'x' * 30}|")
+    assert 160 < len(prompt) <= 197
+    assert response["truncation"] == "auto"
+    status, answer = await server.post("/v1/responses", {"input": "x" * 300, "truncation": "auto"})
+    assert (status, answer["error"]["param"]) == (400, "input")
+
+
+async def test_the_librarys_errors(client: AsyncOpenAI) -> None:
+    with pytest.raises(NotFoundError, match="not found"):
+        await client.responses.retrieve("resp_none")
+    with pytest.raises(NotFoundError):
+        await client.responses.delete("resp_none")
+    response = await client.responses.create(model="fake", input="x")
+    with pytest.raises(BadRequestError, match="background"):
+        await client.responses.cancel(response.id)
+    with pytest.raises(BadRequestError, match="not kept"):
+        await client.responses.retrieve(response.id, stream=True)
+    await client.responses.delete(response.id)
