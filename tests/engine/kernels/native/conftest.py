@@ -8,7 +8,6 @@ import pytest
 
 from tests.native_variants import loaded, variants_to_test
 
-
 # Modules whose kernels know no matrix unit. The variants that differ in it alone would run the same code once more.
 _WITHOUT_MATRICES = ("test_argmax", "test_packer", "test_sampler")
 
