@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.border.config import EngineConfig, ModelInfo
 from engine.border.footprint import MachineMemory, ModelFootprint
+from engine.border.snapshot import EngineSnapshot
 from engine.border.types import EngineError, EngineStats, FinishReason, Pooling, Progress, QueueFull, TraceEvent
 from engine.engine import Engine
 from engine.footprint import footprint, memory
@@ -21,6 +22,7 @@ from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
+from engine.snapshot import take_snapshot
 from engine.token_stream import TokenStream
 from engine.watchdog import Watchdog
 from sampling.host.grammar import TokenMatcher
@@ -152,6 +154,7 @@ class EngineClient:
         )  # fmt: skip
         request.cache_salt = cache_salt
         request.tenant = tenant
+        request.submitted_at = time.perf_counter()
         self._set_deadlines(request, timeout)
         stream = TokenStream(request, self._abort)
         request.mailbox = stream
@@ -241,6 +244,10 @@ class EngineClient:
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
         return self._engine.stats()
+
+    def snapshot(self) -> EngineSnapshot:
+        """What the engine does at this moment; its time grows with the number of pages and of running requests."""
+        return take_snapshot(self._engine.scheduler, self._engine_loop.timeline, self._engine.stats())
 
     def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         """What device and host did in the last steps, as events for Perfetto; at most `num_steps` steps."""

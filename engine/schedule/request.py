@@ -57,6 +57,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
     was_admitted: bool = False  # has left the queue at least once
+    submitted_at: float = 0.0  # seconds of `time.perf_counter`
     admitted_at: float | None = None  # seconds of `time.perf_counter` when it first did
     slot: int = NO_SLOT
     pages: list[CachePage] = field(default_factory=list)

@@ -187,6 +187,11 @@ class Generation:
         return len(self._choices)
 
     @property
+    def stream_ids(self) -> list[str]:
+        """By which the engine knows the choices."""
+        return [choice.stream.request_id for choice in self._choices]
+
+    @property
     def usage(self) -> Usage:
         """The counts up to the last delta read. A prompt counts once, however many answers it gets."""
         first_choices = self._choices[:: len(self._choices) // len(self.prompts)]

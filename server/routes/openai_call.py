@@ -76,6 +76,7 @@ class OpenAICall(BodyCall):
             num_choices=body.num_choices,
             listed_ids=body.logprob_token_ids or (),
             of_answers=of_answers,
+            with_ids=body.return_token_ids is True,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -189,6 +189,11 @@ class ServedModel:
             ApiError: the model is not loaded yet.
         """
         return self.text_model.sampling_defaults
+
+    @property
+    def generations(self) -> Collection[Generation]:
+        """What it is answering."""
+        return self._generations
 
     @property
     def num_generations(self) -> int:

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from engine.border.config import ModelInfo
+from engine.border.snapshot import EngineSnapshot, RequestView, StepView
 from engine.border.types import (
     EngineBusy,
     EngineError,
@@ -327,6 +328,21 @@ class FakeEngineClient:
 
     def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         return [{"name": "step", "ph": "X", "ts": 0.0, "dur": 1.0, "args": {"steps": num_steps}}]
+
+    def snapshot(self) -> EngineSnapshot:
+        """Every running request has a slot and one page; the step that the snapshot tells of took a millisecond."""
+        now = time.perf_counter()
+        running = [
+            RequestView(
+                stream.request_id, slot, len(stream.prompt_token_ids), len(stream.prompt_token_ids), 0,
+                stream.num_generated, 1, 0, False, now - 1.0, now - 0.5,
+            )
+            for slot, stream in enumerate(self.running.values())
+        ]  # fmt: skip
+        moments = [now + 1e-4 * at for at in range(8)]
+        steps = [StepView(self.num_steps, len(running), len(running), *moments)] if self.num_steps else []
+        states = bytes([3, 3, *(2 for _ in running), 1, 0, 0, 0])
+        return EngineSnapshot(now, self.stats(), 8, running, [], states, 1, 2, steps)
 
     def stats(self) -> EngineStats:
         return EngineStats(num_running=len(self.running), num_steps=self.num_steps)

@@ -18,7 +18,7 @@ export function normalise(raw) {
   const given = raw !== null && typeof raw === "object" ? raw : {};
   return {
     mode: oneOf(["story", "chat"], given.mode, DEFAULTS.mode),
-    transport: oneOf(["sse", "websocket"], given.transport, DEFAULTS.transport),
+    transport: oneOf(["sse", "websocket", "responses"], given.transport, DEFAULTS.transport),
     temperature: within(0, 2, given.temperature, DEFAULTS.temperature),
     topP: within(0.01, 1, given.topP, DEFAULTS.topP),
     maxTokens: Math.round(within(1, Number.MAX_SAFE_INTEGER, given.maxTokens, DEFAULTS.maxTokens)),

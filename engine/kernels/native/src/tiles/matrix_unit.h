@@ -34,7 +34,8 @@ class UnitSums {
   UnitSums(const UnpackedGroup* groups, const RowGroups& rows, int stride)
       : groups_(groups), rows_(rows), stride_(static_cast<size_t>(stride)) {}
 
-  void add_to(float* totals, int num_groups) {
+  // `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched while the unit works.
+  void add_to(float* totals, int num_groups, const std::byte* ahead, size_t ahead_bytes) {
     static constexpr TileShapes kShapes({{16, 64}, {16, 64}, {16, kGroup}, {16, kGroup}, {8, 64}, {8, 64}});
     configure_tiles(kShapes);
     Floats total[kRows];
@@ -42,7 +43,8 @@ class UnitSums {
     multiply<0>(0);
     if (num_groups > 1) multiply<1>(1);
     tile_store<0>(dots_[0], 64);
-    for (int g = 0; g < num_groups; g += 2) {
+    for (int g = 0; g < num_groups; g += 2, ahead += 2 * ahead_bytes) {
+      for (size_t line = 0; line < 2 * ahead_bytes; line += 64) prefetch_later(ahead + line);
       if (g + 2 < num_groups) multiply<0>(g + 2);
       if (g + 1 < num_groups) tile_store<1>(dots_[1], 64);
       add(g, dots_[0], total);
@@ -87,12 +89,13 @@ class UnitSums {
 // Unpacked groups with all rows: one for all formats of a shape.
 template <bool kHasMinima, bool kUnsigned>
 void multiply_blocks(const PackedRows& x, Sums sums, const UnpackedGroup* unpacked, int first, int num_groups,
-                     float* totals) {
+                     float* totals, const std::byte* ahead, size_t ahead_bytes) {
   for (int block = 0; block < x.num_blocks(); ++block, totals += kBlockRows * kTile) {
     const RowGroups rows(x, sums, block, first);
     const int stride = x.rows_of(block);
     const auto add = [&](auto constant) {
-      UnitSums<kHasMinima, kUnsigned, decltype(constant)::value>(unpacked, rows, stride).add_to(totals, num_groups);
+      UnitSums<kHasMinima, kUnsigned, decltype(constant)::value>(unpacked, rows, stride)
+          .add_to(totals, num_groups, ahead, block == 0 ? ahead_bytes : 0);
     };
     if (stride <= 4) {
       add(std::integral_constant<int, 4>());
@@ -120,12 +123,14 @@ template <Format F>
 void multiply_on_matrix_unit(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
   static_assert(has_unit_kernel(F));
   constexpr Layout kLayout = layout_of(F);
+  constexpr int kBlock = kLayout.block_groups;
   if (x.num_rows() < kLeastRowsOfMatrixUnit) return vector_kernel_of(F)(x, tile, unpacked, totals);
   for (int first = 0; first < x.num_groups(); first += kChunkGroups) {
     const int count = std::min(kChunkGroups, x.num_groups() - first);
-    unpack_signed<F>(tile + first / kLayout.block_groups * block_bytes(F), count, unpacked);
-    multiply_blocks<kLayout.has_minima, kLayout.has_minima && !shape_of(F).is_small>(x, kLayout.sums, unpacked, first,
-                                                                                     count, totals);
+    const std::byte* from = tile + first / kLayout.block_groups * block_bytes(F);
+    unpack_signed<F>(from, count, unpacked);
+    multiply_blocks<kLayout.has_minima, kLayout.has_minima && !shape_of(F).is_small>(
+        x, kLayout.sums, unpacked, first, count, totals, from + tile_bytes(F, count), tile_bytes(F, kBlock) / kBlock);
   }
 }
 
