@@ -1,12 +1,15 @@
 /**
  * The playground: puts the parts together. A room imports from itself and from those below it:
  *
+ *   engine/     the tab that shows the engine at work
  *   panels/     the story and the chat, each with the buttons that start and stop an answer
  *   answer/     one answer: its text as it arrives, its code blocks, its figures
  *   page/       the document: elements, tabs, and the reader's settings
  *   transport/  the server: its state, and the two ways in which an answer comes from it
  */
 
+import { Admin } from "./engine/admin.js";
+import { EngineView } from "./engine/engine_view.js";
 import { Controls } from "./page/controls.js";
 import { announce, byId } from "./page/dom.js";
 import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
@@ -59,7 +62,11 @@ const deps = {
     if (error instanceof ServerError && error.status === 401) askForKey();
   },
 };
-const panels = { story: new Story(deps), chat: new Chat(deps) };
+const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
+// An administrator sees the ids of all requests, a client those of its own.
+const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
+const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
+const panels = { story: new Story(deps), chat: new Chat(deps), engine };
 
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
@@ -94,7 +101,11 @@ byId("api-key").addEventListener("change", () => {
   server.check();
 });
 
-const tabs = new Tabs(byId("tabs"), (mode) => controls.change({ mode }));
+const tabs = new Tabs(byId("tabs"), (mode) => {
+  controls.change({ mode });
+  document.body.dataset.mode = mode;
+  engine.isShown = mode === "engine";
+});
 tabs.select(controls.settings.mode);
 
 byId("settings-toggle").addEventListener("click", () => {
