@@ -340,7 +340,7 @@ class FakeEngineClient:
             for slot, stream in enumerate(self.running.values())
         ]  # fmt: skip
         moments = [now + 1e-4 * at for at in range(8)]
-        steps = [StepView(self.num_steps, len(running), len(running), *moments)] if self.num_steps else []
+        steps = [StepView(self.num_steps, len(running), len(running), *moments, 0.0)] if self.num_steps else []
         states = bytes([3, 3, *(2 for _ in running), 1, 0, 0, 0])
         return EngineSnapshot(now, self.stats(), 8, running, [], states, 1, 2, steps)
 
