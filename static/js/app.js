@@ -1,6 +1,7 @@
 /**
  * The playground: puts the parts together. A room imports from itself and from those below it:
  *
+ *   engine/     the tab that shows the engine at work
  *   panels/     the story and the chat, each with the buttons that start and stop an answer
  *   answer/     one answer: what its chunks bring, its sentences, its figures
  *   markdown/   from an answer's text to elements, block by block as it arrives
@@ -9,6 +10,8 @@
  *   transport/  the server: its state, and the ways in which an answer comes from it
  */
 
+import { Admin } from "./engine/admin.js";
+import { EngineView } from "./engine/engine_view.js";
 import { Controls } from "./page/controls.js";
 import { announce, byId } from "./page/dom.js";
 import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
@@ -87,7 +90,11 @@ const deps = {
   },
 };
 const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((database) => new Library(database));
-const panels = { story: new Story(deps), chat: new Chat(deps, library, () => window.sessionStorage) };
+const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
+// An administrator sees the ids of all requests, a client those of its own.
+const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
+const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
+const panels = { story: new Story(deps), chat: new Chat(deps, library, () => window.sessionStorage), engine };
 
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
@@ -122,7 +129,11 @@ byId("api-key").addEventListener("change", () => {
   server.check();
 });
 
-const tabs = new Tabs(byId("tabs"), (mode) => controls.change({ mode }));
+const tabs = new Tabs(byId("tabs"), (mode) => {
+  controls.change({ mode });
+  document.body.dataset.mode = mode;
+  engine.isShown = mode === "engine";
+});
 tabs.select(controls.settings.mode);
 
 byId("settings-toggle").addEventListener("click", () => {
