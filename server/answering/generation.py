@@ -20,7 +20,7 @@ from server.answering.choice import Choice, Delta
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import PreparedPrompt
-from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import HasTokenTexts
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -116,20 +116,20 @@ class Generation:
         engine: EngineClient,
         tokenizer: HasTokenTexts,
         metrics: Metrics,
-        grammars: Sequence[CompiledGrammar | None] = (),
+        rules: Sequence[AnswerRules | None] = (),
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
         Args:
             tokenizer: by which the answers' tokens become text.
-            grammars: what every answer to each prompt has to match; empty where that may be anything.
+            rules: what every answer to each prompt has to follow; empty where that may be anything.
 
         Raises:
             QueueFull, EngineError: from the engine.
         """
         choices: list[Choice] = []
         try:
-            for prompt, grammar in zip_longest(prompts, grammars):
+            for prompt, rules_of_prompt in zip_longest(prompts, rules):
                 for params in prompt.params:
                     choice = Choice.submit(
                         request,
@@ -139,7 +139,7 @@ class Generation:
                         engine=engine,
                         tokenizer=tokenizer,
                         metrics=metrics,
-                        matcher=None if grammar is None else grammar.matcher(),
+                        matcher=None if rules_of_prompt is None else rules_of_prompt.matcher(),
                         echo=prompt.echo,
                     )
                     choices.append(choice)
