@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling.host.grammar import GrammarError, TokenMatcher
@@ -86,6 +86,7 @@ def test_what_has_come_of_the_marker_is_completed() -> None:
     assert text_of(written) == "ab</think>Yes"
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31 - 1), text=st.sampled_from(["", "a <b> ", "</thi", "<think>é日"]))
 def test_a_form_begins_behind_the_reasoning(seed: int, text: str) -> None:
     """A token may end the marker and go on with white space, which belongs to neither side."""
@@ -137,6 +138,7 @@ def test_a_form_may_come_without_reasoning() -> None:
     assert text_of(write(matcher, bytes_of("hink>{Yes}"))) == "hink></think>{Yes}"
 
 
+@settings(max_examples=25)
 @given(data=st.data(), budget=st.sampled_from([None, 0, 1, 4, 30]), is_open=st.booleans())
 def test_an_answer_goes_on_where_it_was_cut(data: Any, budget: int | None, is_open: bool) -> None:
     form = data.draw(st.sampled_from([None, FORM]))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling.host.grammar import GrammarError, TokenMatcher
@@ -94,6 +94,7 @@ def test_a_wrong_call_is_impossible(syntax: Syntax, right: str, wrong: str) -> N
         assert not follows(RULES[syntax.name].matcher(), bytes_of(text.replace(right, wrong)))
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31 - 1), before=st.sampled_from(["", "Yes <", "so <tool_call", "<tool_cal\n"]))
 def test_markers_cut_anywhere(seed: int, before: str) -> None:
     """Tokens that end the marker and go on with what begins a call are as good as others."""
@@ -113,6 +114,7 @@ def test_a_token_that_would_begin_a_wrong_call_is_refused() -> None:
     assert not follows(RULES["hermes"].matcher(), [*bytes_of("<tool_c"), TEXTS.index(b"all>x")])
 
 
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31 - 1), text=st.text(alphabet="<tol_ca>{ [T]é", max_size=30))
 def test_text_without_a_call_is_left_alone(seed: int, text: str) -> None:
     for name, marker in (("hermes", "<tool_call>"), ("mistral", "[TOOL_CALLS]")):
@@ -156,9 +158,10 @@ def test_one_call_where_they_are_not_parallel(syntax: Syntax) -> None:
     assert allowed(matcher) == [END]
 
 
+@settings(max_examples=25)
 @given(data=st.data())
 def test_an_answer_goes_on_where_it_was_cut(data: Any) -> None:
-    whole = splits(f"Yes {CALLS[HERMES]} <tool_call>{GOOD}</tool_call>.", data.draw(st.integers(0, 2**31 - 1)))
+    whole = splits(f"Yes {CALLS[HERMES]} <tool_call>{GOOD}</tool_call> .", data.draw(st.integers(0, 2**31 - 1)))
     cut = data.draw(st.integers(0, len(whole)))
     behind, alone = RULES["hermes"].after(whole[:cut]), RULES["hermes"].matcher()
     for token_id in whole[:cut]:
