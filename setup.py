@@ -8,16 +8,20 @@ Python part is installed alone: the server then computes with XLA.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -27,18 +31,35 @@ from setuptools.command.build_py import build_py
 PACKAGE = Path("engine", "kernels", "native")
 SOURCES = PACKAGE / "src"
 
+
+class Variant(NamedTuple):
+    """How the kernels are compiled once."""
+
+    flags: str
+    # A variant of which this one differs in the sources that include TILE_REGISTERS alone; it shares all other objects.
+    base: str | None = None
+    tile_flags: str = ""  # on top of the flags, for those sources
+    is_for_tests: bool = False  # built in place only
+
+
 # The instruction sets of each processor, by the names that engine/kernels/native/library.py knows. What
 # the compiler may assume of every such processor is "plain": on ARM that is NEON without dot products.
 _AVX512 = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+_BF16 = f"{_AVX512} -mavx512bf16"
+_EMULATED = Variant("", "plain", "-DEAGRE_EMULATES_TILE_REGISTERS", is_for_tests=True)
 VARIANTS = {
     "x86_64": {
-        "avx512_bf16": f"{_AVX512} -mavx512bf16",
-        "avx512_vnni": _AVX512,
-        "avx2": "-mavx2 -mfma -mf16c",
-        "plain": "",
+        "amx": Variant(_BF16, "avx512_bf16", "-mamx-tile -mamx-int8 -mamx-bf16"),
+        "avx512_bf16": Variant(_BF16),
+        "avx512_vnni": Variant(_AVX512),
+        "avx2": Variant("-mavx2 -mfma -mf16c"),
+        "plain": Variant(""),
+        "amx_emulated": _EMULATED,
     },
-    "arm64": {"neon": "-march=armv8.2-a+dotprod", "plain": ""},
+    "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},
 }
+TILE_REGISTERS = Path("isa", "tile_registers.h")
+TELLS_SOURCES = Path("border", "library.cc")  # a library is loaded only beside the sources that it was built from
 MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}  # other names of the same
 
 # Contraction is off because a row's result must not depend on which loop the compiler fused.
@@ -93,11 +114,11 @@ class BuildNative(Command):
         assert self.build_lib is not None
         return {str(Path(self.build_lib, path)): str(path) for path in self._libraries()} if self.editable_mode else {}
 
-    def _variants(self) -> dict[str, str]:
+    def _variants(self) -> dict[str, Variant]:
         machine = platform.machine().lower()
-        variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": ""})
+        variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": Variant("")})
         if self.variant is None:
-            return variants
+            return {name: variant for name, variant in variants.items() if self.inplace or not variant.is_for_tests}
         if self.variant not in variants:
             raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
         return {self.variant: variants[self.variant]}
@@ -117,21 +138,27 @@ class BuildNative(Command):
         def is_stale(library: Path) -> bool:
             return self.force or not library.exists() or library.stat().st_mtime <= newest
 
-        stale = {name: flags for name, flags in self._variants().items() if is_stale(self._library(name))}
+        stale = {name: variant for name, variant in self._variants().items() if is_stale(self._library(name))}
         if not stale:
             return
         self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
         common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
-        # A library is loaded only beside the sources that it was built from.
-        common.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
+        included = {source: _with_includes(source) for source in sorted(SOURCES.glob("*/*.cc"))}
+        of_tiles = {source for source, files in included.items() if SOURCES / TILE_REGISTERS in files}
         with ThreadPoolExecutor(_num_cores()) as pool:
-            objects = {
-                name: [
-                    pool.submit(self._compile, [*common, *flags.split(), "-isystem", str(headers)], source, name)
-                    for source in sorted(SOURCES.glob("*/*.cc"))
-                ]
-                for name, flags in stale.items()
-            }
+            submitted: dict[tuple[str, Path], Future[Path]] = {}
+
+            def submit(name: str, variant: Variant, source: Path) -> Future[Path]:
+                flags = f"{variant.flags} {variant.tile_flags if source in of_tiles else ''}"
+                owner = variant.base if variant.base is not None and source not in of_tiles else name
+                if (owner, source) not in submitted:
+                    command = [*common, *flags.split(), "-isystem", str(headers)]
+                    if source.relative_to(SOURCES) == TELLS_SOURCES:
+                        command.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
+                    submitted[owner, source] = pool.submit(self._compile, command, source, owner, included[source])
+                return submitted[owner, source]
+
+            objects = {name: [submit(name, variant, source) for source in included] for name, variant in stale.items()}
             failures = {}
             for name, futures in objects.items():
                 library = self._library(name)
@@ -145,10 +172,19 @@ class BuildNative(Command):
         for name, failure in failures.items():
             self.announce(f"native kernels for {name} are not built: {failure}", logging.WARNING)
 
-    def _compile(self, command: list[str], source: Path, variant: str) -> Path:
+    def _compile(self, command: list[str], source: Path, variant: str, included: set[Path]) -> Path:
+        """Compiles what is not there yet from the same files by the same command."""
         assert self.build_temp is not None
         to = Path(self.folder or self.build_temp, "native", variant, source.relative_to(SOURCES).with_suffix(".o"))
+        seen = hashlib.sha256(repr([command, metadata.version("jaxlib")]).encode())
+        for path in sorted(included):
+            seen.update(path.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        made_of = to.with_suffix(".made_of")
+        if not self.force and to.exists() and made_of.exists() and made_of.read_text() == seen.hexdigest():
+            return to
+        made_of.unlink(missing_ok=True)
         _run([*command, "-c", str(source), "-o", str(to)], to)
+        made_of.write_text(seen.hexdigest())
         return to
 
     def _link(self, command: list[str], objects: list[Path], library: Path) -> None:
@@ -205,6 +241,16 @@ def _headers() -> Path:
         if Path(folder, "include", "xla", "ffi", "api", "ffi.h").exists():
             return Path(folder, "include")
     raise CannotBuild(f"{sys.executable} has no jaxlib with XLA's FFI headers")
+
+
+def _with_includes(path: Path) -> set[Path]:
+    """A source and the files of SOURCES that it includes, directly or through others."""
+    found, left = set[Path](), [path]
+    while left:
+        found.add(path := left.pop())
+        names = re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+        left += {file for name in names if (file := SOURCES / name).exists()} - found
+    return found
 
 
 def _digest_of_sources() -> str:

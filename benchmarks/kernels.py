@@ -229,7 +229,7 @@ class Bench:
 
 def _num_weights(matrix: PackedMatrix) -> int:
     """In all layers, without what pads the tiles."""
-    return matrix.blocks.shape[0] * matrix.num_outputs * matrix.num_inputs
+    return len(matrix.placement.places) * matrix.num_outputs * matrix.num_inputs
 
 
 def read_rate() -> float:

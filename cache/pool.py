@@ -8,6 +8,11 @@ from cache.free_queue import FreeCachePageQueue
 from cache.hashing import PageHash
 from cache.page import NULL_PAGE_ID, CachePage
 
+FREE = 0  # nobody holds the page, and it remembers nothing
+CACHED = 1  # nobody holds it, but it remembers a part of a prefix
+ACTIVE = 2  # one request holds it
+SHARED = 3  # several requests hold it
+
 
 class OutOfPages(RuntimeError):
     """Fewer pages can be allocated than were asked for; nothing was taken."""
@@ -50,6 +55,21 @@ class PagePool:
     def num_active(self) -> int:
         """Pages that at least one request holds."""
         return self.num_pages - self._queue.num_free_pages
+
+    def states(self) -> bytes:
+        """One byte for each page, in order of page ids: FREE, CACHED, ACTIVE or SHARED.
+
+        It may be read from any thread without a lock; single pages may then be a step apart. Its time grows with the
+        number of pages.
+        """
+        return bytes(
+            [
+                (ACTIVE if page.ref_cnt == 1 else SHARED)
+                if page.ref_cnt
+                else (FREE if page.page_hash is None else CACHED)
+                for page in self.pages[1:]
+            ]
+        )
 
     @property
     def num_allocatable(self) -> int:

@@ -25,7 +25,11 @@ AXES = ("layer", "page", "key_or_value", "head", "token", "feature")
 
 
 class KVPages(NamedTuple):
-    """Keys and values of all layers and pages."""
+    """Keys and values of all layers and pages.
+
+    The native kernels lay out the tokens and features of a head within a page as they read them
+    (engine/kernels/native/src/attention/packed_pages.h). Nobody else looks into pages that a native kernel has written.
+    """
 
     data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
     scales: jax.Array | None  # float32[layer, page, 2, head, token] where data is int8, else None

@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.border.config import EngineConfig, ModelInfo
 from engine.border.footprint import MachineMemory, ModelFootprint
+from engine.border.snapshot import EngineSnapshot
 from engine.border.types import EngineError, EngineStats, FinishReason, Pooling, Progress, QueueFull, TraceEvent
 from engine.engine import Engine
 from engine.footprint import footprint, memory
@@ -21,6 +22,7 @@ from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
+from engine.snapshot import take_snapshot
 from engine.token_stream import TokenStream
 from engine.watchdog import Watchdog
 from sampling.host.grammar import TokenMatcher
@@ -105,6 +107,7 @@ class EngineClient:
         tenant: str = "",
         num_prompt_output_tokens: int = 0,
         pooling: Pooling | None = None,
+        wants_progress: bool = False,
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -122,6 +125,7 @@ class EngineClient:
                 was cut off goes on as if it never had been: for penalties, min_tokens, max_tokens and all the rest.
                 A matcher must have accepted them.
             pooling: an embedding is made of all tokens of the prompt but the last, by way of `TokenEvent.pooled`.
+            wants_progress: until the first token comes, the stream has events that tell how the request waits for it.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`; they are not
                 checked again, which matters where one prompt gets many answers.
 
@@ -146,10 +150,11 @@ class EngineClient:
         max_length = min(max_length, self.model_info.max_model_len)
         request = Request(
             request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher,
-            num_prompt_output_tokens=num_prompt_output_tokens, pooling=pooling,
+            num_prompt_output_tokens=num_prompt_output_tokens, pooling=pooling, wants_progress=wants_progress,
         )  # fmt: skip
         request.cache_salt = cache_salt
         request.tenant = tenant
+        request.submitted_at = time.perf_counter()
         self._set_deadlines(request, timeout)
         stream = TokenStream(request, self._abort)
         request.mailbox = stream
@@ -239,6 +244,10 @@ class EngineClient:
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
         return self._engine.stats()
+
+    def snapshot(self) -> EngineSnapshot:
+        """What the engine does at this moment; its time grows with the number of pages and of running requests."""
+        return take_snapshot(self._engine.scheduler, self._engine_loop.timeline, self._engine.stats())
 
     def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         """What device and host did in the last steps, as events for Perfetto; at most `num_steps` steps."""

@@ -193,6 +193,15 @@ class Timeline:
         first, last = self._committed[0], self._committed[-1]
         return _share(last.idle_total - first.idle_total, last.busy_total - first.busy_total)
 
+    def last_steps(self, most: int) -> list[StepTimes]:
+        """The last committed steps, at most `most` of them, oldest first."""
+        steps = self._committed.copy()  # atomic, while the engine thread appends
+        return [steps[at] for at in range(max(len(steps) - most, 0), len(steps))]
+
+    def now(self) -> float:
+        """The time on the clock of the marks, in seconds."""
+        return self._clock()
+
     def export_trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         """The last committed steps in the Trace Event Format, as Perfetto and chrome://tracing read it.
 

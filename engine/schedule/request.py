@@ -50,12 +50,14 @@ class Request:
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
     num_prompt_output_tokens: int = 0  # the last tokens of the prompt, to the sampler an output that goes on
     pooling: Pooling | None = None  # of all tokens of the prompt but the last, which stands behind what is pooled
+    wants_progress: bool = False  # its reader is told how it waits for its first token
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
     was_admitted: bool = False  # has left the queue at least once
+    submitted_at: float = 0.0  # seconds of `time.perf_counter`
     admitted_at: float | None = None  # seconds of `time.perf_counter` when it first did
     slot: int = NO_SLOT
     pages: list[CachePage] = field(default_factory=list)

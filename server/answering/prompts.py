@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from server.answering.prompt_sources import InfillPrompt, PromptSource, TextProm
 from server.doors.workers import Workers
 from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import IncrementalDetokenizer
+from server.text.template_budget import RenderingTakesLong, rendering_briefly
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from server.wire.sampling_fields import DEFAULT_BREAKERS
@@ -24,6 +26,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 # Text above this many characters is tokenised in a worker thread: 16 KiB take about
 # as long as one step of a small model, and the other streams must not wait for it.
 MAX_INLINE_CHARS = 16 << 10
+MAX_INLINE_SECONDS = 0.02  # that a chat template may take while the other streams wait
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
 
 
@@ -47,9 +50,12 @@ async def prepare(
     request: GenerationRequest, text_model: TextModel, engine: EngineClient, workers: Workers
 ) -> list[PreparedPrompt]:
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
-    if _takes_long(request):
-        return await workers.run(prepare_here, request, text_model, engine)
-    return prepare_here(request, text_model, engine)
+    template = text_model.chat_template
+    if not _takes_long(request) and (template is None or not template.is_slow):
+        # A template that takes longer begins again in a worker thread, and is run in one from then on.
+        with suppress(RenderingTakesLong), rendering_briefly(MAX_INLINE_SECONDS):
+            return prepare_here(request, text_model, engine)
+    return await workers.run(prepare_here, request, text_model, engine)
 
 
 def prepare_here(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from server.answering.generation import Generation
@@ -80,6 +80,20 @@ class RunningRequests:
         for request in found:
             request.cancel()
         return len(found)
+
+    def names(self, generations: Collection[Generation]) -> dict[str, tuple[str | None, str]]:
+        """Owner and id of the requests that these generations answer, by the id that the engine knows each choice by.
+
+        Args:
+            generations: of one engine, because engines number their requests alike.
+        """
+        names: dict[str, tuple[str | None, str]] = {}
+        for key, requests in self._running.items():
+            for request in requests:
+                if request.generation in generations and request.generation is not None:
+                    for stream_id in request.generation.stream_ids:
+                        names.setdefault(stream_id, key)
+        return names
 
     def _forget(self, key: tuple[str | None, str], request: RunningRequest) -> None:
         requests = self._running[key]

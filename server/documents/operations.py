@@ -136,6 +136,10 @@ OPERATIONS = (
     ),
     Operation("GET", "/health", Tag.HEALTH, "Readiness with the figures of each model's engine"),
     Operation("GET", "/metrics", Tag.HEALTH, "The figures that Prometheus reads", answer="text/plain"),
+    Operation(
+        "GET", "/engine/events", Tag.HEALTH, "What the engine does, five times a second", answer="text/event-stream",
+        query=("model",),
+    ),
     _admin("pause", "Lets requests wait from now on", ModelBody),
     _admin("resume", "Ends a pause", ModelBody),
     _admin("sleep", "Gives memory back", SleepBody),

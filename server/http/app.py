@@ -8,7 +8,7 @@ from aiohttp import web
 
 from server.documents import handlers
 from server.doors.keyring import KeyRing
-from server.http import admin, generating, models, playground, probes, queries, websocket
+from server.http import admin, engine_events, generating, models, playground, probes, queries, websocket
 from server.http.entry.access_log import add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
@@ -69,6 +69,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app.router.add_get("/version", probes.version)
     if settings.metrics_port is None:
         _add_figures(app)
+    engine_events.add_routes(app)
     admin.add_routes(app)
     handlers.add_routes(app, is_strict=settings.strict_parameters)
     playground.add_routes(app)

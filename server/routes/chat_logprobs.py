@@ -24,6 +24,8 @@ class ChatLogprobs(WireLogprobs):
 
     def _of_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
         shape = self._entry(token_id, logprobs.logprob)
+        if self.with_ids:
+            shape["rank"] = logprobs.rank
         shape["top_logprobs"] = [self._entry(*alternative) for alternative in self._alternatives(logprobs)]
         if self.listed_ids:
             shape["listed_logprobs"] = self._listed(logprobs)
@@ -31,4 +33,7 @@ class ChatLogprobs(WireLogprobs):
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self.tokenizer.token_bytes[token_id]
-        return {"token": self._text(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
+        shape = {"token": self._text(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
+        if self.with_ids:
+            shape["id"] = token_id
+        return shape

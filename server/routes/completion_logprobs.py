@@ -28,6 +28,9 @@ class CompletionLogprobs(WireLogprobs):
             "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
             "text_offset": [place.advance(token_id) for token_id in token_ids],
         }
+        if self.with_ids:
+            shape["token_ranks"] = [None if of_token is None else of_token.rank for of_token in logprobs]
+            shape["alternatives"] = list(map(self._by_id, logprobs))
         if self.listed_ids:
             shape["listed_logprobs"] = [
                 self._listed(of_token) if of_token is not None and of_token.listed else None for of_token in logprobs
@@ -41,6 +44,15 @@ class CompletionLogprobs(WireLogprobs):
         of_prompt = index // self.num_choices
         decoded = IncrementalDetokenizer(self.tokenizer).decode(self.prompts[of_prompt])
         return _TextPlace(self.tokenizer, len(self.echoes[of_prompt]) - len(decoded))
+
+    def _by_id(self, logprobs: TokenLogprobs | None) -> list[dict[str, Any]] | None:
+        """The alternatives alone, each with its id."""
+        if logprobs is None:
+            return None
+        return [
+            {"id": token_id, "token": self._text(token_id), "logprob": clamp(logprob)}
+            for token_id, logprob in self._alternatives(logprobs)
+        ]
 
     def _by_text(self, token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
         """The alternatives and the token itself; of several of the same text the best."""

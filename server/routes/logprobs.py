@@ -39,6 +39,7 @@ class WireLogprobs(ABC):
     # Alternatives of the prompts' tokens, where the logprobs of an answer begin with those of its prompt.
     num_of_echo: int | None = None
     echoes: Sequence[str] = ()  # the texts of the prompts then
+    with_ids: bool = False  # whether ranks and the ids of alternatives are told too
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
     def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:

@@ -11,8 +11,9 @@ from jinja2 import Template, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from server.text.bounded_environment import BoundedEnvironment
+from server.text.template_budget import RenderingTakesLong, current_budget, spending
 from server.text.vocabularies.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
 from server.text.vocabularies.gguf_metadata import TEMPLATE_VARIANTS
 
@@ -21,6 +22,8 @@ Message = Mapping[str, Any]
 # Marks the end of the last message in the rendered text. It is a Unicode noncharacter, so no text has it.
 END_OF_CONTENT = "\ufdd0"
 
+MAX_SOURCE_CHARS = 1 << 20
+MAX_TOLD_CHARS = 1000  # of what a template says when it refuses, or of why it failed
 
 # A model may have templates of their own for conversations in which one of these variables is given.
 VARIANTS = dict(zip(("tools", "documents"), TEMPLATE_VARIANTS, strict=True))
@@ -31,10 +34,10 @@ class ChatTemplateError(ValueError):
 
 
 class ChatTemplate:
-    """The chat template of a model, run in jinja2's sandbox as Hugging Face transformers runs it.
+    """The chat template of a model, run in jinja2's sandbox as Hugging Face transformers runs it, within bounds.
 
     Raises:
-        ChatTemplateError: the source is not a valid jinja2 template.
+        ChatTemplateError: the source is not a valid jinja2 template, or it is too long.
     """
 
     def __init__(
@@ -44,13 +47,16 @@ class ChatTemplate:
         Args:
             variants: sources that are used instead of `source` where a variable is given, by the names in VARIANTS.
         """
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
         )
-        environment.filters["tojson"] = _to_json
+        environment.add_filter("tojson", _to_json)
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         sources = {"": source, **({} if variants is None else variants)}
+        num_chars = sum(map(len, sources.values()))
+        if num_chars > MAX_SOURCE_CHARS:
+            raise ChatTemplateError(f"the chat template has {num_chars} characters; the limit is {MAX_SOURCE_CHARS}")
         try:
             self._templates = {name: environment.from_string(text) for name, text in sources.items()}
         except TemplateSyntaxError as error:
@@ -59,6 +65,7 @@ class ChatTemplate:
         except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
             raise ChatTemplateError(f"the chat template cannot be compiled: {error}") from error
         self._source = "\0".join(sources.values())
+        self.is_slow = False  # whether it once took longer than a thread could wait for
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
 
@@ -85,7 +92,8 @@ class ChatTemplate:
 
         Raises:
             ChatTemplateError: there are no messages, some content is not text, both switches are set, the
-                last message cannot be continued, or the template fails.
+                last message cannot be continued, or the template fails or takes more than it may.
+            RenderingTakesLong: see `rendering_briefly`.
         """
         flat = _with_texts(messages)
         return self._open_or_closed(flat, kwargs, add_generation_prompt, continue_final_message)
@@ -155,12 +163,18 @@ class ChatTemplate:
     def _render(self, variables: dict[str, object], messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
         template = self._template_for(variables)
         try:
-            return template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
+            with spending([messages, variables]):
+                return template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
+        except RenderingTakesLong:
+            self.is_slow = True
+            raise
         except TemplateError as error:
-            raise ChatTemplateError(f"the chat template says: {error.message}") from error
+            told = (error.message or "")[:MAX_TOLD_CHARS]
+            raise ChatTemplateError(f"the chat template says: {told}") from error
         # A template may fail on the values of a client in many ways: wrong types, missing keys, too long a range.
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise ChatTemplateError(f"the chat template fails on these messages: {error}") from error
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as e:
+            told = str(e)[:MAX_TOLD_CHARS]
+            raise ChatTemplateError(f"the chat template fails on these messages: {told}") from e
 
 
 class _GenerationBlocks(Extension):
@@ -233,7 +247,17 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Replaces the `tojson` of jinja2, whose HTML escapes must not get into a prompt."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if indent is None and separators is None:
+        return encoder.encode(value)
+    # What stands between the values may be far longer than they are.
+    budget, pieces, num_chars = current_budget(), [], 0
+    for piece in encoder.iterencode(value):
+        budget.tick()
+        num_chars += len(piece)
+        budget.check_size(num_chars)
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -241,4 +265,6 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
+    if len(pattern) > MAX_TOLD_CHARS:
+        raise TemplateError(f"strftime_now is given more than {MAX_TOLD_CHARS} characters")
     return datetime.now(tz=UTC).astimezone().strftime(pattern)

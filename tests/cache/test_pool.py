@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
-from cache.pool import OutOfPages, PagePool
+from cache.pool import ACTIVE, CACHED, FREE, SHARED, OutOfPages, PagePool
 
 PAGE_SIZE = 2
 
@@ -144,6 +144,20 @@ def test_forgotten_pages_become_free_when_they_are_released():
     pool.check()
     with pytest.raises(ValueError, match=f"page {pages[0].page_id} is to be forgotten while nobody holds it"):
         pool.forget(pages)
+
+
+def test_each_page_tells_its_state():
+    pool = PagePool(6)
+    held, shared, cached, _ = pages = pool.allocate(4)
+    for page, name in zip(pages, hash_request_tokens(sha256_hash, 1, [1, 2, 3]), strict=False):
+        pool.cache_page(page, name)
+    pool.touch([shared])
+    pool.release(pages[2:])
+    states = dict(enumerate(pool.states(), start=1))
+    assert states.pop(held.page_id) == ACTIVE
+    assert states.pop(shared.page_id) == SHARED
+    assert states.pop(cached.page_id) == CACHED
+    assert set(states.values()) == {FREE}
 
 
 def test_the_check_notices_a_page_that_is_found_under_another_name():

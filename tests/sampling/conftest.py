@@ -10,7 +10,7 @@ from sampling.sampler import PORTABLE, SamplerBody
 from tests.native_variants import loaded, native_body, variants_to_test
 
 
-@pytest.fixture(scope="module", params=["portable", *variants_to_test()])
+@pytest.fixture(scope="module", params=["portable", *variants_to_test(with_tile_registers=False)])
 def body(request: pytest.FixtureRequest) -> Iterator[SamplerBody]:
     """Each of the bodies: the portable one, and the native one with every variant of the kernels."""
     if request.param == "portable":

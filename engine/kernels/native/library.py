@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import platform
 import struct
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -14,13 +16,19 @@ import jax
 from engine.kernels.interface.body import BodyUnavailable
 from engine.kernels.native.sources import SOURCES, digest
 
+# The kernels for AMX with its instructions in plain C++, for tests on any machine; loaded by its name only.
+EMULATION = "amx_emulated"
+
 # In order of preference; the flags are those that Linux names in /proc/cpuinfo.
+_AMX = {"amx_tile", "amx_int8", "amx_bf16"}
 VARIANTS = {
+    "amx": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", *_AMX},
     "avx512_bf16": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"},
     "avx512_vnni": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
     "avx2": {"avx2", "fma", "f16c"},
     "neon": {"asimddp"},
     "plain": set[str](),
+    EMULATION: set[str](),
 }
 TARGETS = (
     "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
@@ -36,9 +44,15 @@ _PACK_ARGUMENTS = (
 VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
 FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
 
+_log = logging.getLogger(__name__)
+
 
 class NativeUnavailable(BodyUnavailable):
     """The kernels cannot be used here; the message says why, and how to get them."""
+
+
+class NativeRefused(NativeUnavailable):
+    """The processor has the instructions, but the system does not let this process use them."""
 
 
 _libraries: dict[str, ctypes.CDLL] = {}  # by variant, those whose targets are registered
@@ -57,9 +71,17 @@ def load() -> str:
     """
     if jax.default_backend() != "cpu":
         raise NativeUnavailable(f"native kernels are for CPUs; the device is a {jax.default_backend()}")
-    name, path = _choose(os.environ.get(VARIANT_VARIABLE) or None)
-    _register(name, path)
-    return name
+    wanted = os.environ.get(VARIANT_VARIABLE) or None
+    candidates = _candidates(wanted)
+    for (name, path), (following, _) in pairwise(candidates):
+        try:
+            _register(name, path)
+        except NativeRefused as refusal:
+            _log.warning("%s; those for %s are taken", refusal, following)
+        else:
+            return name
+    _register(*candidates[-1])
+    return candidates[-1][0]
 
 
 def shared_library() -> ctypes.CDLL:
@@ -90,6 +112,7 @@ def _register(variant: str, path: Path) -> None:
         raise NativeUnavailable(f"the native kernels could not be loaded: {error}") from error
     try:
         _check_version(library)
+        _prepare(variant, library)
         handlers = {name: jax.ffi.pycapsule(getattr(library, f"eagre_{name}")) for name in TARGETS}
         library.eagre_pack.argtypes = _PACK_ARGUMENTS
     except AttributeError as error:
@@ -115,6 +138,20 @@ def _check_version(library: ctypes.CDLL) -> None:
     tell.restype = ctypes.c_char_p
     if SOURCES.is_dir() and tell() != digest().encode():
         raise NativeUnavailable("the native kernels are of another version than their sources; build them again")
+
+
+def _prepare(variant: str, library: ctypes.CDLL) -> None:
+    """Asks the system for what it must allow before a kernel of the library runs.
+
+    Raises:
+        AttributeError: the library is of another version.
+        NativeRefused: the system does not allow it.
+    """
+    prepare = library.eagre_prepare
+    prepare.restype = ctypes.c_char_p
+    refusal = prepare()
+    if refusal is not None:
+        raise NativeRefused(f"this system refuses the native kernels for {variant}: {refusal.decode()}")
 
 
 def is_cut_short(path: Path) -> bool:
@@ -160,7 +197,8 @@ def runs_here(variant: str) -> bool:
     return VARIANTS[variant] <= _cpu_flags()
 
 
-def _choose(wanted: str | None) -> tuple[str, Path]:
+def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
+    """The variant that is asked for, or those that this processor runs, best first: at least one."""
     built = built_variants()
     if wanted == "none":
         raise NativeUnavailable(f"{VARIANT_VARIABLE} is none")
@@ -172,13 +210,14 @@ def _choose(wanted: str | None) -> tuple[str, Path]:
             raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which was not built; {there_are}")
         if not runs_here(wanted):
             raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which this processor does not run; {there_are}")
-        return wanted, built[wanted]
-    for name, path in built.items():
-        if runs_here(name) and not (name == "plain" and _is_x86()):
-            return name, path
-    raise NativeUnavailable(
-        f"of the native kernels built, {', '.join(built)}, this processor runs none with vector instructions"
-    )
+        return [(wanted, built[wanted])]
+    only_by_name = {EMULATION, "plain"} if _is_x86() else {EMULATION}
+    found = [(name, path) for name, path in built.items() if name not in only_by_name and runs_here(name)]
+    if not found:
+        raise NativeUnavailable(
+            f"of the native kernels built, {', '.join(built)}, this processor runs none with vector instructions"
+        )
+    return found
 
 
 def _is_x86() -> bool:

@@ -46,7 +46,6 @@ _RESPONSES: Neutral = {
     "image": (),
     "moderation": (),
     "prompt": (),
-    "return_progress": (False,),
     "chat_template": (),
 }
 _RENAMED = {

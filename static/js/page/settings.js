@@ -17,8 +17,8 @@ export const DEFAULTS = Object.freeze({
 export function normalise(raw) {
   const given = raw !== null && typeof raw === "object" ? raw : {};
   return {
-    mode: oneOf(["story", "chat"], given.mode, DEFAULTS.mode),
-    transport: oneOf(["sse", "websocket"], given.transport, DEFAULTS.transport),
+    mode: oneOf(["story", "chat", "tokens", "engine"], given.mode, DEFAULTS.mode),
+    transport: oneOf(["sse", "websocket", "responses"], given.transport, DEFAULTS.transport),
     temperature: within(0, 2, given.temperature, DEFAULTS.temperature),
     topP: within(0.01, 1, given.topP, DEFAULTS.topP),
     maxTokens: Math.round(within(1, Number.MAX_SAFE_INTEGER, given.maxTokens, DEFAULTS.maxTokens)),

@@ -86,7 +86,8 @@ export class Story {
     announce("Writing…");
 
     let continuation = "";
-    const outcome = await generation.run(this.#deps.transport(), { prompt, ...this.#deps.sampling() }, {
+    const task = { prompt, ...this.#deps.sampling() };
+    const outcome = await generation.run((signal) => this.#deps.transport(task).stream(task, { signal }), {
       onText: (text) => {
         if (this.#before.length === 0) return; // cleared meanwhile
         continuation += text;

@@ -64,6 +64,22 @@ def test_a_completions_alternatives_have_the_token_itself() -> None:
     assert shape["top_logprobs"] == [{"b": -1.0, "c": -2.0, "a": -3.0}, {"b": -1.0, "c": -2.0}]
 
 
+def test_ids_and_ranks_are_told_where_token_ids_are_asked_for() -> None:
+    piece = delta([A], [TokenLogprobs(-3.0, 9, [(0xC3, -1.0), (0xE2, -2.0)], [])])
+    shape = completion(with_ids=True).shape(piece)
+    assert shape is not None
+    assert shape["token_ranks"] == [9]
+    assert shape["alternatives"] == [
+        [{"id": 0xC3, "token": "\ufffd", "logprob": -1.0}, {"id": 0xE2, "token": "\ufffd", "logprob": -2.0}]
+    ]
+    shape = chat(with_ids=True).shape(piece)
+    assert shape is not None
+    (entry,) = shape["content"]
+    assert (entry["id"], entry["rank"]) == (A, 9)
+    assert [alternative["id"] for alternative in entry["top_logprobs"]] == [0xC3, 0xE2]
+    assert all("rank" not in alternative for alternative in entry["top_logprobs"])
+
+
 def test_alternatives_of_the_same_text_become_the_best_of_them() -> None:
     logprobs = [TokenLogprobs(-3.0, 9, [(0xC3, -1.0), (0xE2, -2.0)], [])]
     shape = completion().shape(delta([0xFF], logprobs))

@@ -145,6 +145,25 @@ def test_a_token_is_the_same_in_a_tile_in_other_chunks_and_alone(variant, kind, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [PLAIN, WINDOW], ids=["plain", "window"])
+def test_a_long_chunk_is_the_same_as_its_tiles_one_by_one(variant, kind, shape):
+    """So many tokens are shared out among threads in other portions than a few."""
+    random = np.random.default_rng(4)
+    shape, tile, start = replace(shape, kind=kind, page_size=32), 64, 1000
+    whole = make_step([], [(start + tile * i, tile) for i in range(4)], tile)
+    table, num_pages = make_table(random, whole, shape.page_size)
+    table[:] = table[-1]
+    kv = fill(random, make_pages(random, shape, num_pages), 0, whole, table)
+    qkv = random.standard_normal((whole.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
+    rotations = angles(random, whole.num_tokens, shape)
+    together, _ = run(shape, qkv, rotations, whole, table, 0, kv)
+    for row in range(4):
+        step, which = make_step([], [(start + tile * row, tile)], tile), slice(row * tile, (row + 1) * tile)
+        alone, kv = run(shape, qkv[which], rotations[which], step, table[:1], 0, kv)
+        np.testing.assert_array_equal(alone, together[which])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [Shape(head_dim=48), EVERYTHING], ids=["plain", "everything"])
 def test_neighbours_and_padding_change_nothing(variant, kind, shape):
     random = np.random.default_rng(1)

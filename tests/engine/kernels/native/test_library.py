@@ -64,13 +64,16 @@ def test_nothing_built_runs_here(folder):
 
 
 class Library(SimpleNamespace):
-    """A shared library built from some sources, with some kernels."""
+    """A shared library built from some sources, with some kernels, that this system refuses or not."""
 
-    def __init__(self, sources: str, **kernels: object) -> None:
+    def __init__(self, sources: str, refusal: bytes | None = None, **kernels: object) -> None:
         def tell() -> bytes:
             return sources.encode()
 
-        super().__init__(eagre_sources=tell, **kernels)
+        def prepare() -> bytes | None:
+            return refusal
+
+        super().__init__(eagre_sources=tell, eagre_prepare=prepare, eagre_pack=SimpleNamespace(), **kernels)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +98,55 @@ def test_a_library_for_another_jaxlib(folder, monkeypatch):
         raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: another version of the interface")
 
     monkeypatch.setattr(library, "TARGETS", ("argmax",))
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(digest(), eagre_argmax=None, eagre_pack=SimpleNamespace()))
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(digest(), eagre_argmax=None))
     monkeypatch.setattr(jax.ffi, "pycapsule", lambda function: function)
     monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
     build(folder, "avx2")
     with pytest.raises(NativeUnavailable, match=r"built for another jaxlib; build them again: .*another version"):
         library.load()
+
+
+@pytest.fixture
+def refusing(folder, monkeypatch):
+    """A processor that has everything, and a system that refuses AMX."""
+
+    def open_library(path: str) -> Library:
+        refusal = b"Operation not supported" if path.endswith("_amx.so") else None
+        return Library(digest(), refusal, eagre_argmax=None)
+
+    monkeypatch.setattr(library, "_cpu_flags", lambda: set().union(*library.VARIANTS.values()))
+    monkeypatch.setattr(library, "TARGETS", ("argmax",))
+    monkeypatch.setattr(ctypes, "CDLL", open_library)
+    monkeypatch.setattr(jax.ffi, "pycapsule", lambda function: function)
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *arguments, **options: None)
+    monkeypatch.setattr(library, "_libraries", {})
+    return folder
+
+
+def test_where_the_system_refuses_amx_the_log_says_so(refusing, caplog):
+    build(refusing, "amx", "avx512_bf16", "plain")
+    assert library.load() == "avx512_bf16"
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "this system refuses the native kernels for amx: Operation not supported; those for avx512_bf16 are taken"
+    )
+
+
+@pytest.mark.parametrize("wanted", ["amx", None])
+def test_where_the_system_refuses_all_that_was_asked_for(refusing, monkeypatch, wanted):
+    build(refusing, "amx", library.EMULATION)
+    if wanted is not None:
+        monkeypatch.setenv(library.VARIANT_VARIABLE, wanted)
+    with pytest.raises(NativeUnavailable, match="refuses the native kernels for amx: Operation not supported"):
+        library.load()
+
+
+def test_the_emulation_is_loaded_by_its_name_only(refusing, monkeypatch):
+    build(refusing, library.EMULATION)
+    with pytest.raises(NativeUnavailable, match="built, amx_emulated, this processor runs none with vector"):
+        library.load()
+    monkeypatch.setenv(library.VARIANT_VARIABLE, library.EMULATION)
+    assert library.load() == library.EMULATION
 
 
 def test_kernels_are_for_cpus(folder, monkeypatch):

@@ -28,9 +28,7 @@ struct Item {
 class Attention {
  public:
   Attention(Pool& pool, const StepRows& rows, const AttentionInput& in, const Pages& pages, float* output)
-      : pool_(pool), rows_(rows), in_(in), pages_(pages), output_(output), group_(in.num_heads / pages.num_heads) {
-    tokens_per_item_ = static_cast<int32_t>(std::max<int64_t>(4, kRowsPerItem / group_));
-  }
+      : pool_(pool), rows_(rows), in_(in), pages_(pages), output_(output), group_(in.num_heads / pages.num_heads) {}
 
   void run() {
     place_tokens();
@@ -40,7 +38,7 @@ class Attention {
   }
 
  private:
-  static constexpr int64_t kRowsPerItem = 96;  // few enough that a short prompt occupies all threads
+  static constexpr int32_t kMostTokens = 64, kLeastTokens = 16;  // of a prompt, in one item
   static constexpr size_t kTokensInline = 4;   // the caller itself places so few, and merges them
   static constexpr int64_t kItemsPerThread = 4;
 
@@ -59,17 +57,15 @@ class Attention {
     return kept;
   }
 
-  bool is_float() const { return pages_.type == PageType::kFloat32; }
-  int64_t query_bytes() const { return pages_.head_dim * (is_float() ? 4 : 2); }
-
   int64_t first_visible(int64_t position) const {
     return in_.window > 0 ? std::max<int64_t>(0, position - in_.window + 1) : 0;
   }
 
   void place_tokens() {
-    size_t most = 0;
-    for (const StepRow& row : rows_.rows()) most = std::max(most, size_t{1} * row.first_token + row.num_tokens);
-    queries_ = memory().queries.take<std::byte>(most * in_.num_heads * query_bytes());
+    int64_t most = 0;
+    for (const StepRow& row : rows_.rows()) most = std::max(most, int64_t{1} * row.first_token + row.num_tokens);
+    const int64_t query_bytes = pages_.head_dim * (multiplies_floats(pages_) ? 4 : 2);
+    queries_ = {memory().queries.take<std::byte>((most * in_.num_heads + kLanes) * query_bytes), most, group_, query_bytes};
     if (rows_.tokens().size() <= kTokensInline) {
       for (const StepRow& row : rows_.rows())
         for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);
@@ -91,11 +87,14 @@ class Attention {
     // an item of its own.
     const int64_t fair = kItemsPerThread * pool_.num_threads();
     const int64_t heads = static_cast<int64_t>(rows_.rows().size()) >= fair ? pages_.num_heads : 1;
+    tokens_per_item_ = 1;
+    const int32_t tokens_per_item = fair_number_of_tokens(fair);
     for (const StepRow& row : rows_.rows()) {
       if (row.num_tokens > 1) {
         for (int64_t head = 0; head < pages_.num_heads; ++head) {
-          for (int32_t first = 0; first < row.num_tokens; first += tokens_per_item_) {
-            const int32_t count = std::min(tokens_per_item_, row.num_tokens - first);
+          for (int32_t first = 0; first < row.num_tokens; first += tokens_per_item) {
+            const int32_t count = std::min(tokens_per_item, row.num_tokens - first);
+            tokens_per_item_ = std::max(tokens_per_item_, count);
             const int64_t start = row.start + first;
             items.push_back({&row, head, head + 1, first, count, first_visible(start), start + count, -1});
           }
@@ -116,14 +115,23 @@ class Attention {
     }
   }
 
+  // How many tokens of a prompt an item has: the more, the fewer times its keys are gathered, but not so many that a
+  // short prompt leaves threads idle.
+  int32_t fair_number_of_tokens(int64_t num_items) const {
+    int64_t num_tokens = 0;
+    for (const StepRow& row : rows_.rows()) num_tokens += row.num_tokens > 1 ? row.num_tokens : 0;
+    int32_t count = kMostTokens;
+    while (count > kLeastTokens && num_tokens * pages_.num_heads < num_items * count) count /= 2;
+    return count;
+  }
+
   void attend_items() {
     const int64_t most_rows = tokens_per_item_ * group_, d = pages_.head_dim;
     state_size_ = state_floats(most_rows, d);
     partial_size_ = state_floats(group_, d);
     states_ = memory().states.take<float>(pool_.num_threads() * 2 * state_size_);
     partials_ = memory().partials.take<float>(std::max<int64_t>(1, num_partials_) * partial_size_);
-    // Keys, values, and the wide copy of int8 ones.
-    block_size_ = d * kBlockKeys * (is_float() ? 2 : 1) + (pages_.type == PageType::kInt8 ? d * kBlockKeys : 0);
+    block_size_ = block_words(pages_);
     blocks_ = memory().blocks.take<uint32_t>(pool_.num_threads() * block_size_);
     const std::vector<Item>& items = memory().items;
     pool_.run(static_cast<int64_t>(items.size()), [&](int64_t index, int thread) { attend_item(items[index], thread); });
@@ -138,12 +146,7 @@ class Attention {
     State split = state_at(states_ + 2 * thread * state_size_, count);
     State whole = state_at(states_ + (2 * thread + 1) * state_size_, count);
     if (item.partial >= 0) split = state_at(partials_ + (item.partial + head - item.head) * partial_size_, count);
-    Block block;
-    const int64_t words = d * kBlockKeys * (is_float() ? 2 : 1) / 2;
-    block.keys = blocks_ + thread * block_size_;
-    block.values = block.keys + words;
-    uint8_t* staged = reinterpret_cast<uint8_t*>(block.values + words);
-
+    Block block = block_at(blocks_ + thread * block_size_, pages_);
     clear(split, count, d);
     bool has_whole = false;
     const int64_t first_block = item.first_key / kBlockKeys * kBlockKeys;
@@ -169,8 +172,8 @@ class Attention {
       Ahead ahead{next, head, keys_from(first + kBlockKeys)};
       if (ahead.count == 0 && head + 1 < item.end_head) ahead = {start, head + 1, keys_from(first_block)};
       const int num_hidden = static_cast<int>(std::max<int64_t>(0, item.first_key - first));
-      gather(walk, pages_, head, num_hidden, num_keys, ahead, staged, block);
-      attend_rows_of(item, head, first, num_keys, block, split);
+      gather(walk, pages_, head, num_hidden, num_keys, ahead, block);
+      attend_block(item, head, first, block, split);
     }
     if (item.partial >= 0) return;
     if (has_whole) {
@@ -181,24 +184,38 @@ class Attention {
     store_output(*item.row, item.first, item.num_tokens, head, whole);
   }
 
-  void attend_rows_of(const Item& item, int64_t key_head, int64_t first, int num_keys, const Block& block, State state) {
-    const int64_t d = pages_.head_dim, count = item.num_tokens * group_;
-    for (int64_t begin = 0; begin < count; begin += kMostRows) {
-      const int rows = static_cast<int>(std::min<int64_t>(kMostRows, count - begin));
-      const std::byte* queries[kMostRows];
-      int hidden[kMostRows], visible[kMostRows];
-      for (int r = 0; r < rows; ++r) {
-        const int64_t within = item.first + (begin + r) / group_, head = key_head * group_ + (begin + r) % group_;
-        const int64_t token = item.row->first_token + within, position = item.row->start + within;
-        queries[r] = queries_ + (token * in_.num_heads + head) * query_bytes();
-        visible[r] = static_cast<int>(std::clamp<int64_t>(position - first + 1, 0, kBlockKeys));
-        hidden[r] = static_cast<int>(std::clamp<int64_t>(first_visible(position) - first, 0, kBlockKeys));
+  void attend_block(const Item& item, int64_t key_head, int64_t first, const Block& block, State state) {
+    const int64_t count = item.num_tokens * group_;
+    const std::byte* const queries = queries_.at(key_head, item.row->first_token + item.first);
+    for (int64_t begin = 0; begin < count; begin += kRowsAtOnce) {
+      const int rows = static_cast<int>(std::min<int64_t>(kRowsAtOnce, count - begin));
+      const int64_t first_position = item.row->start + item.first + begin / group_;
+      const int64_t last_position = item.row->start + item.first + (begin + rows - 1) / group_;
+      const int num_keys = num_visible(last_position, first);
+      // The first row sees what begins earliest, and the last one what ends latest.
+      if (num_keys == 0 || num_hidden(first_position, first) == kBlockKeys) continue;
+      int32_t hidden[kRowsAtOnce], visible[kRowsAtOnce];
+      const bool is_whole = num_visible(first_position, first) == kBlockKeys && num_hidden(last_position, first) == 0;
+      for (int r = 0; r < rows && !is_whole; ++r) {
+        const int64_t position = item.row->start + item.first + (begin + r) / group_;
+        hidden[r] = num_hidden(position, first);
+        visible[r] = num_visible(position, first);
       }
-      // The last row is that of the latest token and the first one that of the earliest, so none of them sees a key.
-      if (visible[rows - 1] == 0 || hidden[0] == kBlockKeys) continue;
-      const State part{state.best + begin, state.total + begin, state.mix + begin * d};
-      attend_rows(pages_, block, num_keys, in_.softcap, rows, queries, hidden, visible, part);
+      std::fill_n(hidden, is_whole ? rows : 0, 0);
+      std::fill_n(visible, is_whole ? rows : 0, kBlockKeys);
+      attend_rows(pages_, block, in_.softcap, queries + begin * queries_.bytes_per_head, rows,
+                  {num_keys, hidden, visible, is_whole}, state_from(state, begin, pages_.head_dim));
     }
+  }
+
+  // How many keys of a block that begins at `first` a query sees, were there no window.
+  static int num_visible(int64_t position, int64_t first) {
+    return static_cast<int>(std::clamp<int64_t>(position - first + 1, 0, kBlockKeys));
+  }
+
+  // How many of the block's first keys its window hides.
+  int num_hidden(int64_t position, int64_t first) const {
+    return static_cast<int>(std::clamp<int64_t>(first_visible(position) - first, 0, kBlockKeys));
   }
 
   void merge_partials() {
@@ -225,7 +242,7 @@ class Attention {
     for (int64_t r = 0; r < num_tokens * group_; ++r) {
       const int64_t token = row.first_token + first + r / group_, head = key_head * group_ + r % group_;
       float* to = output_ + (token * in_.num_heads + head) * d;
-      const Floats total = broadcast(state.total[r]);
+      const Floats total = broadcast(sum(load(state.total + r * kLanes)));
       for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
     }
   }
@@ -236,9 +253,9 @@ class Attention {
   const Pages& pages_;
   float* output_;
   const int64_t group_;  // query heads that share a key head
-  int32_t tokens_per_item_;
+  int32_t tokens_per_item_ = 1;  // the most of any
   int64_t num_partials_ = 0, state_size_ = 0, partial_size_ = 0, block_size_ = 0;
-  std::byte* queries_ = nullptr;
+  Queries queries_{};
   float* states_ = nullptr;
   float* partials_ = nullptr;
   uint32_t* blocks_ = nullptr;

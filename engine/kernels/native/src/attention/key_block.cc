@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/packed_pages.h"
 #include "isa/isa.h"
+#include "isa/tile_registers.h"
 
 namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kKeyVectors = kBlockKeys / kLanes;
 
 void prefetch_range(const uint8_t* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) prefetch_later(from + at);
@@ -26,13 +27,51 @@ void prefetch_some(Ahead& ahead, const Pages& pages, int64_t vector_bytes, int m
   prefetch_range(data + (run.value + to_head) * vector_bytes, run.count * vector_bytes);
 }
 
+// float32 of `d` stored features.
+void widen(PageType type, const uint8_t* from, int64_t d, float* to) {
+  for (int64_t i = 0; i < d; i += kLanes) {
+    store(to + i, type == PageType::kInt8 ? load_bytes(reinterpret_cast<const int8_t*>(from) + i)
+                                          : load_bf16(reinterpret_cast<const uint16_t*>(from) + i));
+  }
+}
+
+// bfloat16 of `d` int8; they are exact.
+void widen_to_halves(const uint8_t* from, int64_t d, uint16_t* to) {
+  for (int64_t i = 0; i < d; i += kLanes) store_bf16(to + i, load_bytes(reinterpret_cast<const int8_t*>(from) + i));
+}
+
+bool has_fast_bf16_dot() {
+#if EAGRE_HAS_TILE_REGISTERS
+  return true;
+#elif defined(__AVX512BF16__)
+  static const bool is_amd = __builtin_cpu_is("amd");
+  return is_amd;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
-void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, uint8_t* staged,
-            Block& block) {
-  const int64_t d = pages.head_dim;
-  const bool is_float = pages.type == PageType::kFloat32, is_int8 = pages.type == PageType::kInt8;
-  const int64_t stored_bytes = d * (is_float ? 4 : is_int8 ? 1 : 2), vector_bytes = d * (is_float ? 4 : 2);
+bool multiplies_floats(const Pages& pages) { return pages.type == PageType::kFloat32 || !has_fast_bf16_dot(); }
+
+int64_t vector_words(const Pages& pages) { return multiplies_floats(pages) ? pages.head_dim : pages.head_dim / 2; }
+
+int64_t block_words(const Pages& pages) { return 3 * kBlockKeys * vector_words(pages); }
+
+Block block_at(uint32_t* memory, const Pages& pages) {
+  Block block{};
+  block.memory = memory;
+  block.staged = memory + 2 * kBlockKeys * vector_words(pages);
+  return block;
+}
+
+void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
+  if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, block);
+  const int64_t d = pages.head_dim, words = vector_words(pages);
+  const bool is_float = multiplies_floats(pages), is_int8 = pages.type == PageType::kInt8;
+  const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
+  const int64_t stored_bytes = d * bytes_of(pages.type);
   alignas(64) static const uint8_t nothing[kLargestHead * 4] = {};
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
   const int64_t to_head = head * pages.page_size;
@@ -54,39 +93,58 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
   }
   for (int i = 0; i < num_hidden; ++i) keys[i] = values[i] = nothing;
   for (int i = count; i < kBlockKeys; ++i) keys[i] = values[i] = nothing;
-  if (is_int8) {  // exact in bfloat16; the scales are applied to scores and weights
-    for (int i = num_hidden; i < count; ++i) {
-      uint16_t* wide = reinterpret_cast<uint16_t*>(staged + 2 * i * vector_bytes);
-      for (int64_t j = 0; j < d; j += kLanes) {
-        store_bf16(wide + j, load_bytes(reinterpret_cast<const int8_t*>(keys[i]) + j));
-        store_bf16(wide + d + j, load_bytes(reinterpret_cast<const int8_t*>(values[i]) + j));
-      }
-      keys[i] = reinterpret_cast<const uint8_t*>(wide);
-      values[i] = reinterpret_cast<const uint8_t*>(wide + d);
-    }
+  if (is_int8) {  // the scales are applied to scores and weights
     std::fill_n(block.key_scales, num_hidden, 0.0f);
     std::fill_n(block.value_scales, num_hidden, 0.0f);
     std::fill(block.key_scales + count, block.key_scales + kBlockKeys, 0.0f);
     std::fill(block.value_scales + count, block.value_scales + kBlockKeys, 0.0f);
   }
+  const auto widened = [&](const uint8_t* from, int i) {
+    uint32_t* wide = block.staged + i * words;
+    if (is_float) {
+      widen(pages.type, from, d, reinterpret_cast<float*>(wide));
+    } else {
+      widen_to_halves(from, d, reinterpret_cast<uint16_t*>(wide));
+    }
+    return reinterpret_cast<const uint8_t*>(wide);
+  };
+  if (!is_as_stored) {
+    for (int i = num_hidden; i < count; ++i) keys[i] = widened(keys[i], i);
+  }
+  uint32_t* const own_values = block.memory + kBlockKeys * words;
+  for (int half = 0; half < 2; ++half) {
+    block.keys[half] = block.memory + half * kHalfKeys * words;
+    block.values[half] = own_values + half * kHalfKeys * words;
+  }
   for (int vector = 0; vector < kKeyVectors; ++vector) {
     const uint8_t* rows[kLanes];
-    for (int64_t at = 0; at < vector_bytes; at += 64) {
-      for (int i = 0; i < kLanes; ++i) rows[i] = keys[vector * kLanes + i] + at;
-      uint8_t* to = reinterpret_cast<uint8_t*>(block.keys + at / 4 * kBlockKeys + vector * kLanes);
-      const int64_t left = std::min<int64_t>(64, vector_bytes - at);
-      transpose_words(rows, static_cast<int>(left / 16), to, kBlockKeys * 4);
+    uint32_t* const own_keys = block.memory + vector / 2 * kHalfKeys * words + vector % 2 * kLanes;
+    for (int64_t at = 0; at < words; at += 16) {
+      for (int i = 0; i < kLanes; ++i) rows[i] = keys[vector * kLanes + i] + at * 4;
+      uint8_t* to = reinterpret_cast<uint8_t*>(own_keys + at * kHalfKeys);
+      transpose_words(rows, static_cast<int>(std::min<int64_t>(16, words - at) / 4), to, kHalfKeys * 4);
     }
     prefetch_some(ahead, pages, stored_bytes, kLanes);
   }
   if (is_float) {
-    for (int i = 0; i < count; ++i) std::memcpy(block.values + i * d, values[i], vector_bytes);
-  } else {
-    for (int i = 0; i < (count + 1) / 2; ++i) {
-      const uint16_t* a = reinterpret_cast<const uint16_t*>(values[2 * i]);
-      const uint16_t* b = reinterpret_cast<const uint16_t*>(values[2 * i + 1]);
-      for (int64_t j = 0; j < d; j += kLanes) interleave_bf16(a + j, b + j, block.values + i * d + j);
+    for (int i = 0; i < count; ++i) {
+      float* to = reinterpret_cast<float*>(own_values + i * d);
+      if (is_as_stored || values[i] == nothing) {
+        std::memcpy(to, values[i], d * sizeof(float));
+      } else {
+        widen(pages.type, values[i], d, to);
+      }
     }
+    return;
+  }
+  if (!is_as_stored) {
+    for (int i = num_hidden; i < count; ++i) values[i] = widened(values[i], i);
+  }
+  // As many as a multiple of 32 keys has, as tile registers take them.
+  for (int i = 0; i < (count + 31) / 32 * 16; ++i) {
+    const uint16_t* a = reinterpret_cast<const uint16_t*>(values[2 * i]);
+    const uint16_t* b = reinterpret_cast<const uint16_t*>(values[2 * i + 1]);
+    for (int64_t j = 0; j < d; j += kLanes) interleave_bf16(a + j, b + j, own_values + i * d + j);
   }
 }
 

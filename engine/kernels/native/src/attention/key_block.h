@@ -9,14 +9,35 @@
 namespace eagre {
 
 constexpr int kBlockKeys = 64;  // of a block; blocks begin at multiples of it
+constexpr int kHalfKeys = kBlockKeys / 2;
+constexpr int kKeyVectors = kBlockKeys / 16;
 
-// A block of keys and values, laid out for the vector unit. 4 bytes hold two bfloat16 or one float32.
+// Whether queries, keys, values and weights are multiplied as float32. The other way is to multiply pairs of bfloat16,
+// where the pages are of 16 or 8 bits and the processor is faster at that: AMD's do as many pairs in a cycle as float32,
+// Intel's a quarter as many.
+bool multiplies_floats(const Pages& pages);
+
+// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32 or two bfloat16.
 struct Block {
-  uint32_t* keys;    // [head_dim in 4 bytes][kBlockKeys]
-  uint32_t* values;  // bfloat16: [kBlockKeys / 2][head_dim] pairs of keys; float32: [kBlockKeys][head_dim]
-  float key_scales[kBlockKeys];
+  const uint32_t* keys[2];    // [head_dim in words][kHalfKeys]
+  const uint32_t* values[2];  // float32: [kHalfKeys][head_dim]; bfloat16: [kHalfKeys / 2][head_dim] pairs of keys
+  uint32_t* memory;  // room for both halves' keys, then for their values
+  uint32_t* staged;  // [kBlockKeys][head_dim in words], for what is stored in another type
+  float key_scales[kBlockKeys];  // of int8 pages
   float value_scales[kBlockKeys];
 };
+
+// The keys of a block's vector of 16: words are kHalfKeys words apart.
+inline const uint32_t* keys_of(const Block& block, int vector) { return block.keys[vector / 2] + vector % 2 * 16; }
+
+// Words that a head's vector has where it is multiplied.
+int64_t vector_words(const Pages& pages);
+
+// Words of memory that `block_at` needs.
+int64_t block_words(const Pages& pages);
+
+// A block in memory of that size.
+Block block_at(uint32_t* memory, const Pages& pages);
 
 // Neighbouring tokens of a context that lie in one page.
 struct Run {
@@ -61,10 +82,9 @@ struct Ahead {
   int count;  // tokens, 0 for none
 };
 
-// Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The rest of the block is set
-// to zero, and so are the first `num_hidden` tokens, which a window hides from all queries: another request may have left
+// Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The values of the rest of
+// a half are set to zero, and so are those of the first `num_hidden` tokens, which a window hides from all queries: another request may have left
 // NaN there, and zero times NaN is NaN.
-void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, uint8_t* staged,
-            Block& block);
+void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block);
 
 }  // namespace eagre

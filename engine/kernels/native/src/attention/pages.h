@@ -9,7 +9,9 @@ constexpr int kLargestHead = 256;  // features
 
 enum class PageType { kFloat32, kBfloat16, kInt8 };
 
-// Keys and values of one layer, [page][2][head][token][feature].
+inline int64_t bytes_of(PageType type) { return type == PageType::kFloat32 ? 4 : type == PageType::kBfloat16 ? 2 : 1; }
+
+// Keys and values of one layer, [page][2][head][token][feature]; packed_pages.h tells how tokens and features lie.
 struct Pages {
   PageType type;
   void* data;

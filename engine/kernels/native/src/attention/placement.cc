@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "attention/key_block.h"
+#include "attention/packed_pages.h"
 #include "isa/isa.h"
 #include "vectors/magnitudes.h"
 #include "vectors/norms.h"
@@ -43,32 +45,45 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
   }
 }
 
-void write_vector(const Pages& p, int64_t vector, const float* x) {
+void write_in_a_row(const Pages& p, int64_t vector, const float* x) {
   const int64_t at = vector * p.head_dim;
   if (p.type == PageType::kFloat32) {
     std::memcpy(static_cast<float*>(p.data) + at, x, p.head_dim * sizeof(float));
   } else if (p.type == PageType::kBfloat16) {
     for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bf16(static_cast<uint16_t*>(p.data) + at + i, load(x + i));
-  } else {  // symmetric, one scale for each token and head
+  } else {
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) store_bytes(static_cast<int8_t*>(p.data) + at + i, load(x + i));
+  }
+}
+
+// part: 0 for keys, 1 for values.
+void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
+  alignas(64) float scaled[kLargestHead];
+  if (p.type == PageType::kInt8) {  // symmetric, one scale for each token and head
     const float scale = largest_magnitude(x, p.head_dim) / kInt8Max;
     const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
-    for (int64_t i = 0; i < p.head_dim; i += kLanes) {
-      store_bytes(static_cast<int8_t*>(p.data) + at + i, mul(load(x + i), inverse));
-    }
+    for (int64_t i = 0; i < p.head_dim; i += kLanes) store(scaled + i, mul(load(x + i), inverse));
     p.scales[vector] = scale + not_finite(x, p.head_dim);
+    x = scaled;
+  }
+  if (is_packed(p)) {
+    write_packed(p, part, vector, x);
+  } else {
+    write_in_a_row(p, vector, x);
   }
 }
 
 }  // namespace
 
-void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, std::byte* queries) {
+void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries) {
   const int64_t d = pages.head_dim;
+  const bool is_float = multiplies_floats(pages);
   for_each_head(in, in.q_norm, token, 0, in.num_heads, pages, in.query_scale, [&](int64_t head, const float* query) {
-    const int64_t at = (token * in.num_heads + head) * d;
-    if (pages.type == PageType::kFloat32) {
-      std::memcpy(reinterpret_cast<float*>(queries) + at, query, d * sizeof(float));
+    std::byte* to = queries.at(head / queries.group, token) + head % queries.group * queries.bytes_per_head;
+    if (is_float) {
+      std::memcpy(to, query, d * sizeof(float));
     } else {
-      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(queries) + at + i, load(query + i));
+      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(to) + i, load(query + i));
     }
   });
   const int64_t position = row.start + (token - row.first_token);
@@ -76,11 +91,11 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
   const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_width + index] : 0;
   if (page <= 0 || page >= pages.num_pages) return;  // the null page is nobody's
   for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, [&](int64_t head, const float* key) {
-    write_vector(pages, vector_index(pages, page, 0, head, offset), key);
+    write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);
   });
   const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * d;
   for (int64_t head = 0; head < pages.num_heads; ++head) {
-    write_vector(pages, vector_index(pages, page, 1, head, offset), values + head * d);
+    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), values + head * d);
   }
 }
 

@@ -10,8 +10,19 @@
 
 namespace eagre {
 
-// One token of a row: its queries, normed, rotated and scaled, go to `queries`, which holds those of all tokens,
-// [tokens][num_heads][head_dim] float32 or bfloat16; its keys, normed and rotated, and its values go to their page.
-void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, std::byte* queries);
+// The queries of a step's tokens, [key head][token][query heads that share it][head_dim], so that those which attend to
+// the same keys lie one behind the other. float32 or bfloat16, see `multiplies_floats`.
+struct Queries {
+  std::byte* data;
+  int64_t num_tokens, group, bytes_per_head;
+
+  std::byte* at(int64_t key_head, int64_t token) const {
+    return data + (key_head * num_tokens + token) * group * bytes_per_head;
+  }
+};
+
+// One token of a row: its queries, normed, rotated and scaled, go to `queries`; its keys, normed and rotated, and its
+// values go to their page.
+void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries);
 
 }  // namespace eagre

@@ -1,11 +1,10 @@
 #include "attention/running_softmax.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
+#include "isa/attention_isa.h"
 #include "isa/isa.h"
 #include "vectors/elementary.h"
 
@@ -13,168 +12,138 @@ namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kKeyVectors = kBlockKeys / kLanes;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// What the query rows of one call have in common.
-struct Call {
-  const Block& block;
-  bool has_scales;
-  int head_dim, num_keys;
-  float softcap;  // of scores in powers of two
-  const std::byte* const* queries;
-  const int* hidden;
-  const int* visible;
-};
+#ifndef EAGRE_HAS_COARSE_EXP2
+Floats coarse_exp2(Floats x) { return exp2(x); }
+#endif
 
-template <bool kIsFloat, bool kIsCapped, int R>
-void attend_block(const Call& call, State state) {
-  const Block& block = call.block;
-  const bool has_scales = call.has_scales;
-  const int head_dim = call.head_dim, num_keys = call.num_keys;
-  const std::byte* const* queries = call.queries;
-  const int* hidden = call.hidden;
-  const int* visible = call.visible;
-  const int num_words = kIsFloat ? head_dim : head_dim / 2;
-  Floats scores[R][kKeyVectors];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kKeyVectors; ++v) scores[r][v] = zeros();
-  for (int word = 0; word < num_words; ++word) {
-    Words keys[kKeyVectors];
-    for (int v = 0; v < kKeyVectors; ++v) keys[v] = load_words(block.keys + word * kBlockKeys + v * kLanes);
-    EAGRE_UNROLL(4)
-    for (int r = 0; r < R; ++r) {
-      EAGRE_UNROLL(4)
-      for (int v = 0; v < kKeyVectors; ++v) {
-        if constexpr (kIsFloat) {
-          const float q = *reinterpret_cast<const float*>(queries[r] + word * 4);
-          scores[r][v] = fma(as_floats(keys[v]), broadcast(q), scores[r][v]);
-        } else {
-          scores[r][v] = dot2(scores[r][v], keys[v], queries[r] + word * 4);
-        }
-      }
-    }
+int64_t padded(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+// A row that has seen nothing yet has a best score of minus infinity, and that less itself is no number.
+Floats finite(Floats best) { return choose(at_least(broadcast(kMinusInfinity), best), zeros(), best); }
+
+// Scales and caps the scores of a row and hides what it does not see. The largest one is in one of 16 lanes.
+Floats finish_scores(const float* key_scales, float softcap, int num_vectors, int hidden, int visible, float* scores) {
+  Floats most = broadcast(kMinusInfinity);
+  for (int v = 0; v < num_vectors; ++v) {
+    Floats score = load(scores + v * kLanes);
+    if (key_scales != nullptr) score = mul(score, load(key_scales + v * kLanes));
+    if (softcap > 0.0f) score = mul(broadcast(softcap), tanh(div(score, broadcast(softcap))));
+    const int end = std::clamp(visible - v * kLanes, 0, kLanes), begin = std::clamp(hidden - v * kLanes, 0, kLanes);
+    if (end < kLanes) score = first_lanes(score, end, broadcast(kMinusInfinity));
+    if (begin > 0) score = first_lanes(broadcast(kMinusInfinity), begin, score);
+    store(scores + v * kLanes, score);
+    most = max(most, score);
   }
-  alignas(64) float floats[R][kBlockKeys];
-  alignas(64) uint16_t halves[R][kBlockKeys];
-  float shrinks[R];
-  for (int r = 0; r < R; ++r) {
-    Floats most = broadcast(kMinusInfinity);
-    for (int v = 0; v < kKeyVectors; ++v) {
-      if (has_scales) scores[r][v] = mul(scores[r][v], load(block.key_scales + v * kLanes));
-      if constexpr (kIsCapped) {
-        const Floats cap = broadcast(call.softcap);
-        scores[r][v] = mul(cap, tanh(div(scores[r][v], cap)));
-      }
-      const int end = std::clamp(visible[r] - v * kLanes, 0, kLanes);
-      const int begin = std::clamp(hidden[r] - v * kLanes, 0, kLanes);
-      if (end < kLanes) scores[r][v] = first_lanes(scores[r][v], end, broadcast(kMinusInfinity));
-      if (begin > 0) scores[r][v] = first_lanes(broadcast(kMinusInfinity), begin, scores[r][v]);
-      most = max(most, scores[r][v]);
-    }
-    const float best = std::max(state.best[r], largest(most));
-    // A row that has seen nothing yet has a best score of minus infinity, and that less itself is no number.
-    const float shift = best == kMinusInfinity ? 0.0f : best;
-    Floats total = zeros();
-    for (int v = 0; v < kKeyVectors; ++v) {
-      const Floats score = sub(scores[r][v], broadcast(shift));
-      Floats weight = exp2(score);
-      total = add(total, weight);
-      if (has_scales) weight = mul(weight, load(block.value_scales + v * kLanes));
-      if constexpr (kIsFloat) {
-        store(floats[r] + v * kLanes, weight);
-      } else {
-        store_bf16(halves[r] + v * kLanes, weight);
-      }
-    }
-    const float shrink = std::exp2(state.best[r] - shift);
-    shrinks[r] = shrink;
-    state.best[r] = best;
-    state.total[r] = state.total[r] * shrink + sum(total);
-  }
-  const int num_steps = kIsFloat ? num_keys : (num_keys + 1) / 2;
-  for (int column = 0; column < head_dim; column += 4 * kLanes) {
-    const int vectors = std::min(4, (head_dim - column) / kLanes);
-    Floats mix[R][4];
-    for (int r = 0; r < R; ++r)
-      for (int v = 0; v < 4; ++v)
-        mix[r][v] = v < vectors ? mul(load(state.mix + r * head_dim + column + v * kLanes), broadcast(shrinks[r])) : zeros();
-    const uint32_t* values = block.values + column;
-    const auto step = [&](int i, auto count) {
-      Words rows[4];
-      EAGRE_UNROLL(4)
-      for (int v = 0; v < count; ++v) rows[v] = load_words(values + size_t{1} * i * head_dim + v * kLanes);
-      EAGRE_UNROLL(4)
-      for (int r = 0; r < R; ++r) {
-        EAGRE_UNROLL(4)
-        for (int v = 0; v < count; ++v) {
-          if constexpr (kIsFloat) {
-            mix[r][v] = fma(as_floats(rows[v]), broadcast(floats[r][i]), mix[r][v]);
-          } else {
-            mix[r][v] = dot2(mix[r][v], rows[v], &halves[r][2 * i]);
-          }
-        }
-      }
-    };
-    if (vectors == 4) {
-      for (int i = 0; i < num_steps; ++i) step(i, std::integral_constant<int, 4>());
-    } else {
-      for (int i = 0; i < num_steps; ++i) step(i, vectors);
-    }
-    for (int r = 0; r < R; ++r)
-      for (int v = 0; v < vectors; ++v) store(state.mix + r * head_dim + column + v * kLanes, mix[r][v]);
-  }
+  return most;
 }
 
-template <bool kIsFloat, bool kIsCapped>
-void attend_some(int count, const Call& call, State state) {
-  switch (count) {
-    case 1: return attend_block<kIsFloat, kIsCapped, 1>(call, state);
-    case 2: return attend_block<kIsFloat, kIsCapped, 2>(call, state);
-    case 3: return attend_block<kIsFloat, kIsCapped, 3>(call, state);
-    default: return attend_block<kIsFloat, kIsCapped, kMostRows>(call, state);
+// The largest score of a row that sees all keys, in any of 16 lanes.
+Floats most_of(int num_vectors, const float* scores) {
+  Floats most = load(scores);
+  for (int v = 1; v < num_vectors; ++v) most = max(most, load(scores + v * kLanes));
+  return most;
+}
+
+// Makes weights of scores, in their place, and adds their sums to the totals.
+// shifts: what is subtracted from the scores of each row; shrinks: what its total so far is multiplied with.
+template <bool kIsFloat, class Count>
+void weigh(const float* value_scales, const float* shifts, const float* shrinks, int num_rows, Count num_vectors,
+           float* scores, float* totals) {
+  for (int r = 0; r < num_rows; ++r, scores += kBlockKeys, totals += kLanes) {
+    uint16_t* const halves = reinterpret_cast<uint16_t*>(scores);
+    const Floats shift = broadcast(shifts[r]);
+    Floats total = zeros();
+    EAGRE_UNROLL(4)
+    for (int v = 0; v < num_vectors; ++v) {
+      const Floats score = sub(load(scores + v * kLanes), shift);
+      Floats weight = kIsFloat ? exp2(score) : coarse_exp2(score);
+      total = add(total, weight);
+      if (value_scales != nullptr) weight = mul(weight, load(value_scales + v * kLanes));
+      if constexpr (kIsFloat) {
+        store(scores + v * kLanes, weight);
+      } else {
+        store_bf16(halves + v * kLanes, weight);
+      }
+    }
+    // Tile registers take two vectors of weights at once.
+    if (!kIsFloat && num_vectors % 2 == 1) store_bf16(halves + num_vectors * kLanes, zeros());
+    store(totals, add(mul(load(totals), broadcast(shrinks[r])), total));
   }
 }
 
 }  // namespace
 
-void attend_rows(const Pages& pages, const Block& block, int num_keys, float softcap, int count,
-                 const std::byte* const* queries, const int* hidden, const int* visible, State state) {
-  const Call call{block, pages.type == PageType::kInt8, static_cast<int>(pages.head_dim), num_keys, softcap * kLog2E,
-                  queries, hidden, visible};
-  const bool is_float = pages.type == PageType::kFloat32, is_capped = softcap > 0.0f;
-  const auto attend = is_float ? (is_capped ? attend_some<true, true> : attend_some<true, false>)
-                               : (is_capped ? attend_some<false, true> : attend_some<false, false>);
-  attend(count, call, state);
+void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
+                 const Sight& sight, State state) {
+  const ProductKind kind{multiplies_floats(pages), static_cast<int>(pages.head_dim)};
+  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && !has_scales && softcap == 0.0f;
+  const float* const key_scales = has_scales ? block.key_scales : nullptr;
+  const float* const value_scales = has_scales ? block.value_scales : nullptr;
+  const int num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
+  alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
+  multiply_keys(kind, block, queries, num_rows, num_vectors, scores);
+  for (int first = 0; first < num_rows; first += kLanes) {
+    Floats most[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      const int r = first + i;
+      float* const row = scores + r * kBlockKeys;
+      most[i] = r >= num_rows ? broadcast(kMinusInfinity)
+                : is_plain ? most_of(num_vectors, row)
+                : finish_scores(key_scales, softcap * kLog2E, num_vectors, sight.hidden[r], sight.visible[r], row);
+    }
+    const Floats before = load(state.best + first), best = max(largest_of_each(most), before), shift = finite(best);
+    store(state.best + first, best);
+    store(shifts + first, shift);
+    store(shrinks + first, exp2(sub(before, shift)));
+  }
+  const auto weigh_all = [&](auto count) {
+    const auto weigh_rows = kind.is_float ? weigh<true, decltype(count)> : weigh<false, decltype(count)>;
+    weigh_rows(value_scales, shifts, shrinks, num_rows, count, scores, state.total);
+  };
+  if (num_vectors == kKeyVectors) {
+    weigh_all(std::integral_constant<int, kKeyVectors>());
+  } else {
+    weigh_all(num_vectors);
+  }
+  multiply_values(kind, block, scores, num_rows, sight.num_keys, shrinks, state.mix);
 }
 
 void clear(State s, int64_t count, int64_t head_dim) {
-  std::fill_n(s.best, count, kMinusInfinity);
-  std::fill_n(s.total, count, 0.0f);
+  std::fill_n(s.best, padded(count), kMinusInfinity);
+  std::fill_n(s.total, count * kLanes, 0.0f);
   std::fill_n(s.mix, count * head_dim, 0.0f);
 }
 
 void merge(State s, State other, int64_t count, int64_t head_dim) {
-  for (int64_t r = 0; r < count; ++r) {
-    const float best = std::max(s.best[r], other.best[r]);
-    const float shift = best == kMinusInfinity ? 0.0f : best;
-    const float mine = std::exp2(s.best[r] - shift), theirs = std::exp2(other.best[r] - shift);
-    s.best[r] = best;
-    s.total[r] = s.total[r] * mine + other.total[r] * theirs;
-    for (int64_t i = r * head_dim; i < (r + 1) * head_dim; i += kLanes) {
-      const Floats kept = mul(load(s.mix + i), broadcast(mine));
-      store(s.mix + i, fma(load(other.mix + i), broadcast(theirs), kept));
+  const auto add_scaled = [](float* to, float mine, const float* from, float theirs) {
+    store(to, fma(load(from), broadcast(theirs), mul(load(to), broadcast(mine))));
+  };
+  for (int64_t first = 0; first < count; first += kLanes) {
+    const Floats before = load(s.best + first), later = load(other.best + first);
+    const Floats best = max(later, before), shift = finite(best);
+    alignas(64) float mine[kLanes], theirs[kLanes];
+    store(mine, exp2(sub(before, shift)));
+    store(theirs, exp2(sub(later, shift)));
+    store(s.best + first, best);
+    for (int64_t r = first; r < std::min(count, first + kLanes); ++r) {
+      const float kept = mine[r - first], added = theirs[r - first];
+      add_scaled(s.total + r * kLanes, kept, other.total + r * kLanes, added);
+      for (int64_t i = r * head_dim; i < (r + 1) * head_dim; i += kLanes) add_scaled(s.mix + i, kept, other.mix + i, added);
     }
   }
 }
 
 State state_at(float* memory, int64_t count) {
-  const int64_t padded = (count + kLanes - 1) / kLanes * kLanes;
-  return {memory, memory + padded, memory + 2 * padded};
+  const int64_t rows = padded(count);
+  return {memory, memory + rows, memory + rows + rows * kLanes};
 }
 
-int64_t state_floats(int64_t count, int64_t head_dim) {
-  return 2 * ((count + kLanes - 1) / kLanes * kLanes) + count * head_dim;
+int64_t state_floats(int64_t count, int64_t head_dim) { return padded(count) * (1 + kLanes + head_dim); }
+
+State state_from(State s, int64_t row, int64_t head_dim) {
+  return {s.best + row, s.total + row * kLanes, s.mix + row * head_dim};
 }
 
 }  // namespace eagre

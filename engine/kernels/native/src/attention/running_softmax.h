@@ -1,26 +1,26 @@
-// Attention of query rows to one block of keys after the other, with a running softmax (Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018) of powers of two: the queries are multiplied with log2(e) beforehand.
+// A running softmax of query rows over one block of keys after the other (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018), of powers of two: the queries are multiplied with log2(e) beforehand.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
-#include "attention/key_block.h"
+#include "attention/block_products.h"
 
 namespace eagre {
 
-constexpr int kMostRows = 4;  // query rows that one pass over a block serves
-
-// A running softmax: of `count` query rows, the best score, the sum of weights, and the mix of values.
+// Of `count` query rows, the best score, the sum of weights, and the mix of values. Arrays are padded to 16 rows.
 struct State {
   float* best;
-  float* total;
-  float* mix;  // [count][head_dim]
+  float* total;  // [count][16], sums of every sixteenth key
+  float* mix;    // [count][head_dim]
 };
 
 // State of `count` rows in memory of `state_floats` float32.
 State state_at(float* memory, int64_t count);
 int64_t state_floats(int64_t count, int64_t head_dim);
+
+// The same state from row `row` on, which is a multiple of 16.
+State state_from(State s, int64_t row, int64_t head_dim);
 
 void clear(State s, int64_t count, int64_t head_dim);
 
@@ -28,10 +28,17 @@ void clear(State s, int64_t count, int64_t head_dim);
 // whoever has computed them.
 void merge(State s, State other, int64_t count, int64_t head_dim);
 
-// Attends with up to kMostRows query rows to one block, of which row r sees the keys from hidden[r] to visible[r] - 1.
-// A row that sees none keeps its state. queries: of each row head_dim float32 or bfloat16, as the pages are (bfloat16
-// with int8 pages, which have scales). softcap: scores become softcap * tanh(score / softcap), if it is not 0.
-void attend_rows(const Pages& pages, const Block& block, int num_keys, float softcap, int count,
-                 const std::byte* const* queries, const int* hidden, const int* visible, State state);
+// What a block shows to some query rows.
+struct Sight {
+  int num_keys;            // the most that a row sees; the rest of the block is not looked at
+  const int32_t* hidden;   // row r sees the keys from hidden[r]
+  const int32_t* visible;  // to visible[r] - 1
+  bool is_whole;           // each row sees all num_keys keys, which fill their vectors
+};
+
+// Attends with up to kRowsAtOnce query rows to one block. A row that sees no key of it keeps its state.
+// softcap: scores become softcap * tanh(score / softcap), if it is not 0.
+void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
+                 const Sight& sight, State state);
 
 }  // namespace eagre

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "isa/isa.h"
+#include "isa/tile_registers.h"
 
 namespace eagre {
 namespace {
@@ -109,6 +110,12 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   }
 }
 
+void Pool::end_tasks() {
+#if EAGRE_HAS_TILE_REGISTERS
+  release_tiles();
+#endif
+}
+
 int64_t Pool::run_tasks(uint64_t number, int thread) {
   int64_t done = 0;
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
@@ -118,6 +125,7 @@ int64_t Pool::run_tasks(uint64_t number, int thread) {
     ++done;
     ticket = ticket_.load(std::memory_order_acquire);
   }
+  if (done > 0) end_tasks();
   return done;
 }
 

@@ -38,6 +38,7 @@ class Pool {
   void run(int64_t num_tasks, const Body& body) {
     if (num_tasks <= 1 || workers_.empty()) {
       for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
+      end_tasks();
       return;
     }
     const auto invoke = [](const void* context, int64_t task, int thread) {
@@ -62,6 +63,8 @@ class Pool {
   static int64_t num_tasks_of(uint64_t ticket) { return static_cast<int64_t>(ticket >> kTaskBits & kTaskMask); }
   static int64_t next_task_of(uint64_t ticket) { return static_cast<int64_t>(ticket & kTaskMask); }
 
+  // A thread calls this when it has done its tasks of a job.
+  static void end_tasks();
   void run_job(const Job& job, int64_t num_tasks);
   int64_t run_tasks(uint64_t number, int thread);
   void work(int thread);

@@ -32,6 +32,19 @@ struct RowGroups {
   }
 };
 
+// Adds the products of a part of a group with one row, of which `dot` are the exact sums, to the row's totals.
+template <bool kHasMinima>
+[[gnu::always_inline]] inline Floats add_part(Floats total, Ints dot, Floats scales, Floats minima, float row_scale,
+                                              const int32_t* row_sum) {
+  total = fma(to_floats(dot), mul(scales, broadcast(row_scale)), total);
+  if constexpr (kHasMinima) {
+    float sum;
+    std::memcpy(&sum, row_sum, sizeof sum);
+    total = fma(minima, broadcast(sum), total);
+  }
+  return total;
+}
+
 // Adds the products of one group to the sums of R rows. Sums within a part of a group are exact.
 template <int R, int kParts, bool kHasMinima, bool kSmall>
 [[gnu::always_inline]] inline void add_group(const IntegerGroup<kParts, kHasMinima>& group, const RowGroups& rows,
@@ -48,12 +61,7 @@ template <int R, int kParts, bool kHasMinima, bool kSmall>
         const int vector = part * kVectors + i;
         dot = dot4<kSmall>(dot, group.numbers[vector], rows.values + r * kGroup + 4 * vector);
       }
-      total[r] = fma(to_floats(dot), mul(group.scales[part], broadcast(rows.scales[r])), total[r]);
-      if constexpr (kHasMinima) {
-        float sum;
-        std::memcpy(&sum, own_sum, sizeof sum);
-        total[r] = fma(group.minima[part], broadcast(sum), total[r]);
-      }
+      total[r] = add_part<kHasMinima>(total[r], dot, group.scales[part], group.minima[part], rows.scales[r], own_sum);
     }
   }
 }

@@ -19,8 +19,12 @@ TileKernel float_kernel_of(Format format);
 TileKernel integer_kernel_of(Format format);  // of integer formats whose blocks are one group
 TileKernel k_kernel_of(Format format);
 
-inline TileKernel tile_kernel_of(Format format) {
+// By vector instructions.
+inline TileKernel vector_kernel_of(Format format) {
   return is_k(format) ? k_kernel_of(format) : is_integer(format) ? integer_kernel_of(format) : float_kernel_of(format);
 }
+
+// The best of this library.
+TileKernel tile_kernel_of(Format format);
 
 }  // namespace eagre

@@ -20,6 +20,7 @@ BFLOAT16_UNIT = 2.0**-8  # half the distance of 1 to the next: what rounding doe
 INT8_MAX = 127.0
 EPSILON = 1e-3  # large enough that a norm without it would be seen
 NUM_LAYERS = 2
+BLOCK = 32  # tokens; pages of a multiple of it hold them in blocks, laid out as attention reads them
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,41 @@ def make_pages(random: np.random.Generator, shape: Shape, num_pages: int) -> KVP
     return KVPages(np.full(size, np.nan, jnp.dtype(shape.kind)), None)
 
 
+def _in_blocks(data: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Of pages whose tokens lie in blocks of 32: the shapes of all blocks, and of one of keys and one of values."""
+    *outer, num_tokens, head_dim = data.shape
+    pair = 1 if data.dtype == np.float32 else 2
+    keys, values = (head_dim // pair, BLOCK, pair), (BLOCK // pair, head_dim, pair)
+    return (*outer[:2], 2, outer[3], num_tokens // BLOCK, BLOCK * head_dim), keys, values
+
+
+def in_rows(data: np.ndarray) -> np.ndarray:
+    """Pages as the kernels hold them, with the vectors of their tokens one behind the other."""
+    if data.shape[4] % BLOCK != 0:
+        return data.copy()
+    shape, keys, values = _in_blocks(data)
+    blocks, rows = data.reshape(shape), np.empty(shape, data.dtype)
+    rows[:, :, 0] = (
+        blocks[:, :, 0].reshape(*shape[:2], *shape[3:5], *keys).swapaxes(-3, -2).reshape(rows[:, :, 0].shape)
+    )
+    rows[:, :, 1] = (
+        blocks[:, :, 1].reshape(*shape[:2], *shape[3:5], *values).swapaxes(-2, -1).reshape(rows[:, :, 1].shape)
+    )
+    return rows.reshape(data.shape)
+
+
+def in_blocks(data: np.ndarray) -> np.ndarray:
+    """The inverse of `in_rows`."""
+    if data.shape[4] % BLOCK != 0:
+        return data
+    shape, (words, _, pair), (pairs, head_dim, _) = _in_blocks(data)
+    rows, blocks = data.reshape(shape), np.empty(shape, data.dtype)
+    keys = rows[:, :, 0].reshape(*shape[:2], *shape[3:5], BLOCK, words, pair).swapaxes(-3, -2)
+    values = rows[:, :, 1].reshape(*shape[:2], *shape[3:5], pairs, pair, head_dim).swapaxes(-2, -1)
+    blocks[:, :, 0], blocks[:, :, 1] = keys.reshape(blocks[:, :, 0].shape), values.reshape(blocks[:, :, 1].shape)
+    return blocks.reshape(data.shape)
+
+
 def by_token(pages: np.ndarray) -> np.ndarray:
     """A view of pages [layer, page, 2, head, token, ...] as [layer, page, token, 2, head, ...]."""
     return np.moveaxis(pages, 4, 2)
@@ -103,7 +139,7 @@ def by_token(pages: np.ndarray) -> np.ndarray:
 
 def fill(random: np.random.Generator, kv: KVPages, layer: int, step: Step, table: np.ndarray) -> KVPages:
     """Puts random keys and values where the rows have been before this step."""
-    data, scales = kv.data.copy(), None if kv.scales is None else kv.scales.copy()
+    data, scales = in_rows(kv.data), None if kv.scales is None else kv.scales.copy()
     for row, (start, count, _) in enumerate(step.rows):
         if count == 0:
             continue
@@ -115,7 +151,7 @@ def fill(random: np.random.Generator, kv: KVPages, layer: int, step: Step, table
         else:
             by_token(data)[tokens] = random.integers(-127, 128, vectors, np.int8)
             by_token(scales)[tokens] = random.uniform(0.5, 1.5, vectors[:-1]) / 73.0
-    return KVPages(data, scales)
+    return KVPages(in_blocks(data), scales)
 
 
 def make_table(random: np.random.Generator, step: Step, page_size: int) -> tuple[np.ndarray, int]:
@@ -135,7 +171,7 @@ def context(kv: KVPages, layer: int, table: np.ndarray, length: int) -> tuple[np
     """Keys and values of a row's first tokens as they lie in its pages, float64[length, heads, head_dim] each."""
     positions = np.arange(length)
     tokens = layer, table[positions // kv.page_size], positions % kv.page_size
-    both = by_token(kv.data)[tokens].astype(np.float64)
+    both = by_token(in_rows(kv.data))[tokens].astype(np.float64)
     if kv.scales is not None:
         both *= by_token(kv.scales)[tokens][..., None]
     return both[:, 0], both[:, 1]
@@ -202,7 +238,7 @@ def assert_untouched(before: KVPages, after: KVPages, layer: int, written: set[t
     untouched = np.ones(by_token(before.data).shape[:3], bool)
     for page, offset in written:
         untouched[layer, page, offset] = False
-    for old, new in zip(before, after, strict=True):
+    for old, new in ((in_rows(before.data), in_rows(after.data)), (before.scales, after.scales)):
         if old is not None:
             assert by_token(old)[untouched].tobytes() == by_token(new)[untouched].tobytes()
 
@@ -212,7 +248,7 @@ def assert_written(
 ) -> None:
     """One token's keys and values, float64[heads, head_dim], within what rounding to the pages' type may do."""
     for part, want in enumerate((keys, values)):
-        got = by_token(kv.data)[layer, page, offset, part].astype(np.float64)
+        got = by_token(in_rows(kv.data))[layer, page, offset, part].astype(np.float64)
         is_normed = shape.norm is not None and part == 0
         float32_error = 2.0 ** (-20 if is_normed else -22) * np.abs(want).max()  # of the norm and the rotation
         if shape.kind == "int8":

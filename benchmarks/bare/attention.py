@@ -1,0 +1,148 @@
+"""Attention of one layer alone, native kernels: prompts and decode rows, by the shapes of some models' heads.
+
+    python -m benchmarks.bare.attention                                        # all shapes, bfloat16 pages
+    python -m benchmarks.bare.attention --shapes llama-3.2-1b --kv int8 --repeats 50
+    EAGRE_NATIVE_VARIANT=avx2 python -m benchmarks.bare.attention
+
+No model is read: keys, values and queries are random. A prompt is timed where it hurts, in its last chunk of 256
+tokens, with the whole context before it. Printed are the shortest and the median time, and the rates of the
+shortest one: multiplications and additions, and bytes of pages that must be read once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.serving.command import run, write_figures
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
+from engine.border.config import TILE_SIZE
+from engine.kernels.native.attention import attention
+from engine.kernels.native.library import load
+
+PROGRAM = "benchmarks.bare.attention"
+CHUNK_TILES = 4  # of a prompt; 256 tokens, which is the default budget of a step
+
+
+class Heads(NamedTuple):
+    """A model's heads."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+SHAPES = {"smollm2-135m": Heads(9, 3, 64), "llama-3.2-1b": Heads(32, 8, 64)}
+
+
+class Case(NamedTuple):
+    """Decode rows, or the last tiles of one prompt."""
+
+    num_rows: int
+    num_tiles: int
+    context: int  # tokens of each row, the present ones included
+
+    @property
+    def label(self) -> str:
+        return f"{self.num_rows} decode rows" if self.num_rows else f"{self.num_tiles * TILE_SIZE} tokens of a prompt"
+
+
+class Timing(NamedTuple):
+    """A case of a shape."""
+
+    shape: str
+    case: str
+    context: int
+    shortest: float  # seconds
+    median: float  # seconds
+    num_operations: float
+    num_bytes: int
+
+
+def measure(name: str, case: Case, dtype: str, repeats: int) -> Timing:
+    """Times a case; the pages are updated in place, as in a step."""
+    heads, page_size = SHAPES[name], PAGE_SIZE_BY_BACKEND["cpu"]
+    num_tokens, sequences = case.num_rows + case.num_tiles * TILE_SIZE, case.num_rows or 1
+    pages_each = -(-case.context // page_size)
+    rows, table = [], np.zeros((case.num_rows + case.num_tiles, pages_each), np.int32)
+    for row in range(case.num_rows):
+        rows.append((case.context - 1, 1))
+        table[row] = 1 + row * pages_each + np.arange(pages_each)
+    for tile in range(case.num_tiles):
+        rows.append((case.context - (case.num_tiles - tile) * TILE_SIZE, TILE_SIZE))
+        table[case.num_rows + tile] = 1 + np.arange(pages_each)
+    layout = KVLayout(1, 1 + sequences * pages_each, page_size, heads.num_kv_heads, heads.head_dim, dtype)
+    random = np.random.default_rng(0)
+    width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
+    qkv = jnp.asarray(random.standard_normal((num_tokens, width)).astype(np.float32))
+    rotations, nothing = jnp.ones((1, num_tokens, heads.head_dim), jnp.float32), jnp.zeros(0, jnp.float32)
+    of_layer = jnp.zeros(1, jnp.int32)
+
+    def attend(kv: KVPages) -> tuple[jax.Array, KVPages]:
+        return attention(
+            qkv, rotations, of_layer, of_layer, nothing, nothing, jnp.asarray(rows, jnp.int32), jnp.asarray(table),
+            jnp.int32(0), kv, num_heads=heads.num_heads, num_tiles=case.num_tiles, scale=heads.head_dim**-0.5,
+            epsilon=0.0,
+        )  # fmt: skip
+
+    program, kv, times = jax.jit(attend, donate_argnums=0), _random_pages(layout, random), []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        out, kv = program(kv)
+        out.block_until_ready()
+        times.append(time.perf_counter() - begin)
+    seen = case.context - case.num_tiles * TILE_SIZE / 2  # keys, by the mean query
+    num_bytes = sequences * case.context * 2 * heads.num_kv_heads * heads.head_dim * jnp.dtype(dtype).itemsize
+    operations = 4 * num_tokens * seen * heads.num_heads * heads.head_dim
+    return Timing(name, case.label, case.context, min(times[1:]), median(times[1:]), operations, num_bytes)
+
+
+def _random_pages(layout: KVLayout, random: np.random.Generator) -> KVPages:
+    if layout.dtype == "int8":
+        data = random.integers(-127, 128, layout.shape, np.int8)
+        return KVPages(jnp.asarray(data), jnp.full(layout.shape[:-1], 0.01, jnp.float32))
+    return KVPages(jnp.asarray(random.standard_normal(layout.shape, np.float32), jnp.dtype(layout.dtype)), None)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--shapes", nargs="*", choices=sorted(SHAPES), default=list(SHAPES))
+    parser.add_argument("--prompts", type=int, nargs="*", default=[1024, 7000], help="tokens of prompts (1024 7000)")
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 16, 64], help="decode rows (1 16 64)")
+    parser.add_argument("--context", type=int, default=200, help="tokens behind each decode row (200)")
+    parser.add_argument("--kv", choices=["float32", "bfloat16", "int8"], default="bfloat16", help="type of the pages")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write the figures there as well")
+    options = parser.parse_args(arguments)
+    if min([*options.prompts, CHUNK_TILES * TILE_SIZE]) < CHUNK_TILES * TILE_SIZE:
+        parser.error(f"--prompts is of {CHUNK_TILES * TILE_SIZE} tokens at least")
+    cases = [Case(0, CHUNK_TILES, prompt) for prompt in options.prompts]
+    cases += [Case(rows, 0, options.context) for rows in options.rows]
+    print(f"{load()}, {options.kv} pages\n{'':48s}{'min us':>10s}{'median':>10s}{'Gop/s':>8s}{'GB/s':>8s}")
+    timings = []
+    for name in options.shapes:
+        for case in cases:
+            timing = measure(name, case, options.kv, options.repeats)
+            timings.append(timing)
+            print(
+                f"{f'{name}: {timing.case}, context {timing.context}':48s}{timing.shortest * 1e6:10,.0f}"
+                f"{timing.median * 1e6:10,.0f}{timing.num_operations / timing.shortest / 1e9:8.1f}"
+                f"{timing.num_bytes / timing.shortest / 1e9:8.1f}"
+            )
+    if options.json is not None:
+        figures = [timing._asdict() for timing in timings]
+        write_figures(options.json, PROGRAM, arguments, variant=load(), timings=figures)
+    return 0
+
+
+if __name__ == "__main__":
+    run(PROGRAM, main)

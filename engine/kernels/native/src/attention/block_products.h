@@ -1,0 +1,32 @@
+// The two products of attention: query rows with the keys of a block, and weights with its values.
+//
+// Of a row and a key, the product is summed in the order of the features; of a row and a feature of the values, in the
+// order of the keys. So a row's numbers are the same, whichever rows are beside it.
+#pragma once
+
+#include <cstddef>
+
+#include "attention/key_block.h"
+
+namespace eagre {
+
+constexpr int kRowsAtOnce = 32;  // query rows that are at the same block at once; what they need fits into the first cache
+
+// What the products of one call of attention have in common.
+struct ProductKind {
+  bool is_float;  // see `multiplies_floats`
+  int head_dim;
+};
+
+// scores[r][key] = the product of query row r and a key, of the block's first num_vectors times 16 keys.
+// queries: [num_rows][head_dim] float32 or bfloat16; scores: [num_rows][kBlockKeys].
+void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
+                   float* scores);
+
+// mix[r] = mix[r] * shrinks[r] + the sum over the first num_keys keys of the row's weight and the key's value.
+// weights: [num_rows], each row at a distance of kBlockKeys float32, of float32 or bfloat16; those behind num_keys are 0
+// as far as a pair of keys reaches. mix: [num_rows][head_dim].
+void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
+                     const float* shrinks, float* mix);
+
+}  // namespace eagre

@@ -1,0 +1,125 @@
+#include "attention/packed_pages.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "isa/attention_isa.h"
+#include "isa/isa.h"
+
+namespace eagre {
+namespace {
+
+constexpr int kLanes = 16;
+
+// Puts numbers `stride` numbers from each other, `run` of them together.
+template <class Number>
+void scatter(const Number* from, int64_t count, int64_t run, int64_t stride, Number* to) {
+  for (int64_t i = 0; i < count; i += run, to += stride) {
+    for (int64_t j = 0; j < run; ++j) to[j] = from[i + j];
+  }
+}
+
+template <class Number>
+void write_numbers(int part, int64_t token, int64_t d, const Number* x, Number* to) {
+  if constexpr (sizeof(Number) == sizeof(float)) {
+    if (part == 0) return scatter(x, d, 1, kHalfKeys, to + token);
+    std::copy_n(x, d, to + token * d);
+  } else {
+    if (part == 0) return scatter(x, d, 2, 2 * kHalfKeys, to + 2 * token);
+    scatter(x, d, 1, 2, to + token / 2 * 2 * d + token % 2);
+  }
+}
+
+// bfloat16 of int8, which are exact.
+void widen_to_halves(const int8_t* from, int64_t count, uint16_t* to) {
+  for (int64_t i = 0; i < count; i += kLanes) store_bf16(to + i, load_bytes(from + i));
+}
+
+// float32 of rows of pairs: a row of the first ones, and then one of the second ones.
+void widen_pairs(const uint32_t* pairs, int64_t num_rows, int64_t row, float* to) {
+  for (int64_t i = 0; i < num_rows; ++i, pairs += row, to += 2 * row) {
+    for (int64_t j = 0; j < row; j += kLanes) {
+      const Words both = load_words(pairs + j);
+      store(to + j, first_halves(both));
+      store(to + row + j, second_halves(both));
+    }
+  }
+}
+
+// Sets the values of the tokens before `begin` and from `end` on to zero.
+void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values) {
+  const auto clear_token = [&](int token) {
+    if (is_float) {
+      std::fill_n(values + token * d, d, 0);
+      return;
+    }
+    const uint32_t kept = token % 2 == 0 ? 0xffff0000u : 0x0000ffffu;  // of the first number are the low bits
+    for (int64_t i = 0; i < d; ++i) values[token / 2 * d + i] &= kept;
+  };
+  for (int token = 0; token < begin; ++token) clear_token(token);
+  for (int token = end; token < kHalfKeys; ++token) clear_token(token);
+}
+
+}  // namespace
+
+void write_packed(const Pages& pages, int part, int64_t vector, const float* x) {
+  const int64_t d = pages.head_dim, token = vector % kHalfKeys, first = (vector - token) * d;
+  if (pages.type == PageType::kFloat32) {
+    write_numbers(part, token, d, x, static_cast<float*>(pages.data) + first);
+  } else if (pages.type == PageType::kBfloat16) {
+    alignas(64) uint16_t halves[kLargestHead];
+    for (int64_t i = 0; i < d; i += kLanes) store_bf16(halves + i, load(x + i));
+    write_numbers(part, token, d, halves, static_cast<uint16_t*>(pages.data) + first);
+  } else {
+    alignas(64) int8_t bytes[kLargestHead];
+    for (int64_t i = 0; i < d; i += kLanes) store_bytes(bytes + i, load(x + i));
+    write_numbers(part, token, d, bytes, static_cast<int8_t*>(pages.data) + first);
+  }
+}
+
+void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Block& block) {
+  const int64_t d = pages.head_dim, words = vector_words(pages), half_words = kHalfKeys * words;
+  const bool is_float = multiplies_floats(pages);
+  const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
+  const int64_t stored_bytes = d * bytes_of(pages.type);
+  const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
+  // The numbers of 32 vectors, in the type in which they are multiplied.
+  const auto widen = [&](const uint8_t* from, int64_t row, uint32_t* to) {
+    const uint32_t* pairs = reinterpret_cast<const uint32_t*>(from);
+    if (pages.type == PageType::kInt8) {
+      uint32_t* wide = is_float ? block.staged : to;
+      widen_to_halves(reinterpret_cast<const int8_t*>(from), kHalfKeys * d, reinterpret_cast<uint16_t*>(wide));
+      pairs = wide;
+    }
+    if (is_float) widen_pairs(pairs, kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
+  };
+  for (int half = 0; half * kHalfKeys < count; ++half) {
+    const Run run = walk.next(kHalfKeys);
+    const int begin = std::max(0, num_hidden - half * kHalfKeys), end = std::min(kHalfKeys, count - half * kHalfKeys);
+    const uint8_t* const keys = data + (run.key + head * pages.page_size) * stored_bytes;
+    const uint8_t* const values = data + (run.value + head * pages.page_size) * stored_bytes;
+    uint32_t* const own_keys = block.memory + half * half_words;
+    uint32_t* const own_values = block.memory + (2 + half) * half_words;
+    // Scores of keys that are not seen are replaced, whatever they are; their values are multiplied with a weight of 0.
+    const bool is_clean = begin == 0 && end == kHalfKeys;
+    block.keys[half] = is_as_stored ? reinterpret_cast<const uint32_t*>(keys) : own_keys;
+    block.values[half] = is_as_stored && is_clean ? reinterpret_cast<const uint32_t*>(values) : own_values;
+    if (!is_as_stored) {
+      widen(keys, kHalfKeys, own_keys);
+      widen(values, d, own_values);
+    } else if (!is_clean) {
+      std::memcpy(own_values, values, half_words * sizeof(uint32_t));
+    }
+    if (!is_clean) clear_values(is_float, d, begin, end, own_values);
+    if (pages.type == PageType::kInt8) {
+      const float* const scales = pages.scales + head * pages.page_size;
+      std::copy_n(scales + run.key, kHalfKeys, block.key_scales + half * kHalfKeys);
+      float* const to = block.value_scales + half * kHalfKeys;
+      std::copy_n(scales + run.value, kHalfKeys, to);
+      std::fill_n(to, begin, 0.0f);
+      std::fill(to + end, to + kHalfKeys, 0.0f);
+    }
+  }
+}
+
+}  // namespace eagre

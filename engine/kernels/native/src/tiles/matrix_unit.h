@@ -1,0 +1,139 @@
+// Tiles of integers and many rows, on the matrix unit.
+//
+// A group of a tile, as bytes, is what a tile register holds as the right matrix: 8 rows of 64 bytes; and so is a group of
+// a block of rows as the left one: 16 rows of 32 bytes. Their products are exact integers, and behind them come the same
+// floating point operations in the same order as without the matrix unit, so the results are the same bit for bit.
+#pragma once
+
+#include "isa/tile_registers.h"
+
+#if EAGRE_HAS_TILE_REGISTERS
+
+#include <algorithm>
+#include <type_traits>
+
+#include "tiles/accumulate.h"
+#include "tiles/tile_kernel.h"
+
+namespace eagre {
+
+constexpr int kLeastRowsOfMatrixUnit = 5;  // fewer take vector instructions, which are faster then
+
+// Of formats with one scale for a group. Those with two would need two products of half the depth and twice as many sums
+// in memory, which vector instructions do as fast.
+constexpr bool has_unit_kernel(Format format) { return is_integer(format) && layout_of(format).parts == 1; }
+
+// The sums of the groups of a tile with up to kRows rows. Registers of two groups are in work at a time: while the unit
+// multiplies one group, the sums of another are on their way to memory, and those of a third are scaled and added up.
+template <bool kHasMinima, bool kUnsigned, int kRows>
+class UnitSums {
+ public:
+  // `stride` is the number of rows of the block, padded. A block of fewer than 16 rows is multiplied as if it had 16, and
+  // one of fewer than kRows is added up as if it had kRows: what lies behind it is in the same memory, and results that
+  // belong to no row are read by nobody.
+  UnitSums(const UnpackedGroup* groups, const RowGroups& rows, int stride)
+      : groups_(groups), rows_(rows), stride_(static_cast<size_t>(stride)) {}
+
+  // `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched while the unit works.
+  void add_to(float* totals, int num_groups, const std::byte* ahead, size_t ahead_bytes) {
+    static constexpr TileShapes kShapes({{16, 64}, {16, 64}, {16, kGroup}, {16, kGroup}, {8, 64}, {8, 64}});
+    configure_tiles(kShapes);
+    Floats total[kRows];
+    for (int r = 0; r < kRows; ++r) total[r] = load(totals + r * kTile);
+    multiply<0>(0);
+    if (num_groups > 1) multiply<1>(1);
+    tile_store<0>(dots_[0], 64);
+    for (int g = 0; g < num_groups; g += 2, ahead += 2 * ahead_bytes) {
+      for (size_t line = 0; line < 2 * ahead_bytes; line += 64) prefetch_later(ahead + line);
+      if (g + 2 < num_groups) multiply<0>(g + 2);
+      if (g + 1 < num_groups) tile_store<1>(dots_[1], 64);
+      add(g, dots_[0], total);
+      if (g + 1 == num_groups) break;
+      if (g + 3 < num_groups) multiply<1>(g + 3);
+      if (g + 2 < num_groups) tile_store<0>(dots_[0], 64);
+      add(g + 1, dots_[1], total);
+    }
+    for (int r = 0; r < kRows; ++r) store(totals + r * kTile, total[r]);
+  }
+
+ private:
+  template <int kSlot>
+  [[gnu::always_inline]] void multiply(int group) {
+    tile_zero<kSlot>();
+    tile_load<2 + kSlot>(rows_.values + group * stride_ * kGroup, kGroup);
+    tile_load<4 + kSlot>(groups_[group].numbers, 64);
+    if constexpr (kUnsigned) {
+      tile_dot_unsigned<kSlot, 2 + kSlot, 4 + kSlot>();
+    } else {
+      tile_dot_signed<kSlot, 2 + kSlot, 4 + kSlot>();
+    }
+  }
+
+  [[gnu::always_inline]] void add(int group, const int32_t* dots, Floats (&total)[kRows]) {
+    const float* row_scales = rows_.scales + group * stride_;
+    const int32_t* row_sums = rows_.sums + group * stride_;
+    const Floats scales = load(groups_[group].scales[0]);
+    const Floats minima = kHasMinima ? load(groups_[group].minima[0]) : zeros();
+    EAGRE_UNROLL(16)
+    for (int r = 0; r < kRows; ++r) {
+      total[r] = add_part<kHasMinima>(total[r], load_ints(dots + r * kTile), scales, minima, row_scales[r], row_sums + r);
+    }
+  }
+
+  const UnpackedGroup* groups_;
+  const RowGroups& rows_;
+  size_t stride_;
+  alignas(64) int32_t dots_[2][kBlockRows * kTile];
+};
+
+// Unpacked groups with all rows: one for all formats of a shape.
+template <bool kHasMinima, bool kUnsigned>
+void multiply_blocks(const PackedRows& x, Sums sums, const UnpackedGroup* unpacked, int first, int num_groups,
+                     float* totals, const std::byte* ahead, size_t ahead_bytes) {
+  for (int block = 0; block < x.num_blocks(); ++block, totals += kBlockRows * kTile) {
+    const RowGroups rows(x, sums, block, first);
+    const int stride = x.rows_of(block);
+    const auto add = [&](auto constant) {
+      UnitSums<kHasMinima, kUnsigned, decltype(constant)::value>(unpacked, rows, stride)
+          .add_to(totals, num_groups, ahead, block == 0 ? ahead_bytes : 0);
+    };
+    if (stride <= 4) {
+      add(std::integral_constant<int, 4>());
+    } else if (stride <= 8) {
+      add(std::integral_constant<int, 8>());
+    } else {
+      add(std::integral_constant<int, kBlockRows>());
+    }
+  }
+}
+
+// Unpacks groups to bytes from which the zero point has been taken: they are signed then. Always inlined, as `unpack`.
+template <Format F>
+[[gnu::always_inline]] inline void unpack_signed(const std::byte* block, int num_groups, UnpackedGroup* to) {
+  unpack<F>(block, num_groups, to);
+  if constexpr (!has_minima(F)) {
+    for (int g = 0; g < num_groups; ++g) {
+      for (uint8_t& number : to[g].numbers) number = static_cast<uint8_t>(number - layout_of(F).zero_point);
+    }
+  }
+}
+
+// A tile kernel.
+template <Format F>
+void multiply_on_matrix_unit(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
+  static_assert(has_unit_kernel(F));
+  constexpr Layout kLayout = layout_of(F);
+  constexpr int kBlock = kLayout.block_groups;
+  if (x.num_rows() < kLeastRowsOfMatrixUnit) return vector_kernel_of(F)(x, tile, unpacked, totals);
+  for (int first = 0; first < x.num_groups(); first += kChunkGroups) {
+    const int count = std::min(kChunkGroups, x.num_groups() - first);
+    const std::byte* from = tile + first / kLayout.block_groups * block_bytes(F);
+    unpack_signed<F>(from, count, unpacked);
+    multiply_blocks<kLayout.has_minima, kLayout.has_minima && !shape_of(F).is_small>(
+        x, kLayout.sums, unpacked, first, count, totals, from + tile_bytes(F, count), tile_bytes(F, kBlock) / kBlock);
+  }
+}
+
+}  // namespace eagre
+
+#endif  // EAGRE_HAS_TILE_REGISTERS

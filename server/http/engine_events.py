@@ -1,0 +1,120 @@
+"""GET /engine/events: what an engine does, as server-sent events at a bounded rate.
+
+Nothing is prepared while nobody listens. An event is one wake-up of the asyncio loop; the engine thread does nothing
+for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import orjson
+from aiohttp import web
+
+from server.answering.engine_view import NameOf, show
+from server.doors.keyring import Tenant
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED
+from server.routes.framing import SERVER_SENT_EVENTS
+from server.serving.served_model import ServedModel
+from server.serving.served_models import Phase, ServedModels
+from server.transport.write_watch import WriteWatch
+from server.wire.errors import ApiError
+
+PATH = "/engine/events"
+INTERVAL_S = 0.2
+MOST_SHARE = 0.005  # of one core's time that one reader's events may take; a large engine's come less often
+MAX_READERS = 8
+
+READERS = web.AppKey("engine_readers", set[object])
+
+
+def add_routes(app: web.Application) -> None:
+    """GET /engine/events"""
+    app[READERS] = set()
+    app.router.add_get(PATH, engine_events)
+
+
+async def engine_events(request: web.Request) -> web.StreamResponse:
+    """An event five times a second, `?model=NAME` of another model than the first."""
+    served, tenant, readers = request.app[SERVED], request[TENANT], request.app[READERS]
+    _check_reader(served, tenant)
+    model = served.find(request.query.get("model"))
+    _ = model.engine  # a model that is not loaded is refused before the stream begins
+    if len(readers) >= MAX_READERS:
+        raise ApiError(
+            f"{len(readers)} readers follow the engine already; the limit is {MAX_READERS}",
+            status=429,
+            error_type="rate_limit_error",
+            code="too_many_readers",
+            headers={"Retry-After": "5"},
+        )
+    reader = object()
+    readers.add(reader)
+    try:
+        return await _stream(request, served, model, tenant)
+    finally:
+        readers.discard(reader)
+
+
+def _check_reader(served: ServedModels, tenant: Tenant) -> None:
+    """
+    Raises:
+        ApiError: 403, the server's figures have a port of their own, which clients cannot reach.
+    """
+    if served.settings.metrics_port is not None and not tenant.is_admin:
+        raise ApiError(
+            "with --metrics-port, what the engine does is shown with the administrator's key alone",
+            status=403,
+            error_type="permission_error",
+            code="not_admin",
+        )
+
+
+async def _stream(request: web.Request, served: ServedModels, model: ServedModel, tenant: Tenant) -> web.StreamResponse:
+    framing, settings = SERVER_SENT_EVENTS, served.settings
+    response = web.StreamResponse(headers=framing.headers)
+    await response.prepare(request)
+
+    def cut() -> None:
+        if request.transport is not None:
+            request.transport.abort()
+
+    watch = WriteWatch(
+        response.write, cut, ping=framing.ping, ping_interval=settings.ping_interval,
+        write_timeout=settings.write_timeout,
+    )  # fmt: skip
+    async with watch:
+        after_step = -1
+        while served.phase is Phase.READY:
+            began = time.perf_counter()
+            event, after_step = _event(served, model, tenant, after_step)
+            spent = time.perf_counter() - began
+            await watch.write(event)
+            await asyncio.sleep(max(INTERVAL_S, spent / MOST_SHARE))
+        await watch.finish(response.write_eof)
+    return response
+
+
+def _event(served: ServedModels, model: ServedModel, tenant: Tenant, after_step: int) -> tuple[bytes, int]:
+    """The next event, and the last step that it tells of."""
+    snapshot = model.engine.snapshot()
+    body = {
+        "model": model.model_name,
+        "state": model.state,
+        **show(snapshot, _names_for(served, model, tenant), after_step=after_step),
+    }
+    last_step = snapshot.steps[-1].step if snapshot.steps else after_step
+    return SERVER_SENT_EVENTS.frame(orjson.dumps(body)), last_step
+
+
+def _names_for(served: ServedModels, model: ServedModel, tenant: Tenant) -> NameOf:
+    """The administrator sees the ids of all requests, a client those of its own."""
+    names = served.requests.names(model.generations)
+
+    def name_of(stream_id: str) -> str | None:
+        owner, request_id = names.get(stream_id, (None, None))
+        return request_id if tenant.is_admin or owner == tenant.salt else None
+
+    return name_of
