@@ -82,7 +82,7 @@ DESCRIPTIONS = {
     "system": "What the model is told before the conversation: a text, or blocks of text.",
     "temperature": "How far less probable tokens come into play; 0 always takes the most probable one.",
     "text": "Asks for JSON, or for JSON of a schema.",
-    "thinking": "Whether the model is to reason before it answers, for how many tokens, and whether its reasoning is told.",
+    "thinking": "Whether the model is to reason before it answers, how long at most, and whether that is told.",
     "thinking_token_budget": "Tokens of the reasoning, at most; 0 ends it at once.",
     "timeout": "Seconds after which the answer ends with what it has.",
     "tokens": "Token ids.",
