@@ -198,6 +198,19 @@ class ServedModels:
                 self.residency.ask_for(model)  # once more: a load may have failed before the request was in the queue
                 yield generation
 
+    async def first_load(self, model: ServedModel) -> None:
+        """Waits while the server has loaded no model yet; returns at once otherwise.
+
+        Args:
+            model: whoever waits is going to use it.
+
+        Raises:
+            ApiError: it cannot be loaded.
+        """
+        if self.phase is Phase.LOADING:
+            with self.residency.use(model):
+                await self.residency.arrival(model)
+
     async def wake(self, model: ServedModel) -> None:
         """Brings the model into memory and lets it compute.
 

@@ -66,6 +66,8 @@ class HeldStream:
             if progress.stage is not WaitStage.LOADING:  # of which each reader is told apart
                 lanes.pass_on(self._encode_progress(progress, index))
 
+        if self.is_recomputed:
+            await self.served.first_load(self.model)  # its readers came to a server that had said yes to them before
         async with self.served.generate(
             self.model, request, tenant=self.tenant, request_ids=ids, tell_progress=tell
         ) as generation:
