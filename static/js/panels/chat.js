@@ -132,6 +132,11 @@ export class Chat {
     await this.#ask(node);
   }
 
+  editSystem() {
+    byId("system").closest("details").open = true;
+    byId("system").focus();
+  }
+
   /** Opens the last question for editing. */
   editLast() {
     const last = this.#views.findLast(({ node }) => node.role === "user");
