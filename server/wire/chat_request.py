@@ -76,8 +76,10 @@ class Message(StrictModel):
         """Leaves out what the template cannot be told, and takes an answer without text for an empty one."""
         strangers = info.context if isinstance(info.context, Strangers) else Strangers()
         value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
-        if isinstance(value, dict) and value.get("role") == "assistant" and value.get("content", "") is None:
-            return {**value, "content": ""}
+        if isinstance(value, dict) and value.get("role") == "assistant":
+            has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
+            if value.get("content", None if has_calls else "") is None:
+                return {**value, "content": ""}
         return value
 
     def to_template(self) -> dict[str, Any]:
