@@ -118,7 +118,7 @@ const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
 // An administrator sees the ids of all requests, a client those of its own.
 const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
 const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
-const panels = { story: new Story(deps), chat: new Chat(deps, library, () => window.sessionStorage), engine };
+const panels = { story: new Story(deps, () => window.sessionStorage), chat: new Chat(deps, library, () => window.sessionStorage), engine };
 
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];

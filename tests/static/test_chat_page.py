@@ -225,3 +225,26 @@ async def set_field(page: Page, id_: str, value: str) -> None:
         f"(field => {{ field.value = {json.dumps(value)};"
         f" field.dispatchEvent(new Event('input', {{bubbles: true}})); }})(document.getElementById('{id_}'))"
     )
+
+
+@pytest.mark.parametrize("transport", ["sse", "websocket"])
+async def test_a_story_goes_on_after_a_reload(browser: Browser, slow_server: RunningServer, transport: str) -> None:
+    engine = slow_server.engine
+    page = await browser.open(slow_server.url + "/")
+    await page.wait_for(READY)
+    await page.click(f"input[name=transport][value={transport}]")
+    await page.evaluate("document.querySelector('#story-text').value = 'x\\na:one two\\nb'")
+    await page.click("#story-continue")
+    await eventually(lambda: len(engine.running) == 1)
+    for _ in range(3):
+        engine.step()
+    story = "document.querySelector('#story-text').value"
+    await page.wait_for(f"{story}.endsWith('bONE')")
+    await reload(page)
+    for _ in range(6):
+        engine.step()
+    await page.wait_for("document.querySelector('#story-page').dataset.finish === 'stop'")
+    assert await page.evaluate(story) == "x\na:one two\nbONE TWO"
+    await page.click("#story-undo")
+    assert await page.evaluate(story) == "x\na:one two\nb"
+    await page.close()
