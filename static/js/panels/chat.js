@@ -139,6 +139,7 @@ export class Chat {
 
   /** Opens the last question for editing. */
   editLast() {
+    if (this.#generation !== null) return;
     const last = this.#views.findLast(({ node }) => node.role === "user");
     last?.element.querySelector("[data-action=edit]")?.click();
   }
