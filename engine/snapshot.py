@@ -71,4 +71,5 @@ def _step(times: StepTimes) -> StepView:
     return StepView(
         times.step, times.num_rows, times.num_tokens, times.schedule_began, times.dispatch_began, times.dispatched,
         times.wait_began, times.commit_began, times.commit_ended, times.device_began, times.device_ended,
+        times.idle_total,
     )  # fmt: skip

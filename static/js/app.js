@@ -1,20 +1,34 @@
 /**
  * The playground: puts the parts together. A room imports from itself and from those below it:
  *
+ *   engine/     the tab that shows the engine at work
  *   panels/     the story and the chat, each with the buttons that start and stop an answer
- *   answer/     one answer: its text as it arrives, its code blocks, its figures
+ *   answer/     one answer: what its chunks bring, its sentences, its figures
+ *   markdown/   from an answer's text to elements, block by block as it arrives
+ *   parameters/ every parameter with its control, presets, tools, schemas
+ *   store/      conversations: trees of messages, kept in the browser
  *   page/       the document: elements, tabs, and the reader's settings
- *   transport/  the server: its state, and the two ways in which an answer comes from it
+ *   transport/  the server: its state, and the ways in which an answer comes from it
  */
 
+import { Admin } from "./engine/admin.js";
+import { EngineView } from "./engine/engine_view.js";
+import { readParameters, sentParameters } from "./parameters/catalogue.js";
+import { ParameterPanel } from "./parameters/panel.js";
+import { Presets } from "./parameters/presets.js";
+import { readSchema, readTools } from "./parameters/structure.js";
 import { Controls } from "./page/controls.js";
+import { Palette } from "./page/palette.js";
 import { announce, byId } from "./page/dom.js";
 import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
 import { Tabs } from "./page/tabs.js";
 import { Chat } from "./panels/chat.js";
 import { Story } from "./panels/story.js";
 import { ApiKey } from "./transport/api_key.js";
+import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
+import { Library } from "./store/library.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
+import { ResponsesTransport } from "./transport/responses_transport.js";
 import { ServerState } from "./transport/server_state.js";
 import { StreamSocket } from "./transport/stream_socket.js";
 import { SocketTransport, SseTransport } from "./transport/transport.js";
@@ -30,27 +44,67 @@ const STATE_WORDS = {
 const STAGE = /\(([^()]+)\)$/; // at the end of the server's sentence on its loading
 
 const storage = () => window.localStorage; // even naming it throws where cookies are blocked
-const controls = new Controls(loadSettings(storage), (settings) => saveSettings(storage, settings));
+const stored = loadSettings(storage);
+const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
 
-const socketUrl = new URL("/v1/stream", location.href);
-socketUrl.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+const socketUrl = (path) => {
+  const url = new URL(path, location.href);
+  url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+  return url.href;
+};
 const apiKey = new ApiKey(() => window.sessionStorage);
 const keyedFetch = apiKey.over(globalThis.fetch.bind(globalThis));
-const streamSocket = new StreamSocket({ url: socketUrl.href, protocols: () => apiKey.protocols });
+const protocols = () => apiKey.protocols;
+const streamSocket = new StreamSocket({ url: socketUrl("/v1/stream"), protocols });
 const transports = {
   sse: new SseTransport({ fetch: keyedFetch }),
   websocket: new SocketTransport(streamSocket),
+  responses: new ResponsesTransport({ url: socketUrl("/v1/responses"), protocols }),
 };
+for (const [name, transport] of Object.entries(transports)) transport.name = name;
+
+/** The chosen transport, or SSE for what the Responses API has no words for. */
+function transportFor(task) {
+  const { transport } = controls.settings;
+  const isOnlyChat = "messages" in task && !task.continue_final_message;
+  return transports[transport === "responses" && !isOnlyChat ? "sse" : transport];
+}
 
 const server = new ServerState(showServer, { fetch: keyedFetch });
 
+/** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
+function sampling() {
+  return { ...firstParameters(), ...sentParameters(controls.settings.extra, false) };
+}
+
+/** The parameters of a chat. */
+function chatParameters() {
+  const { extra, toolsText, toolChoice, schemaText } = controls.settings;
+  const parameters = { ...firstParameters(), ...sentParameters(extra, true) };
+  const tools = readTools(toolsText).value;
+  if (tools !== null) Object.assign(parameters, { tools, tool_choice: toolChoice });
+  const schema = readSchema(schemaText).value;
+  if (schema !== null) {
+    parameters.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+  }
+  return parameters;
+}
+
+function firstParameters() {
+  const first = samplingOf(controls.settings);
+  first.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
+  return server.model === null ? first : { model: server.model.id, ...first };
+}
+
 const deps = {
-  transport: () => transports[controls.settings.transport],
-  sampling: () => {
-    const sampling = samplingOf(controls.settings);
-    return server.model === null ? sampling : { model: server.model.id, ...sampling };
-  },
+  transport: transportFor,
+  transportOf: (name) => transports[name],
+  parameters: chatParameters,
+  sampling,
   system: () => controls.settings.system,
+  setSystem: (system) => controls.setSystem(system),
+  model: () => server.model,
+  fetch: keyedFetch,
   // A lost server may be back before we notice: trying is how to find out.
   canGenerate: () => server.name !== "connecting" && server.name !== "loading",
   onError: (error) => {
@@ -59,7 +113,12 @@ const deps = {
     if (error instanceof ServerError && error.status === 401) askForKey();
   },
 };
-const panels = { story: new Story(deps), chat: new Chat(deps) };
+const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((database) => new Library(database));
+const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
+// An administrator sees the ids of all requests, a client those of its own.
+const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
+const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
+const panels = { story: new Story(deps, () => window.sessionStorage), chat: new Chat(deps, library, () => window.sessionStorage), engine };
 
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
@@ -94,15 +153,49 @@ byId("api-key").addEventListener("change", () => {
   server.check();
 });
 
-const tabs = new Tabs(byId("tabs"), (mode) => controls.change({ mode }));
+new ParameterPanel(controls, new Presets(storage), keyedFetch);
+for (const id of ["tools", "schema"]) {
+  const dialog = byId(`${id}-dialog`);
+  byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
+  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+}
+
+const tabs = new Tabs(byId("tabs"), (mode) => {
+  controls.change({ mode });
+  document.body.dataset.mode = mode;
+  engine.isShown = mode === "engine";
+});
 tabs.select(controls.settings.mode);
+
+const isChat = () => controls.settings.mode === "chat";
+new Palette().add(
+  ...[...byId("tabs").children].map((tab) => ({ name: `Go to ${tab.textContent}`, run: () => tabs.select(tab.dataset.mode) })),
+  { name: "Stop the answer", run: () => panels[controls.settings.mode].stop?.() },
+  { name: "Conversation: new", run: () => (tabs.select("chat"), panels.chat.create()) },
+  { name: "Conversation: open, search, export, import", run: () => (tabs.select("chat"), panels.chat.showList()) },
+  { name: "Answer: again", run: () => panels.chat.regenerateLast(), isOffered: isChat },
+  { name: "Question: edit the last one", run: () => panels.chat.editLast(), isOffered: isChat },
+  { name: "Attach text files", run: () => byId("chat-attach").click(), isOffered: isChat },
+  { name: "System prompt", run: () => panels.chat.editSystem(), isOffered: isChat },
+  ...[...document.querySelectorAll("input[name=transport]")].map((radio) => ({
+    name: `Transport: ${radio.parentElement.textContent}`, run: () => radio.click(),
+  })),
+  { name: "Tools", run: () => byId("tools-dialog").showModal() },
+  { name: "JSON schema of the answer", run: () => byId("schema-dialog").showModal() },
+  { name: "All parameters", run: () => {
+    showSettings(true);
+    byId("more-parameters").open = true;
+    byId("more-parameters").querySelector("summary").focus();
+  } },
+  { name: "Documentation of the server's routes", run: () => location.assign("/docs") },
+);
 
 byId("settings-toggle").addEventListener("click", () => {
   showSettings(!document.body.classList.contains("settings-open"));
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") panels[controls.settings.mode].stop();
+  if (event.key === "Escape" && document.querySelector("dialog[open]") === null) panels[controls.settings.mode].stop();
 });
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) server.check();

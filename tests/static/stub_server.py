@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class StubServer:
         self.requests: list[dict[str, Any]] = []
         self.aborted = asyncio.Event()
         self.is_ready = True
+        self.num_watchers = 0  # of the engine
+        self.calls: list[tuple[str, str]] = []  # of administrators: name, and the header that has the key
         self._runner: web.AppRunner | None = None
         self._sockets: set[web.WebSocketResponse] = set()
         self.origin = ""
@@ -59,6 +62,8 @@ class StubServer:
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._completions),
                 web.get("/v1/stream", self._stream),
+                web.get("/engine/events", self._engine_events),
+                web.post("/admin/{name}", self._admin),
             ]
         )
         app.on_response_prepare.append(_add_headers)
@@ -88,6 +93,23 @@ class StubServer:
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
         return web.json_response({"object": "list", "data": [model]})
+
+    async def _engine_events(self, request: web.Request) -> web.StreamResponse:
+        """One request reads its prompt and answers, over and over; every event tells of one more step."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self.num_watchers += 1
+        try:
+            for step in count(1):
+                await response.write(b"data: " + json.dumps(_engine_event(step)).encode() + b"\n\n")
+                await asyncio.sleep(0.02)
+        finally:
+            self.num_watchers -= 1
+        return response
+
+    async def _admin(self, request: web.Request) -> web.Response:
+        self.calls.append((request.match_info["name"], request.headers.get("Authorization", "")))
+        return web.json_response({"state": "paused"})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -172,6 +194,27 @@ class StubServer:
                 return
         done = {"type": "done", "id": id_, "finish_reason": finish, "usage": _usage(num_tokens)}
         await socket.send_json(done)
+
+
+def _engine_event(step: int) -> dict[str, Any]:
+    computed, output = min(8 * step, 40), max(step - 5, 0)
+    request = {
+        "id": "mine", "key": "request-0", "slot": 1, "state": "answer" if output else "prompt", "prompt": 40,
+        "computed": computed, "cached": 8, "output": output, "pages": 3, "preemptions": 0, "age_ms": 20.0 * step,
+        "queue_ms": 5.0,
+    }  # fmt: skip
+    began = 20.0 * step
+    moments = [began + offset for offset in (0, 1, 2, 3, 15, 16, 2, 15)]
+    return {
+        "model": MODEL, "state": "ready", "now_ms": began + 20, "num_slots": 4, "num_running": 1, "num_waiting": 0,
+        "num_steps": step, "num_prompt_tokens": 40, "num_generation_tokens": output, "num_preemptions": 0,
+        "prefix_cache_queries": 40, "prefix_cache_hits": 8, "device_idle_fraction": 0.25, "slots": [request],
+        "queue": [], "steps": [[step, 1, 8, *moments, 5.0 * step]],
+        "pages": {
+            "page_size": 16, "total": 12, "free": 7, "cached": 2, "active": 3, "shared": 1, "pages_per_cell": 1,
+            "map": "2as2c7f",
+        },
+    }  # fmt: skip
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

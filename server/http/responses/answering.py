@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from engine.border.types import PromptProgress
 from server.doors.keyring import Tenant
 from server.doors.preparation import Share
 from server.http.entry.access_log import note_generation
@@ -96,12 +97,22 @@ class Answering:
         if turn.body.conversation is None:
             turn.before = []  # the prompt has it; a stored response names the one that it follows
         ids = (turn.id,) if request_id is None else (turn.id, request_id)
+        of_response = writer
 
         def end() -> list[Event]:
-            return writer.end(is_shut_down=self._is_shut_down)
+            return of_response.end(is_shut_down=self._is_shut_down)
 
+        async def tell(progress: PromptProgress, _index: int) -> None:
+            nonlocal is_told
+            is_told = True
+            await _deliver(deliver, of_response.tell_progress(progress))
+
+        # The events of a response in the background are kept, and shall not depend on when its steps came.
+        tells = deliver is not None and not turn.body.background
         try:
-            async with served.generate(model, request, tenant=self._tenant, request_ids=ids) as generation:
+            async with served.generate(
+                model, request, tenant=self._tenant, request_ids=ids, tell_progress=tell if tells else None
+            ) as generation:
                 if on_accepted is not None:
                     on_accepted(generation.abort)
                 context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from engine.border.types import FinishReason
+from engine.border.types import FinishReason, PromptProgress
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.chat_logprobs import ChatLogprobs
+from server.routes.prompt_progress import shape_progress
 from server.routes.responses.events import Event, EventEncoder
 from server.routes.responses.items import Item
 from server.routes.responses.output_items import OutputItems
@@ -25,6 +26,8 @@ from server.routes.responses.turn import Turn
 from server.routes.route import AnswerContext
 from server.tools.answer_parts import AnswerParts
 from server.wire.errors import ApiError
+
+PROGRESS = "response.eagre.progress"
 
 
 class ResponseWriter:
@@ -56,14 +59,28 @@ class ResponseWriter:
         self._tell("response.queued")
         return self._events.take()
 
+    def tell_progress(self, progress: PromptProgress) -> list[Event]:
+        """An event of this server's own that tells how the response waits for its first token.
+
+        It is never the first: clients' helpers want `response.created` there, and pass over names that they do not
+        know.
+        """
+        first = [] if self._is_created else self.queue()
+        self._events.add(PROGRESS, prompt_progress=shape_progress(progress, 0))
+        return first + self._events.take()
+
     def begin(self, generation: Generation, context: AnswerContext) -> list[Event]:
         """The events before the first delta. Called once the request has been accepted."""
         body, self._generation = self._turn.body, generation
         (prompt,) = generation.prompts
         answer_format = context.answer_format.of_request(
-            may_call=body.may_call, must_call=body.forced_calls is not None, has_grammar=body.grammar_wish is not None
+            may_call=body.may_call,
+            must_call=body.forced_calls is not None,
+            schemas={tool.name: tool.parameters for tool in body.tools or ()},
         )
-        self._parts = AnswerParts(answer_format, prompt.token_ids, context.tokenizer)
+        self._parts = AnswerParts(
+            answer_format, prompt.token_ids, generation.tokenizer, num_begun=body.num_prompt_output_tokens or 0
+        )
         if body.wants_logprobs:
             self._logprobs = ChatLogprobs(context.tokenizer, [prompt.token_ids], 1, (), of_answers=True)
         (params, *_) = prompt.params

@@ -19,21 +19,24 @@ export class Generation {
   /**
    * Never rejects: an error is part of the outcome, beside the text that came before it.
    *
-   * @param {{stream: Function}} transport
-   * @param {import("../transport/transport.js").Task} task
-   * @param {{onText: (text: string) => void, onFigures: (figures: string[]) => void}} handlers
+   * @param {(signal: AbortSignal) => AsyncIterable<import("../transport/chunk.js").Chunk>} open
+   * @param {{onText?: (text: string) => void, onFigures: (figures: string[]) => void,
+   *          onChunk?: (chunk: import("../transport/chunk.js").Chunk, at: number) => void}} handlers `onText` is called
+   *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request
    * @returns {Promise<Outcome>}
    */
-  async run(transport, task, { onText, onFigures }) {
+  async run(open, { onText = () => undefined, onFigures, onChunk = () => undefined }) {
     const text = new FrameText(onText);
-    const meter = new Meter(performance.now());
-    let lastFigures = performance.now();
+    const start = performance.now();
+    const meter = new Meter(start);
+    let lastFigures = start;
     let finish = "error";
     let error = null;
     try {
-      for await (const chunk of transport.stream(task, { signal: this.#abort.signal })) {
-        const numTokens = chunk.tokenIds?.length ?? (chunk.text === "" ? 0 : 1);
+      for await (const chunk of open(this.#abort.signal)) {
         const now = performance.now();
+        const numTokens = chunk.tokenIds?.length ?? (chunk.text === "" && chunk.reasoning === "" ? 0 : 1);
+        onChunk(chunk, now - start);
         if (numTokens > 0) meter.add(numTokens, now);
         if (chunk.usage?.completion_tokens !== undefined) meter.correct(chunk.usage.completion_tokens);
         if (chunk.finish !== null) finish = chunk.finish;

@@ -26,6 +26,18 @@ export class Controls {
     this.#onChange(this.settings);
   }
 
+  /** Changes settings that have controls here, which show it. */
+  replace(changes) {
+    this.change(changes);
+    this.#show();
+  }
+
+  /** Changes the system prompt, which each conversation has of its own. */
+  setSystem(system) {
+    this.change({ system });
+    byId("system").value = system;
+  }
+
   /** The model's length, as the largest sensible answer. */
   limitTokens(maxModelLen) {
     byId("max-tokens").max = String(maxModelLen);
@@ -57,6 +69,7 @@ export class Controls {
   }
 
   #showOutputs() {
+    byId("transport-note").hidden = this.settings.transport !== "responses";
     byId("temperature-value").textContent = this.settings.temperature.toFixed(2);
     byId("top-p-value").textContent = this.settings.topP.toFixed(2);
   }

@@ -6,13 +6,18 @@ const KEY_PROTOCOL = "eagre-api-key."; // a WebSocket in a browser can send a ke
 
 export class ApiKey {
   #storage;
+  #storedAs;
   #value = "";
 
-  /** @param {() => Storage} storage a session's storage; calling it may throw where it is blocked */
-  constructor(storage) {
+  /**
+   * @param {() => Storage} storage a session's storage; calling it may throw where it is blocked
+   * @param {string} storedAs its name there
+   */
+  constructor(storage, storedAs = STORED_AS) {
     this.#storage = storage;
+    this.#storedAs = storedAs;
     try {
-      this.#value = storage().getItem(STORED_AS) ?? "";
+      this.#value = storage().getItem(storedAs) ?? "";
     } catch {
       // Without a storage, the key lasts as long as the page.
     }
@@ -25,8 +30,8 @@ export class ApiKey {
   set value(text) {
     this.#value = text.trim();
     try {
-      if (this.#value === "") this.#storage().removeItem(STORED_AS);
-      else this.#storage().setItem(STORED_AS, this.#value);
+      if (this.#value === "") this.#storage().removeItem(this.#storedAs);
+      else this.#storage().setItem(this.#storedAs, this.#value);
     } catch {
       // As above.
     }

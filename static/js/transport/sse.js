@@ -85,33 +85,48 @@ export class SseParser {
 }
 
 /**
- * POSTs JSON and yields the JSON payloads of the answer's events, until `[DONE]`.
- * Leaving the loop early, or aborting the signal, closes the connection, which tells the
- * server to stop generating.
+ * Asks for a stream of events.
  *
  * @param {string} url
- * @param {object} body
- * @param {{signal?: AbortSignal, fetch?: typeof fetch}} options
- * @throws {ServerError} the server refused, or sent an error event
- * @throws {ConnectionLost} the stream ended without `[DONE]`
+ * @param {{body?: object, headers?: object, signal?: AbortSignal, fetch?: typeof fetch}} options with a body it is a POST
+ * @returns {Promise<Response>}
+ * @throws {ServerError} the server refused
+ * @throws {ConnectionLost} it cannot be reached
  * @throws {DOMException} named AbortError, after the signal
  */
-export async function* postEvents(url, body, { signal, fetch = globalThis.fetch } = {}) {
+export async function openEvents(url, { body, headers = {}, signal, fetch = globalThis.fetch } = {}) {
+  const posted = body === undefined
+    ? { headers: { Accept: "text/event-stream", ...headers } }
+    : {
+        method: "POST",
+        headers: { "Content-Type": "application/json", Accept: "text/event-stream", ...headers },
+        body: JSON.stringify(body),
+      };
   let response;
   try {
-    response = await fetch(url, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
-      body: JSON.stringify(body),
-      cache: "no-store",
-      signal,
-    });
+    response = await fetch(url, { ...posted, cache: "no-store", signal });
   } catch (error) {
     if (isAbort(error, signal)) throw error;
     throw new ConnectionLost("The server cannot be reached.");
   }
   if (!response.ok) throw await ServerError.fromResponse(response);
+  return response;
+}
 
+/**
+ * Yields the JSON payloads of an answer's events with their ids, until `[DONE]`; an answer without content (204)
+ * has none. Leaving the loop early, or aborting the signal, closes the connection, which tells the server to stop
+ * generating, unless the stream is resumable.
+ *
+ * @param {Response} response
+ * @param {AbortSignal} [signal]
+ * @returns {AsyncGenerator<{payload: object, id: string}>}
+ * @throws {ServerError} the server sent an error event
+ * @throws {ConnectionLost} the stream ended without `[DONE]`
+ * @throws {DOMException} named AbortError, after the signal
+ */
+export async function* readEvents(response, signal) {
+  if (response.status === 204) return;
   const parser = new SseParser();
   const reader = response.body.getReader();
   try {
@@ -122,7 +137,7 @@ export async function* postEvents(url, body, { signal, fetch = globalThis.fetch 
         if (event.data === "[DONE]") return;
         const payload = JSON.parse(event.data);
         if (payload.error) throw new ServerError(payload.error);
-        yield payload;
+        yield { payload, id: event.lastEventId };
       }
     }
   } finally {

@@ -42,17 +42,33 @@ export class StreamSocket {
    * Starts one generation.
    *
    * @param {object} request the parameters of the HTTP routes, with `prompt` or `messages`
-   * @param {{onStart?: (message: object) => void, onDelta?: (message: object) => void}} handlers
+   * @param {{onStart?: (message: object) => void, onDelta?: (message: object) => void,
+   *          onDone?: (message: object) => void}} handlers
    * @returns {Generation} `finished` rejects with ServerError or ConnectionLost
    */
   generate(request, handlers = {}) {
+    return this.#begin({ ...request, type: "generate" }, handlers);
+  }
+
+  /**
+   * Goes on with a resumable stream.
+   *
+   * @param {{id: string, place: string|null}} stream
+   * @param {object} handlers as of `generate`
+   * @returns {Generation}
+   */
+  resume({ id, place }, handlers = {}) {
+    return this.#begin({ type: "resume", stream: id, ...(place === null ? {} : { after: place }) }, handlers);
+  }
+
+  #begin(frame, handlers) {
     this.#connect();
     this.#numGenerations += 1;
     const id = `g${this.#numGenerations}`;
     const finished = new Promise((resolve, reject) => {
       this.#open.set(id, { handlers, resolve, reject });
     });
-    this.#send({ ...request, type: "generate", id });
+    this.#send({ ...frame, id });
     return { id, finished, cancel: () => this.#cancel(id) };
   }
 
@@ -110,6 +126,7 @@ export class StreamSocket {
         generation.handlers.onDelta?.(message);
         break;
       case "done":
+        generation.handlers.onDone?.(message);
         this.#end(message.id).resolve({ finishReason: message.finish_reason, usage: message.usage ?? null });
         break;
       case "error":

@@ -1,79 +1,120 @@
 /**
- * Two ways to the same tokens. Both transports are one async generator,
- * `stream(task, {signal})`, of chunks `{text, tokenIds, finish, usage}`:
- * `tokenIds` is null where the server did not send any, `finish` is null but on the last word of
- * the answer, `usage` is null but once at the end. Aborting the signal is no error: the generator
- * then ends with `finish: "abort"`. What else goes wrong is thrown as ServerError or ConnectionLost.
+ * Two ways to the same tokens; `responses_transport.js` is the third. A transport has
+ * `stream(task, {signal})`, an async generator of chunks (see `chunk.js`), and, where a stream survives its
+ * connection, `resume(stream, {signal})`, which goes on after a reload with what the last chunk called `stream`.
+ * A lost connection is made anew without a word but for chunks that say `isWaiting`. Aborting the signal is no
+ * error: the generator then ends with `finish: "abort"`. What else goes wrong is thrown as ServerError or ConnectionLost.
  *
- * @typedef {{prompt: string} | {messages: {role: string, content: string}[]}} Ask
- * @typedef {Ask & {model?: string, max_tokens: number, temperature: number, top_p: number, seed?: number}} Task
- * @typedef {{text: string, tokenIds: number[]|null, finish: string|null, usage: object|null}} Chunk
+ * @typedef {{prompt: string|number[]} | {messages: object[]}} Ask
+ * @typedef {Ask & {model?: string, max_tokens?: number}} Task with any other parameters by their wire names
  */
 
-import { isAbort } from "./errors.js";
-import { postEvents } from "./sse.js";
+import { chunkOfMessage, chunkOfPayload, makeChunk } from "./chunk.js";
+import { reconnecting } from "./reconnecting.js";
+import { openEvents, readEvents } from "./sse.js";
 
-const ABORTED = Object.freeze({ text: "", tokenIds: null, finish: "abort", usage: null });
+const ALWAYS = { return_token_ids: true, resumable: true };
 
 export class SseTransport {
   #fetch;
+  #delays;
 
-  constructor({ fetch = globalThis.fetch.bind(globalThis) } = {}) {
+  constructor({ fetch = globalThis.fetch.bind(globalThis), delays } = {}) {
     this.#fetch = fetch;
+    this.#delays = delays;
   }
 
-  /** @param {Task} task @returns {AsyncGenerator<Chunk>} */
-  async *stream(task, { signal } = {}) {
+  /** @param {Task} task @returns {AsyncGenerator<import("./chunk.js").Chunk>} */
+  stream(task, { signal } = {}) {
     const url = "messages" in task ? "/v1/chat/completions" : "/v1/completions";
-    const body = { ...task, stream: true, stream_options: { include_usage: true }, return_token_ids: true };
-    try {
-      for await (const payload of postEvents(url, body, { signal, fetch: this.#fetch })) {
-        yield chunkOf(payload);
-      }
-    } catch (error) {
-      if (!isAbort(error, signal)) throw error;
-      yield ABORTED;
+    const body = { ...ALWAYS, ...task, stream: true, stream_options: { include_usage: true } };
+    return this.#follow(() => this.#read(url, { body }, null, signal), signal);
+  }
+
+  /** @param {{id: string, place: string|null}} stream @returns {AsyncGenerator<import("./chunk.js").Chunk>} */
+  resume(stream, { signal } = {}) {
+    return this.#follow(() => this.#goOn(stream, signal), signal);
+  }
+
+  #follow(begin, signal) {
+    return reconnecting(begin, (stream) => this.#goOn(stream, signal), {
+      signal,
+      delays: this.#delays,
+      onStop: (id) => {
+        // Without this word, the generation would go on for as long as somebody might come back.
+        this.#fetch(`/v1/streams/${id}`, { method: "DELETE", keepalive: true }).catch(() => undefined);
+      },
+    });
+  }
+
+  #goOn({ id, place }, signal) {
+    const headers = place === null ? {} : { "Last-Event-ID": place };
+    return this.#read(`/v1/streams/${id}`, { headers }, { id, place }, signal);
+  }
+
+  async *#read(url, request, stream, signal) {
+    const response = await openEvents(url, { ...request, signal, fetch: this.#fetch });
+    const id = response.headers.get("X-Eagre-Stream") ?? stream?.id ?? "none";
+    const isKept = id !== "none";
+    if (isKept) yield makeChunk({ stream: { id, place: stream?.place ?? null } });
+    for await (const event of readEvents(response, signal)) {
+      yield chunkOfPayload(event.payload, isKept ? { id, place: event.id || null } : null);
     }
   }
 }
 
-function chunkOf(payload) {
-  const choice = payload.choices?.[0];
-  return {
-    text: choice?.text ?? choice?.delta?.content ?? "",
-    tokenIds: choice?.token_ids ?? null,
-    finish: choice?.finish_reason ?? null,
-    usage: payload.usage ?? null,
-  };
-}
-
 export class SocketTransport {
   #socket;
+  #delays;
 
   /** @param {import("./stream_socket.js").StreamSocket} socket */
-  constructor(socket) {
+  constructor(socket, { delays } = {}) {
     this.#socket = socket;
+    this.#delays = delays;
   }
 
-  /** @param {Task} task @returns {AsyncGenerator<Chunk>} */
-  async *stream(task, { signal } = {}) {
+  /** @param {Task} task @returns {AsyncGenerator<import("./chunk.js").Chunk>} */
+  stream(task, { signal } = {}) {
+    return this.#follow((handlers) => this.#socket.generate({ ...ALWAYS, ...task }, handlers), signal);
+  }
+
+  /** @param {{id: string, place: string|null}} stream @returns {AsyncGenerator<import("./chunk.js").Chunk>} */
+  resume(stream, { signal } = {}) {
+    return this.#follow((handlers) => this.#socket.resume(stream, handlers), signal, stream);
+  }
+
+  #follow(begin, signal, stream = null) {
+    const goOn = (known) => this.#read((handlers) => this.#socket.resume(known, handlers), known, signal);
+    return reconnecting(() => this.#read(begin, stream, signal), goOn, { signal, delays: this.#delays });
+  }
+
+  async *#read(begin, known, signal) {
     if (signal?.aborted) {
-      yield ABORTED;
+      yield makeChunk({ finish: "abort" });
       return;
     }
     const arrived = [];
     let wake = () => undefined;
     let isFinished = false;
-    const push = (chunk) => {
-      arrived.push(chunk);
+    let id = known?.id ?? null;
+    const push = (message) => {
+      id = message.stream ?? id;
+      const stream = id === null ? null : { id, place: message.place ?? null };
+      arrived.push(chunkOfMessage(message, stream));
       wake();
     };
-    const generation = this.#socket.generate(task, {
-      onDelta: (delta) => push({ text: delta.text, tokenIds: delta.token_ids ?? null, finish: null, usage: null }),
+    let isTold = false;
+    const generation = begin({
+      onStart: (message) => message.stream && push(message),
+      onDelta: push,
+      onDone: (message) => {
+        isTold = true;
+        push(message);
+      },
     });
-    const finished = generation.finished.then(
-      ({ finishReason, usage }) => push({ text: "", tokenIds: null, finish: finishReason, usage }),
-    ).finally(() => {
+    const finished = generation.finished.then(({ finishReason }) => {
+      if (!isTold) push({ type: "done", finish_reason: finishReason }); // cancelled before the server heard of it
+    }).finally(() => {
       isFinished = true;
       wake();
     });

@@ -23,7 +23,7 @@ def test_each_request_says_what_it_does() -> None:
         return RequestView(key, slot, 10, computed, 4, 0, 1, 0, is_finished, 1.0, None if slot < 0 else 1.5)
 
     running = [view("a", 0, 6), view("b", 1, 10), view("c", 2, 10, is_finished=True)]
-    steps = [StepView(number, 1, 1, *[0.001 * number] * 8) for number in (3, 4)]
+    steps = [StepView(number, 1, 1, *[0.001 * number] * 9) for number in (3, 4)]
     snapshot = EngineSnapshot(2.0, EngineStats(), 4, running, [view("d", -1, 0)], b"\x02\x00", 1, 0, steps)
     shown = show(snapshot, {"a": "mine"}.get, after_step=3)
     assert [(one["id"], one["key"], one["state"]) for one in shown["slots"]] == [

@@ -2,7 +2,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ConnectionLost, ServerError } from "../../../../static/js/transport/errors.js";
-import { SseParser, postEvents } from "../../../../static/js/transport/sse.js";
+import { SseParser, openEvents, readEvents } from "../../../../static/js/transport/sse.js";
+
+/** The payloads of what a POST is answered. */
+async function* postEvents(url, body, { signal, fetch }) {
+  const response = await openEvents(url, { body, signal, fetch });
+  for await (const { payload } of readEvents(response, signal)) yield payload;
+}
 
 const STREAM = [
   "\ufeff: ping\n\n",

@@ -21,7 +21,7 @@ function sse(payloads, seen = {}) {
 
 async function collect(generator) {
   const chunks = [];
-  for await (const chunk of generator) chunks.push(chunk);
+  for await (const { text, tokenIds, finish, usage } of generator) chunks.push({ text, tokenIds, finish, usage });
   return chunks;
 }
 
@@ -40,7 +40,9 @@ test("SSE: completions and chat give the same chunks, from their own routes", as
   ], seen);
   assert.deepEqual(await collect(completion.stream(TASK)), expected);
   assert.equal(seen.url, "/v1/completions");
-  assert.deepEqual(seen.body, { ...TASK, stream: true, stream_options: { include_usage: true }, return_token_ids: true });
+  assert.deepEqual(seen.body, {
+    ...TASK, stream: true, stream_options: { include_usage: true }, return_token_ids: true, resumable: true,
+  });
 
   const messages = [{ role: "user", content: "hi" }];
   const chat = sse([

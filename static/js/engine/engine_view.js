@@ -1,0 +1,204 @@
+/** The engine at work: figures, slots, pages, the two lanes, a bar for each request, and what an operator may do. */
+
+import { announce, byId, make } from "../page/dom.js";
+import { EngineEvents } from "./engine_events.js";
+import { Steps, drawLanes } from "./lanes.js";
+import { STATES, drawMap, parseMap } from "./page_map.js";
+import { RequestBars, partsOf } from "./request_bars.js";
+import { SlotTable } from "./slot_table.js";
+
+const MAP_HEIGHT = 230; // pixels, at most
+const BARS = 12; // shown at a time
+const BAR_SPAN = 20_000; // milliseconds
+const LABEL_INTERVAL = 5000; // milliseconds between two sentences about a picture, for readers who do not see it
+
+export class EngineView {
+  #admin;
+  #stream;
+  #steps = new Steps();
+  #bars = new RequestBars();
+  #slots = new SlotTable(byId("engine-slots"));
+  #map = byId("engine-map").getContext("2d");
+  #lanes = byId("engine-lanes").getContext("2d");
+  #event = null;
+  #before = null; // an event about a second ago, for rates
+  #frame = null;
+  #isHeld = false; // the reader looks at one moment
+  #isShown = false;
+  #labelled = -Infinity;
+
+  /** @param {{fetch: typeof fetch, admin: import("./admin.js").Admin}} deps */
+  constructor({ fetch, admin }) {
+    this.#admin = admin;
+    this.#stream = new EngineEvents({
+      fetch,
+      onEvent: (event) => this.#receive(event),
+      onTrouble: (error) => this.#tell(error.message, true),
+    });
+    byId("engine-key").value = admin.key.value;
+    byId("engine-key").addEventListener("change", () => {
+      admin.key.value = byId("engine-key").value;
+      this.#stream.close(); // an administrator sees the ids of all requests
+      this.#stream.open();
+    });
+    for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
+      button.addEventListener("click", () => this.#call(button.dataset.call, button.textContent));
+    }
+    byId("engine-trace").addEventListener("click", () => this.#saveTrace());
+    byId("engine-hold").addEventListener("click", () => {
+      this.#isHeld = !this.#isHeld;
+      byId("engine-hold").setAttribute("aria-pressed", String(this.#isHeld));
+      this.#draw();
+    });
+    document.addEventListener("visibilitychange", () => this.#follow());
+    new ResizeObserver(() => this.#draw()).observe(byId("engine-pictures"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
+  }
+
+  /** The stream lasts while its tab is shown. */
+  set isShown(isShown) {
+    this.#isShown = isShown;
+    this.#follow();
+  }
+
+  focus() {
+    byId("engine-hold").focus({ preventScroll: true });
+  }
+
+  stop() {}
+
+  #follow() {
+    if (this.#isShown && !document.hidden) this.#stream.open();
+    else this.#stream.close();
+  }
+
+  #receive(event) {
+    if (byId("engine-message").dataset.kind === "trouble") this.#tell("");
+    this.#steps.add(event.steps);
+    this.#bars.add(event);
+    if (this.#before === null || event.now_ms - this.#before.now_ms > 1000 || event.now_ms < this.#before.now_ms) {
+      this.#before = this.#event ?? event;
+    }
+    this.#event = event;
+    if (!this.#isHeld) this.#frame ??= requestAnimationFrame(() => this.#draw());
+  }
+
+  #draw() {
+    if (this.#frame !== null) cancelAnimationFrame(this.#frame);
+    this.#frame = null;
+    const event = this.#event;
+    const width = byId("engine-pictures").clientWidth;
+    if (event === null || width === 0) return;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    this.#showFigures(event);
+    this.#slots.show(event);
+    drawMap(this.#map, parseMap(event.pages.map), width, MAP_HEIGHT, STATES.map((state) => colour(`--page-${state}`)));
+    drawLanes(this.#lanes, this.#steps, width, {
+      schedule: colour("--lane-schedule"), dispatch: colour("--lane-dispatch"), wait: colour("--lane-wait"),
+      commit: colour("--lane-commit"), step: colour("--lane-step"), step2: colour("--lane-step2"), idle: colour("--warn"),
+      onStep: colour("--ink"), text: colour("--soft"), line: colour("--tint"),
+    });
+    this.#showBars(event.now_ms);
+    if (event.now_ms - this.#labelled > LABEL_INTERVAL || event.now_ms < this.#labelled) {
+      this.#labelled = event.now_ms;
+      const { free, cached, active, shared, total } = event.pages;
+      this.#map.canvas.setAttribute("aria-label", `Of ${total} pages ${active} are active, ${shared} of them shared; ${cached} cached, ${free} free.`);
+      this.#lanes.canvas.setAttribute("aria-label", `The last ${this.#steps.length} steps of host and device; the device was idle for ${percent(event.device_idle_fraction)} of the time.`);
+    }
+  }
+
+  #showFigures(event) {
+    const { prefix_cache_hits: hits, prefix_cache_queries: queries } = event;
+    const seconds = (event.now_ms - this.#before.now_ms) / 1000;
+    const rate = (name) => (seconds > 0 ? Math.round((event[name] - this.#before[name]) / seconds) : 0);
+    const figures = {
+      state: event.state,
+      running: `${event.num_running} of ${event.num_slots}`,
+      waiting: event.num_waiting,
+      tokens: `${rate("num_generation_tokens")} /s`,
+      steps: `${rate("num_steps")} /s`,
+      hits: queries === 0 ? "–" : percent(hits / queries),
+      pages: `${percent(event.pages.active / event.pages.total)}`,
+      idle: percent(event.device_idle_fraction),
+    };
+    for (const [name, value] of Object.entries(figures)) byId(`engine-${name}`).textContent = String(value);
+    const queue = event.queue.map((request) => `${request.id ?? "a request"} (${request.prompt})`);
+    const more = event.num_waiting - event.queue.length;
+    byId("engine-queue").textContent =
+      queue.length === 0 ? "Nobody waits." : `Next: ${queue.slice(0, 6).join(", ")}${queue.length > 6 || more > 0 ? " …" : ""}`;
+  }
+
+  #showBars(now) {
+    const list = byId("engine-bars");
+    const bars = this.#bars.bars.slice(0, BARS);
+    while (list.children.length < bars.length) list.append(makeBar());
+    while (list.children.length > bars.length) list.lastChild.remove();
+    bars.forEach((bar, at) => showBar(list.children[at], bar, now));
+  }
+
+  async #call(name, words) {
+    this.#tell(`${words}…`);
+    try {
+      const answer = await this.#admin.call(name);
+      this.#tell(answer.state === undefined ? "The prefix cache is empty." : `The engine is ${answer.state}.`);
+    } catch (error) {
+      this.#tell(error.message, true);
+    }
+  }
+
+  async #saveTrace() {
+    try {
+      const link = make("a");
+      link.href = URL.createObjectURL(await this.#admin.trace());
+      link.download = "eagre-trace.json";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      this.#tell("The trace is saved; ui.perfetto.dev opens it.");
+    } catch (error) {
+      this.#tell(error.message, true);
+    }
+  }
+
+  #tell(text, isTrouble = false) {
+    const message = byId("engine-message");
+    if (message.textContent === text) return;
+    message.textContent = text;
+    message.dataset.kind = isTrouble ? "trouble" : "";
+    message.classList.toggle("error", isTrouble);
+    if (text !== "") announce(text);
+  }
+}
+
+function makeBar() {
+  const item = make("li", "bar");
+  item.append(make("span", "bar-name"), make("span", "bar-line"), make("span", "bar-words"));
+  return item;
+}
+
+function showBar(item, bar, now) {
+  const [name, line, words] = item.children;
+  name.textContent = bar.id ?? bar.key;
+  name.title = name.textContent;
+  words.textContent = describeBar(bar);
+  item.classList.toggle("over", bar.ended !== null);
+  const parts = partsOf(bar, now - BAR_SPAN, now);
+  while (line.children.length < parts.length) line.append(make("span"));
+  while (line.children.length > parts.length) line.lastChild.remove();
+  parts.forEach(({ kind, from, to }, at) => {
+    const part = line.children[at];
+    part.className = kind;
+    part.style.left = `${100 * from}%`;
+    part.style.width = `${Math.max(100 * (to - from), 0.3)}%`;
+  });
+}
+
+function describeBar(bar) {
+  if (bar.admitted === null) return `waits, ${bar.prompt} tokens of prompt`;
+  const cached = bar.cached > 0 ? `, ${bar.cached} cached` : "";
+  return `${bar.prompt} in${cached}, ${bar.output} out`;
+}
+
+function percent(share) {
+  return `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`;
+}

@@ -1,0 +1,39 @@
+/** Copies text, and says so on the button that was pressed. */
+
+import { announce } from "./dom.js";
+
+const SHOWN = 1500; // milliseconds
+
+export async function copyText(text, button) {
+  let isCopied = true;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    isCopied = copyBySelection(text); // a page over plain HTTP from another machine has no clipboard
+  }
+  const words = isCopied ? "Copied" : "Not copied";
+  announce(words);
+  button.dataset.label ??= button.textContent;
+  button.textContent = words;
+  setTimeout(() => (button.textContent = button.dataset.label), SHOWN);
+}
+
+function copyBySelection(text) {
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "unseen";
+  document.body.append(field);
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  return isCopied;
+}
+
+/** Offers a text as a file. */
+export function download(name, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

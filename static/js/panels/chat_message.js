@@ -1,0 +1,268 @@
+/** One message of the chat as an article: its text, reasoning, calls, figures, and what can be done with it. */
+
+import { MarkdownView } from "../markdown/view.js";
+import { copyText } from "../page/clipboard.js";
+import { make, showFigures } from "../page/dom.js";
+import { ToolCards } from "./chat_tools.js";
+
+const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
+const OPEN_ENDS = ["length", "abort", "timeout", "cut", "error", "edited"];
+
+export class MessageView {
+  element;
+  node;
+  #actions;
+  #content;
+  #markdown = null;
+  #numShown = 0; // characters of the content
+  #reasoning = null;
+  #tools = null;
+  #frame = null;
+  #isSource = false;
+
+  /**
+   * @param {object} node see `store/tree.js`
+   * @param {{siblings: (node: object) => object[], show: (id: string) => void, edit: (node: object, text: string) => void,
+   *   regenerate: (node: object) => void, continue: (node: object) => void, remove: (node: object) => void,
+   *   answerCalls: (node: object, results: object) => void, resultsOf: (node: object) => object[],
+   *   extra: {label: string, run: (node: object) => void}[]}} actions
+   */
+  constructor(node, actions) {
+    this.node = node;
+    this.#actions = actions;
+    this.element = make("article", `message ${node.role}`);
+    this.element.dataset.node = node.id;
+    this.element.setAttribute("aria-label", NAMES[node.role]);
+    this.#content = make("div", "content");
+    this.element.append(make("div", "who", NAMES[node.role]));
+    if (node.role === "assistant") this.#makeAnswer();
+    else this.#makeOther();
+    this.refresh();
+  }
+
+  #makeAnswer() {
+    this.element.append(this.#content);
+    this.#markdown = new MarkdownView(this.#content);
+    const figures = make("p", "figures");
+    figures.setAttribute("aria-live", "off");
+    this.element.append(figures);
+    this.element.append(this.#foot());
+    if (this.node.finish !== null) this.finish();
+    else this.element.setAttribute("aria-busy", "true");
+  }
+
+  #makeOther() {
+    for (const { name, text } of this.node.attachments ?? []) {
+      const file = make("details", "attached");
+      file.append(make("summary", "", name), make("pre", "", text));
+      this.element.append(file);
+    }
+    this.#content.textContent = this.node.content;
+    this.element.append(this.#content, this.#foot());
+  }
+
+  /** Shows what the node has more than it had, with the next frame. */
+  update() {
+    this.#frame ??= requestAnimationFrame(() => this.refresh());
+  }
+
+  /** Shows it now. */
+  refresh() {
+    if (this.#frame !== null) cancelAnimationFrame(this.#frame);
+    this.#frame = null;
+    const { node } = this;
+    if (node.role !== "assistant") return;
+    if (node.reasoning !== "") this.#showReasoning();
+    if (node.content.length > this.#numShown) {
+      const text = node.content.slice(this.#numShown);
+      this.#numShown = node.content.length;
+      if (this.#isSource) this.#content.append(text);
+      else this.#markdown.append(text);
+    }
+    if (node.toolCalls.length > 0) this.#showCalls();
+    showFigures(this.element.querySelector(".figures"), node.figures);
+  }
+
+  /** The answer goes on: what was its end is none any more. */
+  reopen() {
+    this.element.setAttribute("aria-busy", "true");
+    delete this.element.dataset.finish;
+    this.element.querySelector(":scope > .error")?.remove();
+    this.#showWhole(); // an open end of markdown is open again
+  }
+
+  finish() {
+    this.refresh();
+    const { node } = this;
+    if (!this.#isSource) this.#markdown.end();
+    this.element.setAttribute("aria-busy", "false");
+    this.element.dataset.finish = node.finish;
+    this.setWaiting("");
+    this.element.querySelector(":scope > .error")?.remove();
+    if (node.error !== null) {
+      const line = make("p", "error", node.error);
+      line.setAttribute("role", "alert");
+      this.element.insertBefore(line, this.element.querySelector(":scope > .figures"));
+    }
+    if (node.reasoning !== "") this.#reasoning.querySelector("summary").textContent = "Reasoning";
+    if (node.toolCalls.length > 0) this.#tools.finish();
+    this.showActions();
+  }
+
+  /** What is being waited for, before the first token; an empty text for nothing. */
+  setWaiting(text) {
+    let line = this.element.querySelector(":scope > .waiting");
+    if (text === "") {
+      line?.remove();
+      return;
+    }
+    if (line === null) {
+      line = make("p", "waiting");
+      this.element.insertBefore(line, this.#content);
+    }
+    line.textContent = text;
+  }
+
+  /** The buttons below the message, and which of its branches it is. */
+  showActions() {
+    const { node } = this;
+    const foot = this.element.querySelector(":scope > .foot");
+    const hadFocus = foot.contains(document.activeElement) ? document.activeElement.dataset.action : null;
+    const buttons = [];
+    const siblings = this.#actions.siblings(node);
+    if (siblings.length > 1) buttons.push(this.#branchSwitch(siblings));
+    const add = (action, label, run, title = label) => {
+      const button = make("button", "small", label);
+      button.type = "button";
+      button.title = title;
+      button.dataset.action = action;
+      button.addEventListener("click", run);
+      buttons.push(button);
+    };
+    if (node.content !== "") add("copy", "Copy", (event) => copyText(node.content, event.currentTarget), "Copy this message");
+    if (node.role !== "tool") add("edit", "Edit", () => this.#edit(), "Edit this message; the old one stays as a branch");
+    if (node.role === "assistant" && node.finish !== null) {
+      add("regenerate", "Again", () => this.#actions.regenerate(node), "Another answer; this one stays as a branch");
+      if (OPEN_ENDS.includes(node.finish) && node.content !== "" && node.toolCalls.length === 0) {
+        add("continue", "Continue", () => this.#actions.continue(node), "Go on where this answer ends");
+      }
+      add("source", this.#isSource ? "Formatted" : "Source", () => this.#toggleSource(), "Text as the model wrote it, or formatted");
+      for (const { label, run } of this.#actions.extra) add(label.toLowerCase(), label, () => run(node));
+    }
+    add("remove", "Delete", () => this.#actions.remove(node), "Delete this message and all below it");
+    foot.replaceChildren(...buttons);
+    if (hadFocus) foot.querySelector(`[data-action="${hadFocus}"]`)?.focus();
+  }
+
+  #foot() {
+    const foot = make("div", "foot");
+    foot.setAttribute("role", "group");
+    foot.setAttribute("aria-label", "This message");
+    queueMicrotask(() => this.showActions());
+    return foot;
+  }
+
+  #branchSwitch(siblings) {
+    const at = siblings.indexOf(this.node);
+    const group = make("span", "branches");
+    const step = (label, name, to) => {
+      const button = make("button", "small", label);
+      button.type = "button";
+      button.setAttribute("aria-label", name);
+      button.dataset.action = name;
+      button.disabled = siblings[to] === undefined;
+      button.addEventListener("click", () => this.#actions.show(siblings[to].id));
+      return button;
+    };
+    const place = make("span", "place", `${at + 1}/${siblings.length}`);
+    group.append(step("‹", "Previous branch", at - 1), place, step("›", "Next branch", at + 1));
+    return group;
+  }
+
+  #showReasoning() {
+    if (this.#reasoning === null) {
+      this.#reasoning = make("details", "reasoning");
+      this.#reasoning.append(make("summary", "", this.node.finish === null ? "Reasoning…" : "Reasoning"), make("div"));
+      this.element.insertBefore(this.#reasoning, this.#content);
+    }
+    const body = this.#reasoning.lastElementChild;
+    body.append(this.node.reasoning.slice(body.textContent.length));
+  }
+
+  #showCalls() {
+    if (this.#tools === null) {
+      this.#tools = new ToolCards(this.node, {
+        results: () => this.#actions.resultsOf(this.node),
+        send: (results) => this.#actions.answerCalls(this.node, results),
+      });
+      this.element.insertBefore(this.#tools.element, this.element.querySelector(":scope > .figures"));
+    }
+    this.#tools.update();
+  }
+
+  #toggleSource() {
+    this.#isSource = !this.#isSource;
+    this.element.classList.toggle("source", this.#isSource);
+    this.#showWhole();
+    if (!this.#isSource) this.#markdown.end();
+    this.showActions();
+  }
+
+  #showWhole() {
+    this.#content.replaceChildren();
+    this.#numShown = this.node.content.length;
+    if (this.#isSource) {
+      this.#content.textContent = this.node.content;
+    } else {
+      this.#markdown = new MarkdownView(this.#content);
+      this.#markdown.append(this.node.content);
+    }
+  }
+
+  #edit() {
+    if (this.element.querySelector(".editor") !== null) return;
+    const form = make("form", "editor");
+    const field = make("textarea");
+    field.value = this.node.content;
+    field.setAttribute("aria-label", "Edit the message");
+    field.rows = Math.min(14, Math.max(2, this.node.content.split("\n").length));
+    const save = make("button", "primary", this.node.role === "user" ? "Send" : "Keep");
+    const cancel = make("button", "quiet", "Cancel");
+    cancel.type = "button";
+    const close = () => {
+      form.remove();
+      this.#content.hidden = false;
+      this.element.querySelector("[data-action=edit]")?.focus();
+    };
+    cancel.addEventListener("click", close);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (field.value.trim() === "") return;
+      close();
+      this.#actions.edit(this.node, field.value);
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        close();
+      } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+        form.requestSubmit();
+      }
+    });
+    const buttons = make("div", "actions");
+    buttons.append(save, cancel);
+    form.append(field, buttons);
+    this.#content.hidden = true;
+    this.#content.after(form);
+    field.focus();
+  }
+}
+
+/** Copies a block of code where its button is pressed; for the element that holds all messages. */
+export function copyCodeOnClick(log) {
+  log.addEventListener("click", (event) => {
+    const button = event.target.closest("button.copy");
+    if (button !== null) copyText(button.closest(".code").querySelector("pre").textContent, button);
+  });
+}
+

@@ -1,0 +1,76 @@
+"""Takes pictures of the playground at work, for people to look at and for the README.
+
+    python -m tests.static.take_pictures http://127.0.0.1:8000 FOLDER [SCENE ...]
+
+The server should have the default model and no keys but the administrator's. Each scene is taken light and dark,
+wide and as on a phone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.static.devtools import Browser, Page, find_chromium
+
+SIZES = {"wide": (1200, 800), "phone": (390, 844)}
+SCHEMES = ("light", "dark")
+
+BUSY = """
+(async () => {
+  for (let at = 0; at < 4; at += 1) {
+    fetch("/v1/completions", {
+      method: "POST", headers: {"Content-Type": "application/json"},
+      body: JSON.stringify({
+        prompt: "The tide came in, ".repeat(5 + 40 * at) + at, max_tokens: 150, ignore_eos: true, stream: true, n: 3,
+      }),
+    }).then((response) => response.text());
+    await new Promise((resolve) => setTimeout(resolve, 120));
+  }
+})()
+"""
+
+
+async def show_engine(page: Page) -> None:
+    await page.click("#tab-engine")
+    await page.evaluate(BUSY)
+    await page.wait_for("document.querySelectorAll('#engine-bars li').length > 8")
+    await asyncio.sleep(1.5)
+
+
+async def show_story(page: Page) -> None:
+    await page.click("#tab-story")
+    await page.click("#story-continue")
+    await page.wait_for("document.querySelector('#story-page').dataset.finish")
+
+
+SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {"story": show_story, "engine": show_engine}
+
+
+async def take(origin: str, folder: Path, names: list[str]) -> None:
+    """Takes the pictures of the named scenes, one after the other."""
+    executable = find_chromium()
+    if executable is None:
+        sys.exit("no Chromium is installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    browser = Browser(executable)
+    await browser.start()
+    try:
+        for name in names:
+            for scheme in SCHEMES:
+                for size, (width, height) in SIZES.items():
+                    page = await browser.open(origin + "/", width=width, height=height, scheme=scheme)
+                    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+                    await SCENES[name](page)
+                    (folder / f"{name}-{scheme}-{size}.png").write_bytes(await page.screenshot())
+                    for complaint in page.complaints():
+                        sys.stderr.write(f"{name}-{scheme}-{size}: {complaint}\n")
+                    await page.close()
+    finally:
+        await browser.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(take(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or list(SCENES)))
