@@ -23,7 +23,7 @@ from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",), ("chat",)])
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",), ("chat",), ("top",)])
 def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
