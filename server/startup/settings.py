@@ -32,7 +32,7 @@ class SettingsError(ValueError):
 
 
 def _listed(choices: tuple[str, ...]) -> Limit:
-    return Limit(lambda value: value in choices, f"it must be one of {', '.join(choices)}")
+    return Limit(lambda value: value in choices, f"it must be one of {', '.join(choices)}", choices)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
+COMMANDS = ("serve", "pull", "models", "complete", "chat", "top", "completion")
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",), ("chat",), ("top",)])
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)])
 def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
