@@ -32,6 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _complete(options)
             case "chat":
                 return _chat(options)
+            case "top":
+                return _top(options)
+            case "completion":
+                from server.command.completion import completion_script
+
+                _write(completion_script(options.shell))
+                return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     parser.print_help()
@@ -132,6 +139,27 @@ def _chat(options: argparse.Namespace) -> int:
         if terminal.is_interactive:
             terminal.tell(f"{answers.name} answers; /help lists the commands")
         return EXIT_OK if Chat(conversation, answers, terminal).run() else EXIT_FAILURE
+
+
+def _top(options: argparse.Namespace) -> int:
+    import asyncio
+    from contextlib import nullcontext
+
+    from server.command.client.address import DEFAULT_URL
+    from server.command.client.errors import NoAnswer
+    from server.command.client.server_client import ServerClient
+    from server.command.top.top import follow, own_screen
+
+    is_once = options.once or not sys.stdout.isatty()
+    try:
+        client = ServerClient(options.url or DEFAULT_URL, _key(options))
+        with nullcontext() if is_once else own_screen():
+            asyncio.run(follow(client, options.model, is_once=is_once))
+    except NoAnswer as error:
+        return _fail(str(error), EXIT_FAILURE)
+    except KeyboardInterrupt:
+        pass  # the way to end it
+    return EXIT_OK
 
 
 def _key(options: argparse.Namespace) -> str | None:

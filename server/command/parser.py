@@ -14,6 +14,7 @@ _EXAMPLES = """examples:
   eagre serve ./my-model.gguf            serve another one
   eagre models                           list the models that are here
   eagre chat                             talk with it in the terminal
+  eagre top                              watch what the server does
   eagre complete "Once upon a time"      stream a story to the terminal
   eagre pull smollm2-135m-instruct       fetch a model ahead of time
 """
@@ -64,6 +65,22 @@ _CHAT_EXAMPLES = """examples:
 a question, and nothing but the answers is written to standard output.
 Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
 loaded into this process.
+"""
+
+_TOP_EXAMPLES = """examples:
+  eagre top
+  eagre top --url http://192.168.1.5:8000 --model gemma-3-270m
+  eagre top --once > picture.txt
+
+The picture is drawn again five times a second; Ctrl-C ends it. It shows the ids of the key's own
+requests, and those of all with the administrator's key. A server with --metrics-port shows it to
+the administrator alone.
+"""
+
+_COMPLETION_EXAMPLES = """examples:
+  eagre completion bash > ~/.local/share/bash-completion/completions/eagre
+  eagre completion zsh > ~/.zfunc/_eagre       # with fpath+=~/.zfunc before compinit
+  eagre completion fish > ~/.config/fish/completions/eagre.fish
 """
 
 
@@ -123,6 +140,14 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     chat.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: what the model can take)")
     _add_sampling(chat)
     chat.add_argument("--plain", action="store_true", help="write answers as they come, without markdown's styles")
+
+    top = _add_command(commands, "top", "show what a server's engine does", _TOP_EXAMPLES)
+    top.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of the server (EAGRE_URL)")
+    _add_key(top)
+    top.add_argument("--model", help="one of the server's models (default: the first)")
+    top.add_argument("--once", action="store_true", help="print one picture, as without a terminal")
+    completion = _add_command(commands, "completion", "write a script for the shell", _COMPLETION_EXAMPLES)
+    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     return parser
 
 

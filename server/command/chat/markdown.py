@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from string import punctuation
 
+from server.command.client.plain_text import without_controls
+
 _RESET, _BOLD, _DIM, _ITALIC, _UNDERLINE, _CODE = "0", "1", "2", "3", "4", "36"
 _RULE_WIDTH = 40
 
@@ -20,14 +22,6 @@ _RULE = re.compile(r" {0,3}(-{3,}|\*{3,}|_{3,}) *")
 _HEADING = re.compile(r" {0,3}#{1,6} ")
 _BULLET = re.compile(r"( *)[-*+] ")
 _QUOTE = re.compile(r" {0,3}> ?")
-
-# What could steer the terminal: control characters but tab and line feed, and what turns text around.
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def without_controls(text: str) -> str:
-    """`text` without the characters by which a model's output could steer the terminal."""
-    return _UNSAFE.sub("", text)
 
 
 class MarkdownStream:

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 from server.command.chat.commands import COMMANDS
-from server.command.chat.markdown import MarkdownStream, without_controls
+from server.command.chat.markdown import MarkdownStream
+from server.command.client.plain_text import without_controls
 from server.command.client.server_client import Piece
 
 _MULTILINE = '"""'

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.command.chat.markdown import MarkdownStream, without_controls
+from server.command.chat.markdown import MarkdownStream
+from server.command.client.plain_text import without_controls
 
 
 def render(*pieces: str) -> str:
