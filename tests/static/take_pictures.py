@@ -46,7 +46,43 @@ async def show_story(page: Page) -> None:
     await page.wait_for("document.querySelector('#story-page').dataset.finish")
 
 
-SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {"story": show_story, "engine": show_engine}
+async def show_chat(page: Page) -> None:
+    await page.click("#tab-chat")
+    for number, question in enumerate(("Name three colours of the sea, as a list.", "And of the sky?"), start=1):
+        await page.evaluate("document.querySelector('#chat-input').focus()")
+        await page.type(question)
+        await page.press("Enter")
+        await page.wait_for(f"document.querySelectorAll('.message.assistant[data-finish]').length === {number}")
+
+
+async def show_drawer(page: Page) -> None:
+    await show_chat(page)
+    await page.click("#chat-list")
+    await page.wait_for("document.querySelector('#drawer').open")
+
+
+async def show_parameters(page: Page) -> None:
+    await show_chat(page)
+    await page.evaluate("document.body.classList.add('settings-open')")
+    await page.evaluate("document.querySelector('#more-parameters').open = true")
+    await page.wait_for("document.querySelector('#parameters .note').textContent")
+    await page.evaluate("document.querySelector('#more-parameters').scrollIntoView()")
+
+
+async def show_tools(page: Page) -> None:
+    await page.click("#tab-chat")
+    await page.evaluate("document.querySelector('#tools-dialog').showModal()")
+    await page.evaluate("document.querySelector('#tools-dialog details').open = true")
+
+
+SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
+    "story": show_story,
+    "engine": show_engine,
+    "chat": show_chat,
+    "drawer": show_drawer,
+    "parameters": show_parameters,
+    "tools": show_tools,
+}
 
 
 async def take(origin: str, folder: Path, names: list[str]) -> None:
