@@ -193,6 +193,7 @@ class Tokens(Answer):
 
 class DetokenizedText(Answer):
     prompt: str
+    token_texts: list[str] | None = None
 
 
 class Cancellation(Answer):

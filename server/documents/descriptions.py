@@ -66,6 +66,7 @@ DESCRIPTIONS = {
     "resumable": "The stream survives a lost connection: its events are numbered and kept for a reader who returns.",
     "return_token_ids": "Adds the token ids of prompt and answer.",
     "return_token_strs": "Adds each token's text.",
+    "return_token_texts": "Adds what each token stands for by itself.",
     "safety_identifier": "Without effect; the answer repeats it.",
     "seed": "The same seed gives the same tokens, whatever else runs.",
     "service_tier": "Without effect.",
