@@ -10,7 +10,9 @@ time of a dense gated block of the same work, which has as many inner features a
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -93,16 +95,17 @@ def seconds(shape: Shape, num_rows: int) -> tuple[float, float]:
     return timed(experts, gate_up, down), timed(dense, dense_up, dense_down)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.experts", description=__doc__.split("\n")[0])
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.experts", description=__doc__.split("\n")[0])
     parser.add_argument("--shape", choices=SHAPES, action="append", help="all of them by default")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 512])
-    arguments = parser.parse_args()
-    for name in arguments.shape or SHAPES:
-        for num_rows in arguments.rows:
+    options = parser.parse_args(arguments)
+    for name in options.shape or SHAPES:
+        for num_rows in options.rows:
             experts, dense = seconds(SHAPES[name], num_rows)
             print(f"{name:14} {num_rows:4} rows: experts {experts * 1e3:8.2f} ms, dense {dense * 1e3:8.2f} ms")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

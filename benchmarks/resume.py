@@ -193,13 +193,15 @@ def kill(requests: Requests, arguments: Sequence[str], num_kills: int) -> tuple[
     return num_cut, num_wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Cuts and kills streams, resumes them and compares.")
+def main(given: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.resume", description="Cuts and kills streams, resumes them and compares."
+    )
     parser.add_argument("--cuts", type=int, default=500)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     requests, arguments, failed = Requests(options.seed), ["--model", options.model], 0
 
     async def run_cuts(url: str) -> tuple[int, int]:
@@ -223,4 +225,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -107,6 +107,7 @@ class EngineClient:
         tenant: str = "",
         num_prompt_output_tokens: int = 0,
         pooling: Pooling | None = None,
+        wants_progress: bool = False,
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -124,6 +125,7 @@ class EngineClient:
                 was cut off goes on as if it never had been: for penalties, min_tokens, max_tokens and all the rest.
                 A matcher must have accepted them.
             pooling: an embedding is made of all tokens of the prompt but the last, by way of `TokenEvent.pooled`.
+            wants_progress: until the first token comes, the stream has events that tell how the request waits for it.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`; they are not
                 checked again, which matters where one prompt gets many answers.
 
@@ -148,7 +150,7 @@ class EngineClient:
         max_length = min(max_length, self.model_info.max_model_len)
         request = Request(
             request_id, list(prompt_token_ids), params, seed, max_length, priority, arrival, matcher=matcher,
-            num_prompt_output_tokens=num_prompt_output_tokens, pooling=pooling,
+            num_prompt_output_tokens=num_prompt_output_tokens, pooling=pooling, wants_progress=wants_progress,
         )  # fmt: skip
         request.cache_salt = cache_salt
         request.tenant = tenant

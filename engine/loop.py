@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.border.types import FinishReason
+from engine.progress_reports import ProgressReports
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
@@ -92,6 +93,7 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
         self._calls: deque[Call] = deque()
         self._untold: list[RequestEvent] = []  # unpublished events, in order
+        self._progress = ProgressReports(scheduler)
         self._is_stopping = False
         self.is_in_call = False  # so that a long call is not taken for a dead loop
         self.is_paused = False  # set by a Call; while it is set, no step is planned and requests queue up
@@ -247,6 +249,8 @@ class EngineLoop:
             match message:
                 case Request():
                     self.scheduler.add(message)
+                    if message.wants_progress:
+                        self._progress.watch(message)
                 case Abort():
                     event = self.scheduler.abort(message.request_id)
                     if event is not None:
@@ -258,4 +262,6 @@ class EngineLoop:
                     self._untold += self.scheduler.abort_all(FinishReason.ABORT)
         self.heartbeat = time.monotonic()
         self._untold += self.scheduler.expire(self.heartbeat)
+        if self._progress.are_due(self.heartbeat):
+            self._untold += self._progress.report(is_paused=self.is_paused)
         return not self._is_stopping

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.border.types import FinishReason, TokenEvent, TokenLogprobs
+from engine.border.types import FinishReason, PromptProgress, TokenEvent, TokenLogprobs
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs
@@ -30,6 +30,7 @@ class TokenStream:
         "_num_cached_tokens",
         "_params",
         "_pooled",
+        "_progress",
         "_prompt_logprobs",
         "_token_ids",
         "_waiter",
@@ -54,6 +55,7 @@ class TokenStream:
         self._logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._pooled: np.ndarray | None = None
+        self._progress: PromptProgress | None = None  # the last report that was not read
         self._is_done = False  # the last event has been read
         self._waiter: asyncio.Future[None] | None = None
         self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
@@ -64,7 +66,7 @@ class TokenStream:
     async def __anext__(self) -> TokenEvent:
         if self._is_done:
             raise StopAsyncIteration
-        if not self._token_ids and self._finish_reason is None:
+        if not self._token_ids and self._finish_reason is None and self._progress is None:
             if self._waiter is not None:
                 raise RuntimeError(f"stream {self.request_id!r} is being read by two readers")
             self._waiter = asyncio.get_running_loop().create_future()
@@ -73,6 +75,7 @@ class TokenStream:
             finally:
                 self._waiter = None
         token_ids, self._token_ids = self._token_ids, []
+        progress, self._progress = self._progress, None
         logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
         self._logprobs, self._prompt_logprobs = None if logprobs is None else [], None
         self._is_done = self._finish_reason is not None
@@ -85,6 +88,7 @@ class TokenStream:
             prompt_logprobs,
             self._is_dead_end,
             self._pooled,
+            None if token_ids else progress,
         )
 
     def abort(self) -> None:
@@ -106,6 +110,8 @@ class TokenStream:
             self._logprobs += read_logprobs(event.logprobs, self._params)
         if event.prompt_logprobs is not None:
             self._prompt_logprobs = read_prompt_logprobs(event.prompt_logprobs, self._params)
+        if event.progress is not None:
+            self._progress = event.progress
         if event.pooled is not None:
             self._pooled = event.pooled
         self._is_dead_end = event.is_dead_end

@@ -37,6 +37,27 @@ class TokenLogprobs(NamedTuple):
     listed: list[float]  # of the `logprob_token_ids` of the request, in their order
 
 
+class WaitStage(StrEnum):
+    """What a request waits for before its first token; the values are the wire names."""
+
+    LOADING = "loading"  # the model is brought into memory
+    QUEUED = "queued"
+    PROMPT = "prompt"  # its prompt is being computed
+
+
+class PromptProgress(NamedTuple):
+    """How far one request is on its way to its first token."""
+
+    stage: WaitStage
+    queue_position: int = 0  # requests that start before it, as far as can be seen now; 0 once it has started
+    estimated_seconds: float | None = None  # until its first token; None: nothing is known of this engine's pace yet
+    num_prompt_tokens: int = 0  # 0 while the model is loading
+    num_cached_tokens: int = 0  # of them, those that came from the prefix cache
+    num_processed_tokens: int = 0  # of them, those that need no more work, the cached ones included
+    milliseconds: float = 0.0  # since the request left the queue
+    detail: str | None = None  # what is being loaded
+
+
 class TokenEvent(NamedTuple):
     """What happened to one request since its stream was last read; events of several steps may be merged."""
 
@@ -49,6 +70,7 @@ class TokenEvent(NamedTuple):
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     is_dead_end: bool = False  # the error follows from the request's own parameters
     pooled: np.ndarray | None = None  # float32[hidden], of a request with a `Pooling`, in the first event with tokens
+    progress: PromptProgress | None = None  # of a request that asks for it; only in events without tokens
 
 
 # Called with a stage ("load weights", "compile"), the amount that is done and the total amount.

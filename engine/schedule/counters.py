@@ -10,6 +10,7 @@ class SchedulerCounters:
     """Totals since the engine started. Only the engine thread writes them; any thread may read them."""
 
     num_steps: int = 0
+    num_admitted: int = 0  # requests that have ever started
     num_dequeued: int = 0  # requests that left the queue for the first time, because they were admitted or ended
     num_dequeued_tokens: int = 0  # prompt tokens of those requests
     num_prompt_tokens: int = 0  # prompt tokens of admitted requests

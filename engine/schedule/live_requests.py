@@ -62,6 +62,7 @@ class LiveRequests:
         self.running.append(request)
         if not request.was_admitted:
             request.was_admitted = True
+            self.counters.num_admitted += 1
             request.admitted_at = time.perf_counter()
             self._count_dequeued(request)
             # Charged only once: the tenant did not ask for what a preemption makes the engine compute again.

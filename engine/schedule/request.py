@@ -50,6 +50,7 @@ class Request:
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
     num_prompt_output_tokens: int = 0  # the last tokens of the prompt, to the sampler an output that goes on
     pooling: Pooling | None = None  # of all tokens of the prompt but the last, which stands behind what is pooled
+    wants_progress: bool = False  # its reader is told how it waits for its first token
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own

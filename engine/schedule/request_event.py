@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.border.types import FinishReason
+from engine.border.types import FinishReason, PromptProgress
 from engine.schedule.request import Request
 
 
@@ -27,3 +27,4 @@ class RequestEvent:
     # One array for each computed piece of the prompt, laid out as `logprobs`. The first prompt token has no logprobs.
     prompt_logprobs: list[np.ndarray] | None = None
     pooled: np.ndarray | None = None  # float32[hidden], of a request with a pooling whose prompt is computed
+    progress: PromptProgress | None = None  # of a request that still waits for its first token

@@ -72,7 +72,7 @@ class Scheduler:
         self.pace = Pace(target_gap)
         self._deadlines = Deadlines()
         self.max_num_batched_tokens = max_num_batched_tokens
-        self._chunk_alignment = chunk_alignment
+        self.chunk_alignment = chunk_alignment
         self._decode_chunk = decode_chunk
         self._eos_token_ids = eos_token_ids
         self._num_in_flight_steps = 0
@@ -227,7 +227,7 @@ class Scheduler:
         num_singles = len(singles.requests)
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
         work = StepWork(num_singles, sum(singles.starts))
-        budget = self.pace.budget(self.max_num_batched_tokens, self._chunk_alignment, work)
+        budget = self.pace.budget(self.max_num_batched_tokens, self.chunk_alignment, work)
         self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
         if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):
             singles.num_repeats = self._decode_chunk

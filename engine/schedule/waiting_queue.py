@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import insort
 from collections.abc import Collection, Iterator
 from operator import attrgetter
@@ -79,9 +80,7 @@ class WaitingQueue:
             (requests,) = self._by_tenant.values()
             yield from tuple(requests)
             return
-        unpaid: dict[str, int] = {}
-        for request in running:
-            unpaid[request.tenant] = unpaid.get(request.tenant, 0) + OUTPUT_WEIGHT * request.num_uncharged_tokens
+        unpaid = _unpaid(running)
         left = {tenant: iter(tuple(requests)) for tenant, requests in self._by_tenant.items()}
         heads = {tenant: next(requests) for tenant, requests in left.items()}
         while heads:
@@ -100,6 +99,31 @@ class WaitingQueue:
             else:
                 heads[tenant] = following
 
+    def forecast(self, running: Collection[Request]) -> Iterator[Request]:
+        """The requests in the order in which they will start if nothing more comes, each once.
+
+        Unlike `candidates`, it charges each tenant for the prompts of its earlier requests, as their starts will do.
+        The output that these requests will have is not known, and left out.
+
+        Args:
+            running: requests whose output since they started is not charged yet.
+        """
+        unpaid = _unpaid(running)
+        left = {tenant: iter(tuple(requests)) for tenant, requests in self._by_tenant.items()}
+        heads: list[tuple[int, int, int, str, Request]] = []
+
+        def push(tenant: str, served: int) -> None:
+            request = next(left[tenant], None)
+            if request is not None:
+                heapq.heappush(heads, (request.priority, served, request.arrival, tenant, request))
+
+        for tenant in left:
+            push(tenant, self._served.get(tenant, 0) + unpaid.get(tenant, 0))
+        while heads:
+            _, served, _, tenant, request = heapq.heappop(heads)
+            yield request
+            push(tenant, served + request.num_prompt_tokens)
+
     def _welcome(self, tenant: str, running: Collection[Request]) -> None:
         active = {*self._by_tenant, *(request.tenant for request in running)} - {tenant}
         compared = active or ({self._charged_last} if self._charged_last is not None else set())
@@ -108,3 +132,11 @@ class WaitingQueue:
             self._served[tenant] = max(self._served.get(tenant, 0), floor)
         if len(self._served) > _FEW + 2 * len(active):  # tenants that are gone
             self._served = {name: self._served[name] for name in {*compared, tenant} if name in self._served}
+
+
+def _unpaid(running: Collection[Request]) -> dict[str, int]:
+    """What each tenant's running requests have had since they started, in prompt tokens."""
+    unpaid: dict[str, int] = {}
+    for request in running:
+        unpaid[request.tenant] = unpaid.get(request.tenant, 0) + OUTPUT_WEIGHT * request.num_uncharged_tokens
+    return unpaid

@@ -113,6 +113,7 @@ class Choice:
         metrics: Metrics,
         matcher: TokenMatcher | None = None,
         echo: str = "",
+        wants_progress: bool = False,
     ) -> Self:
         """Queues one answer to one prompt of `request`, which `prepare` has checked.
 
@@ -122,6 +123,7 @@ class Choice:
             matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
                 share one.
             echo: the text of the prompt, where the answer begins with it.
+            wants_progress: whether events are to tell how it waits for its first token.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -135,6 +137,7 @@ class Choice:
             timeout=request.timeout,
             matcher=matcher,
             num_prompt_output_tokens=request.num_prompt_output_tokens,
+            wants_progress=wants_progress,
             is_checked=True,
         )
         detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)

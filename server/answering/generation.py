@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
-from engine.border.types import DeadEnd, EngineError, FinishReason, TokenEvent, TokenLogprobs
+from engine.border.types import DeadEnd, EngineError, FinishReason, PromptProgress, TokenEvent, TokenLogprobs
 from server.answering.choice import Choice, Delta
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
@@ -25,6 +25,9 @@ from server.text.detokenizer import HasTokenTexts
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
+
+# Writes how one answer waits for its first token; called with the answer's index, and while nothing else is written.
+TellProgress: TypeAlias = Callable[[PromptProgress, int], Awaitable[None]]
 
 # From the most complete answer to the least complete one.
 _SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, FinishReason.ABORT)
@@ -90,11 +93,14 @@ class Generation:
         prompts: Sequence[PreparedPrompt],
         metrics: Metrics,
         tokenizer: HasTokenTexts,
+        tell_progress: TellProgress | None = None,
     ) -> None:
         """
         Args:
             tokenizer: by which the answers' tokens become text.
+            tell_progress: called while the generation is read.
         """
+        self._tell_progress = tell_progress
         self.prompts = prompts
         self.tokenizer = tokenizer
         self._choices = choices
@@ -117,12 +123,14 @@ class Generation:
         tokenizer: HasTokenTexts,
         metrics: Metrics,
         grammars: Sequence[CompiledGrammar | None] = (),
+        tell_progress: TellProgress | None = None,
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
         Args:
             tokenizer: by which the answers' tokens become text.
             grammars: what every answer to each prompt has to match; empty where that may be anything.
+            tell_progress: of the first answer to each prompt, whose prompt the others share; None: it is not asked for.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -130,7 +138,7 @@ class Generation:
         choices: list[Choice] = []
         try:
             for prompt, grammar in zip_longest(prompts, grammars):
-                for params in prompt.params:
+                for index, params in enumerate(prompt.params):
                     choice = Choice.submit(
                         request,
                         len(choices),
@@ -141,13 +149,14 @@ class Generation:
                         metrics=metrics,
                         matcher=None if grammar is None else grammar.matcher(),
                         echo=prompt.echo,
+                        wants_progress=tell_progress is not None and index == 0,
                     )
                     choices.append(choice)
         except BaseException:
             for choice in choices:
                 choice.stream.abort()
             raise
-        return cls(choices, prompts, metrics, tokenizer)
+        return cls(choices, prompts, metrics, tokenizer, tell_progress)
 
     async def __aenter__(self) -> Self:
         return self
@@ -273,6 +282,8 @@ class Generation:
                 event = await choice.stream.__anext__()
             except StopAsyncIteration:
                 raise EngineError("a token stream ended without a finish_reason") from None
+            if event.progress is not None:
+                await self._tell(choice, event.progress)
             return self._advance(choice, event)
         if self._meeting is None:
             self._meeting = asyncio.Queue(maxsize=len(self._choices))
@@ -284,6 +295,8 @@ class Generation:
         for choice, event_or_error in arrived:
             if isinstance(event_or_error, EngineError):
                 raise event_or_error
+            if event_or_error.progress is not None:
+                await self._tell(choice, event_or_error.progress)
             if choice.finish_reason is None:  # else: tokens behind a stop string
                 deltas += self._advance(choice, event_or_error)
         return deltas
@@ -299,6 +312,10 @@ class Generation:
             return
         if choice.finish_reason is None:
             await meeting.put((choice, EngineError("a token stream ended without a finish_reason")))
+
+    async def _tell(self, choice: Choice, progress: PromptProgress) -> None:
+        if self._tell_progress is not None:
+            await self._tell_progress(progress, choice.index)
 
     def _advance(self, choice: Choice, event: TokenEvent) -> list[Delta]:
         if event.finish_reason is FinishReason.ERROR:

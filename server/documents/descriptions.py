@@ -64,6 +64,7 @@ DESCRIPTIONS = {
     "request_id": "The client's own name for the request.",
     "response_format": "Asks for JSON, or for JSON of a schema.",
     "resumable": "The stream survives a lost connection: its events are numbered and kept for a reader who returns.",
+    "return_progress": "Before its first token, a stream tells its place in the queue and how far its prompt is.",
     "return_token_ids": "Adds the token ids of prompt and answer.",
     "return_token_strs": "Adds each token's text.",
     "return_token_texts": "Adds what each token stands for by itself.",

@@ -19,6 +19,7 @@ class Events(NamedTuple):
 
     first: int  # the number of the first of them
     events: Sequence[bytes]
+    passing: bytes | None = None  # an event without a number, in the place of others
 
 
 class EventLog:
@@ -37,6 +38,7 @@ class EventLog:
         self._events: list[bytes] = []  # from the event `_offset` on; dropped ones are empty
         self._offset = 0
         self._waiters: set[asyncio.Future[None]] = set()  # one for each reader that has read everything
+        self._passing: bytes | None = None  # the last event without a number, until one with a number follows
         self._error: ApiError | None = None
         self.first_kept = 0  # the number of the oldest event that can be read
         self.num_bytes = 0
@@ -60,6 +62,7 @@ class EventLog:
         """
         if self.is_ended:
             raise RuntimeError("the log of events has ended")
+        self._passing = None
         self._events.append(event)
         size = len(event) + EVENT_BYTES
         self.num_bytes += size
@@ -69,6 +72,13 @@ class EventLog:
         self._wake()
         return self.num_events - 1
 
+    def pass_on(self, event: bytes) -> None:
+        """Shows an event to those who have read everything, and to those who come before the next one. Only the last
+        such event is kept; it has no number, and counts against no bound.
+        """
+        self._passing = None if self.is_ended else event
+        self._wake()
+
     def end(self, error: ApiError | None = None) -> None:
         """Says that no event follows. Idempotent.
 
@@ -77,6 +87,7 @@ class EventLog:
         """
         if not self.is_ended:
             self.is_ended = True
+            self._passing = None
             self._error = None if error is None else error.without_traces()
             self._wake()
 
@@ -97,6 +108,7 @@ class EventLog:
             ApiError: an event that was asked for has been dropped, or the log ends before `start`; or the log's own
                 error.
         """
+        seen: bytes | None = None  # the last event without a number
         while True:
             if start < self.first_kept:
                 raise events_dropped(self.first_kept)
@@ -107,6 +119,9 @@ class EventLog:
                 start += len(events)
             elif self.is_ended:
                 break
+            elif self._passing is not None and self._passing is not seen:
+                seen = self._passing
+                yield Events(start, (), seen)
             else:
                 await self._more()
         if self._error is not None:

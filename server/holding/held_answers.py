@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import defaultdict
 
 from server.holding.byte_budget import ByteBudget
 from server.holding.event_log import EventLog
@@ -18,8 +19,9 @@ ROOM_SHARE = 8  # this part of it must be free for a new answer, which could not
 class HeldAnswers:
     """The held answers of a server, bounded in their number and in the bytes of their events.
 
-    Where there are too many, those that have ended and that nobody reads make room, the one that ended first before
-    the others. An answer that is being made is never given up for another.
+    Where there are too many, the owner who holds the most gives way, so that one key cannot take all the room. Of that
+    owner's answers the one that ended first goes before the others, among those that nobody reads. An answer that is
+    being made is given up only for an owner who holds fewer, if nobody reads it and it is not of the background.
     """
 
     def __init__(self, *, grace: float, max_bytes: int, max_answers: int) -> None:
@@ -56,7 +58,7 @@ class HeldAnswers:
         Raises:
             ApiError: 429, as many answers are held as may be, and none of them can be given up.
         """
-        while not self._has_room and self._forget_one():
+        while not self._has_room and (self._forget_one() or self._forget_begun(owner)):
             pass
         if not self._has_room:
             raise ApiError(
@@ -128,11 +130,38 @@ class HeldAnswers:
             pass
 
     def _forget_one(self) -> bool:
-        """Gives up the answer that ended first of those that nobody reads; False where there is none."""
-        answer = next((answer for answer in self._ended.values() if not answer.num_readers), None)
-        if answer is not None:
-            self.forget(answer)
-        return answer is not None
+        """Gives up an ended answer that nobody reads, of the owner who has the most; False where there is none."""
+        unread = [answer for answer in self._ended.values() if not answer.num_readers]
+        if not unread:
+            return False
+        held = self._held_by_owner()
+        self.forget(max(unread, key=lambda answer: held[answer.owner]))  # of equal ones the first
+        return True
+
+    def _forget_begun(self, owner: str | None) -> bool:
+        """Stops an answer that nobody reads, of the owner who has the most, for one with fewer; False where none may
+        be stopped.
+        """
+        held = self._held_by_owner()
+        most = max(held, key=lambda name: held[name], default=owner)
+        if most == owner or held[most][0] <= held[owner][0] + 1:
+            return False
+        of_most = (answer for answer in self._answers.values() if answer.owner == most)
+        victim = next((answer for answer in of_most if not (answer.num_readers or answer.is_background)), None)
+        if victim is None:
+            return False
+        self.forget(victim)
+        return True
+
+    def _held_by_owner(self) -> defaultdict[str | None, tuple[int, int]]:
+        """How many answers each owner has, and their bytes; in the other order where it is the bytes that are short."""
+        held: defaultdict[str | None, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        is_crowded = len(self._answers) >= self._max_answers
+        for answer in self._answers.values():
+            added = (1, answer.log.num_bytes) if is_crowded else (answer.log.num_bytes, 1)
+            before = held[answer.owner]
+            held[answer.owner] = (before[0] + added[0], before[1] + added[1])
+        return held
 
 
 def unknown_stream(answer_id: str) -> ApiError:

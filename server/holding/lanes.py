@@ -21,7 +21,7 @@ _PLACE = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})*")
 class PlacedEvent(NamedTuple):
     """An event as one reader gets it."""
 
-    place: bytes  # where the reader stands when it has this event
+    place: bytes | None  # where the reader stands when it has this event; None: it counts for nothing
     event: bytes
     is_last: bool
 
@@ -63,6 +63,10 @@ class Lanes:
         self._is_complete = is_last
         self._log.append(event)
 
+    def pass_on(self, event: bytes) -> None:
+        """Shows an event to those who read now; it has no place."""
+        self._log.pass_on(event)
+
     def parse(self, text: str) -> Place:
         """The place that `encode` wrote as `text`.
 
@@ -94,15 +98,16 @@ class Lanes:
             async for batch in self._log.read(had[0]):
                 number = batch.first
                 last = self._log.num_events if self._is_complete else -1
-                yield [
+                placed = [
                     PlacedEvent(b"%d" % after, event, after == last)
                     for after, event in enumerate(batch.events, start=number + 1)
                 ]
+                yield placed if batch.passing is None else [PlacedEvent(None, batch.passing, False)]
             return
         counts, start = self._skip(had)
         async for batch in self._log.read(start):
             last = self._log.num_events if self._is_complete else -1
-            news = []
+            news = [] if batch.passing is None else [PlacedEvent(None, batch.passing, False)]
             for after, event in enumerate(batch.events, start=batch.first + 1):
                 lane = self._lane_of[after - 1]
                 counts[lane] += 1

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.answering.generation import Generation
+from server.answering.generation import Generation, TellProgress
 from server.holding.held_answer import HeldAnswer
 from server.http.entry.access_log import REQUEST_ID, note_generation
 from server.http.entry.guard import TENANT
@@ -63,7 +63,8 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
         try:
             if not model.is_open:
                 await stream.open()  # the client waits for the model, and sees that it does
-            async with _generate(request, call, model) as generation:
+            tell = stream.tell_progress(call, _ids(request, call)[0], model)
+            async with _generate(request, call, model, tell) as generation:
                 preparing.close()  # from here on the limits of the engine's queue hold
                 writer = call.make_writer(generation, _context(request, route, call, model))
                 try:
@@ -91,7 +92,8 @@ async def _follow(
             with answer.reading() as events:
                 if not held.model.is_open:
                     await stream.open()
-                await answer.begun()
+                async with held.tell_load(stream.open):
+                    await answer.begun()
                 preparing.close()
                 await stream.open()
                 lanes = held.open(events)
@@ -128,8 +130,12 @@ async def _answer_whole(
             note_generation(generation)
 
 
-def _generate(request: web.Request, call: BodyCall, model: ServedModel) -> AbstractAsyncContextManager[Generation]:
-    return request.app[SERVED].generate(model, call.request, tenant=request[TENANT], request_ids=_ids(request, call))
+def _generate(
+    request: web.Request, call: BodyCall, model: ServedModel, tell: TellProgress | None = None
+) -> AbstractAsyncContextManager[Generation]:
+    return request.app[SERVED].generate(
+        model, call.request, tenant=request[TENANT], request_ids=_ids(request, call), tell_progress=tell
+    )
 
 
 def _ids(request: web.Request, call: BodyCall) -> tuple[str, str]:

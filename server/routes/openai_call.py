@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
+from engine.border.types import PromptProgress
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import PromptSource
 from server.routes.chunks import Chunks
+from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_shapes import AnswerHead
+from server.routes.prompt_progress import shape_progress
 from server.routes.route import AnswerContext, BodyCall
 from server.text.detokenizer import HasTokenTexts
 from server.wire.generation_fields import GenerationFields
@@ -28,6 +33,7 @@ class OpenAICall(BodyCall):
         of_route: fields of GenerationRequest that routes have different names or defaults for.
         """
         self._fields = body
+        self._head: AnswerHead | None = None
         super().__init__(to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)
 
     @property
@@ -36,9 +42,24 @@ class OpenAICall(BodyCall):
         return self._fields.include_metrics is True
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
-        head = AnswerHead.make(self.id_prefix, context.request_id, context.model)
+        head = self._answer_head(context.request_id, context.model)
         logprobs = self.make_logprobs(generation, context.tokenizer)
         return self.writer_kind(head, self._fields, generation, logprobs, context.framing)
+
+    def encode_progress(
+        self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
+    ) -> bytes:
+        """A chunk without choices."""
+        head = self._answer_head(request_id, model).encode(self.writer_kind.chunk_object)
+        usage = b',"usage":null' if self._fields.wants_usage else b""
+        told = orjson.dumps(shape_progress(progress, index))
+        return framing.frame(b'%b,"choices":[],"prompt_progress":%b%b}' % (head, told, usage))
+
+    def _answer_head(self, request_id: str, model: str) -> AnswerHead:
+        """The same at every call: all chunks of an answer have the time of its beginning."""
+        if self._head is None:
+            self._head = AnswerHead.make(self.id_prefix, request_id, model)
+        return self._head
 
     def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
         """What writes the log probabilities; None if the request asks for none."""

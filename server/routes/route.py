@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import orjson
 from pydantic import ValidationError
 
+from engine.border.types import PromptProgress
 from server.answering.choice import Delta
 from server.answering.generation import Answer, Generation
 from server.answering.generation_request import GenerationRequest
@@ -91,6 +92,20 @@ class Call(ABC, Generic[Writer]):
     def make_writer(self, generation: Generation, context: AnswerContext) -> Writer:
         """The writer of the answer that `generation` gives."""
 
+    @abstractmethod
+    def encode_progress(
+        self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
+    ) -> bytes:
+        """An event or a message that tells how an answer waits for its first token.
+
+        It may come before there is a generation, and so before everything that a writer writes. A resumable stream does
+        not keep it: nothing that follows builds on it.
+
+        Args:
+            index: of the answer.
+            model: the name that clients know it by.
+        """
+
 
 @dataclass
 class BodyCall(Call[AnswerWriter]):
@@ -155,8 +170,9 @@ class MessageRoute:
     encode_error: Callable[[str | None, ApiError], bytes]  # as a message about this id
     shape_error: ErrorShape  # before the socket is open
     # A message of a resumable stream for the reader who calls it by another id, with the place that it stands at: from
-    # the message, the id in it, the reader's id and the place. None: the route has no resumable streams.
-    readdress: Callable[[bytes, str, str, bytes], bytes] | None = None
+    # the message, the id in it, the reader's id and the place, if the message has one. None: the route has
+    # no resumable streams.
+    readdress: Callable[[bytes, str, str, bytes | None], bytes] | None = None
 
 
 Route: TypeAlias = BodyRoute | MessageRoute

@@ -12,15 +12,17 @@ from typing import Any
 
 import orjson
 
-from engine.border.types import FinishReason
+from engine.border.types import FinishReason, PromptProgress
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.chat import ChatCall
 from server.routes.chat_parts import FINISH_REASON, NO_PARTS, ChoiceParts, PartsDelta
 from server.routes.completions import CompletionCall
+from server.routes.framing import Framing
 from server.routes.logprobs import WireLogprobs
 from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
+from server.routes.prompt_progress import shape_progress
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
@@ -62,6 +64,12 @@ class StreamCall(Call[StreamWriter]):
             self._client_id, generation, logprobs, context, self.ignored, make_parts,
             with_timings=self._body.wants_timings,
         )  # fmt: skip
+
+    def encode_progress(
+        self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
+    ) -> bytes:
+        told = shape_progress(progress, index)
+        return orjson.dumps({"type": "progress", "id": self._client_id, "prompt_progress": told})
 
 
 class StreamMessages(StreamWriter):
@@ -220,10 +228,12 @@ def _refuse_more(frame: dict[str, Any], kind: str) -> None:
         raise ApiError(f"unknown parameter {shorten(name)} of {kind}", param=name, code="unknown_parameter")
 
 
-def readdress(message: bytes, client_id: str, reader_id: str, place: bytes) -> bytes:
+def readdress(message: bytes, client_id: str, reader_id: str, place: bytes | None) -> bytes:
     """A message of a resumable stream, with the id that its reader uses and its place behind everything else."""
     if reader_id != client_id:  # the id stands before everything that an answer could hold
         message = message.replace(b'"id":' + orjson.dumps(client_id), b'"id":' + orjson.dumps(reader_id), 1)
+    if place is None:
+        return message
     return b'%b,"place":%b}' % (message[:-1], place if place.isdigit() else b'"%b"' % place)
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from engine.border.types import EngineState
-from server.answering.generation import Generation
+from server.answering.generation import Generation, TellProgress
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
@@ -201,13 +201,18 @@ class ServedModel:
 
     @asynccontextmanager
     async def generate(
-        self, request: GenerationRequest, running: RunningRequest, check_accepting: Callable[[], None]
+        self,
+        request: GenerationRequest,
+        running: RunningRequest,
+        check_accepting: Callable[[], None],
+        tell_progress: TellProgress | None = None,
     ) -> AsyncIterator[Generation]:
         """Submits `request`. Whatever still runs when the context is left is aborted.
 
         Args:
             running: is told of the generation, so that others can end it.
             check_accepting: raises if the server takes no requests any more.
+            tell_progress: told how the request waits for its first token.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
@@ -226,6 +231,7 @@ class ServedModel:
                 tokenizer=self._shown_tokenizer(text_model.tokenizer, request, has_grammar=bool(grammars)),
                 metrics=self.metrics,
                 grammars=grammars,
+                tell_progress=tell_progress,
             )
             self._generations.add(generation)
             self._on_change()

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.border.types import EngineError
-from server.answering.generation import Generation
+from server.answering.generation import Generation, TellProgress
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics_names import MetricsNames
 from server.answering.metrics_page import MetricsPage, ProcessGauge
@@ -21,6 +21,7 @@ from server.doors.preparation import Preparation
 from server.doors.workers import Workers
 from server.holding.held_answers import HeldAnswers
 from server.serving.ignored_parameters import IgnoredParameters
+from server.serving.load_progress import telling_of_load
 from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
@@ -166,6 +167,7 @@ class ServedModels:
         *,
         tenant: Tenant = ANYBODY,
         request_ids: Sequence[str] = (),
+        tell_progress: TellProgress | None = None,
     ) -> AsyncIterator[Generation]:
         """Submits `request` to `model`. Whatever still runs when the context is left is aborted.
 
@@ -175,11 +177,13 @@ class ServedModels:
         Args:
             tenant: whose request it is.
             request_ids: names by which the tenant may cancel it.
+            tell_progress: told how the request waits for its first token, if it asks for that.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
         """
         self.check_accepting()
+        tell = tell_progress if request.streaming.tells_progress else None
         request = replace(
             request,
             priority=tenant.check_priority(request.priority),
@@ -188,11 +192,24 @@ class ServedModels:
         )
         with self.requests.hold(tenant.salt, request_ids) as running, self.residency.use(model):
             if not model.is_open:
-                request = await self._wait_for(model, request, running)
+                request = await self._wait_for(model, request, running, tell)
                 self.check_accepting()
-            async with model.generate(request, running, self.check_accepting) as generation:
+            async with model.generate(request, running, self.check_accepting, tell) as generation:
                 self.residency.ask_for(model)  # once more: a load may have failed before the request was in the queue
                 yield generation
+
+    async def first_load(self, model: ServedModel) -> None:
+        """Waits while the server has loaded no model yet; returns at once otherwise.
+
+        Args:
+            model: whoever waits is going to use it.
+
+        Raises:
+            ApiError: it cannot be loaded.
+        """
+        if self.phase is Phase.LOADING:
+            with self.residency.use(model):
+                await self.residency.arrival(model)
 
     async def wake(self, model: ServedModel) -> None:
         """Brings the model into memory and lets it compute.
@@ -235,7 +252,7 @@ class ServedModels:
                 model.engine.end_streams()
 
     async def _wait_for(
-        self, model: ServedModel, request: GenerationRequest, running: RunningRequest
+        self, model: ServedModel, request: GenerationRequest, running: RunningRequest, tell: TellProgress | None
     ) -> GenerationRequest:
         """Waits for a model that was never loaded; returns the request with the time that is left to it.
 
@@ -252,7 +269,8 @@ class ServedModels:
         self._arrivals.add(arrival)
         arrival.add_done_callback(self._arrivals.discard)
         try:
-            await asyncio.wait_for(arrival, min(waits, default=None))
+            async with telling_of_load(model, tell):
+                await asyncio.wait_for(arrival, min(waits, default=None))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

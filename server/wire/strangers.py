@@ -22,7 +22,6 @@ Neutral = Mapping[str, tuple[Any, ...]]
 _SHARED: Neutral = {
     "chat_template": (),
     "top_a": (0.0,),
-    "return_progress": (False,),
 }
 
 COMPLETIONS: Neutral = {

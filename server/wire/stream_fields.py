@@ -16,6 +16,7 @@ class Streaming(NamedTuple):
 
     interval: int = 1  # tokens that a delta has at least, but for the first and the last
     is_resumable: bool = False  # its events are numbered and kept, and a client may come back for the rest
+    tells_progress: bool = False  # before the first token, it tells how the request waits for it
 
 
 PLAIN = Streaming()
@@ -25,14 +26,23 @@ class StreamFields(BaseModel):
     """Parameters of streams that every generating route has. null means the default. Its heirs say how strict it is."""
 
     resumable: bool | None = None
+    return_progress: bool | None = None
     stream_interval: Annotated[int, Field(ge=1, le=MAX_INTERVAL)] | None = None
 
     @model_validator(mode="after")
-    def _resumable_needs_stream(self) -> StreamFields:
-        if self.resumable and not getattr(self, "stream", None):
+    def _some_need_stream(self) -> StreamFields:
+        if getattr(self, "stream", None):
+            return self
+        if self.resumable:
             raise ApiError(
                 "resumable is true and stream is not; only a stream can be resumed",
                 param="resumable",
+                code="invalid_value",
+            )
+        if self.return_progress:
+            raise ApiError(
+                "return_progress is true and stream is not; only a stream can tell of progress",
+                param="return_progress",
                 code="invalid_value",
             )
         return self
@@ -40,4 +50,4 @@ class StreamFields(BaseModel):
     @property
     def streaming(self) -> Streaming:
         """What the request asks of its stream."""
-        return Streaming(self.stream_interval or 1, self.resumable is True)
+        return Streaming(self.stream_interval or 1, self.resumable is True, self.return_progress is True)

@@ -20,6 +20,7 @@ from engine.border.types import (
     EngineStats,
     FinishReason,
     Pooling,
+    PromptProgress,
     QueueFull,
     TokenEvent,
     TokenLogprobs,
@@ -62,6 +63,7 @@ class FakeTokenStream:
         self.prompt_token_ids = prompt_token_ids
         self.params = params
         self.matcher = matcher
+        self.wants_progress = False
         self.num_generated = 0
         self.num_events_read = 0
         self.is_finished = False
@@ -73,6 +75,7 @@ class FakeTokenStream:
         self._finish_reason: FinishReason | None = None
         self._error: str | None = None
         self._is_dead_end = False
+        self._progress: PromptProgress | None = None
         self._is_read_to_end = False
         self._has_brought_prompt = False
         self._changed = asyncio.Event()
@@ -88,6 +91,7 @@ class FakeTokenStream:
         self.is_awaited = False
         self._changed.clear()
         token_ids, self._token_ids = self._token_ids, []
+        progress, self._progress = self._progress, None
         self._is_read_to_end = self._finish_reason is not None
         self.num_events_read += 1
         brings_prompt = bool(token_ids) and not self._has_brought_prompt
@@ -100,6 +104,7 @@ class FakeTokenStream:
             self._logprobs_of(token_ids),
             self._prompt_logprobs() if brings_prompt else None,
             self._is_dead_end,
+            progress=None if token_ids else progress,
         )
 
     def _logprobs_of(self, token_ids: Sequence[int]) -> list[TokenLogprobs] | None:
@@ -123,6 +128,12 @@ class FakeTokenStream:
         self.is_finished = True
         self._finish_reason, self._error = reason, error
         self._engine.running.pop(self.request_id, None)
+        self._changed.set()
+
+    def report(self, progress: PromptProgress) -> None:
+        """Tells how the request waits."""
+        assert self.wants_progress
+        self._progress = progress
         self._changed.set()
 
     def meet_dead_end(self, message: str) -> None:
@@ -297,6 +308,7 @@ class FakeEngineClient:
         matcher: TokenMatcher | None = None,
         tenant: str = "",
         num_prompt_output_tokens: int = 0,
+        wants_progress: bool = False,
         is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:
@@ -309,6 +321,7 @@ class FakeEngineClient:
         self.tenants[request_id] = tenant
         output = self.respond(prompt_token_ids, params)
         stream = FakeTokenStream(request_id, prompt_token_ids, output, params, self, matcher)
+        stream.wants_progress = wants_progress
         self.running[request_id] = stream
         self.submitted.append(stream)
         return stream

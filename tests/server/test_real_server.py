@@ -371,3 +371,15 @@ async def test_the_answers_of_one_request_differ(server: RealServer, seed: int |
     first, again = await texts(), await texts()
     assert len(set(first)) == 4
     assert (first == again) == (seed is not None)
+
+
+async def test_a_stream_tells_how_far_its_prompt_is(server: RealServer) -> None:
+    body = {"prompt": STORY * 40, "max_tokens": 2, "return_progress": True, "stream_options": {"include_usage": True}}
+    chunks = chunks_of(await server.stream_bytes("/v1/completions", body))
+    told = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert told
+    assert [chunk for chunk in chunks[: len(told)] if "prompt_progress" not in chunk] == []
+    assert {report["total"] for report in told} == {chunks[-1]["usage"]["prompt_tokens"]}
+    processed = [report["processed"] for report in told]
+    assert processed == sorted(processed)
+    assert {report["queue_position"] for report in told} == {0}

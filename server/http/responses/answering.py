@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
+from engine.border.types import PromptProgress
 from server.doors.keyring import Tenant
 from server.http.entry.access_log import note_generation
 from server.routes.framing import MESSAGES
@@ -84,8 +85,19 @@ class Answering:
         is_long = bool(turn.before) or len(turn.given) > 1
         request = await served.workers.run(turn.to_request) if is_long else turn.to_request()
         ids = (turn.id,) if request_id is None else (turn.id, request_id)
+        of_response = writer
+
+        async def tell(progress: PromptProgress, _index: int) -> None:
+            nonlocal is_told
+            is_told = True
+            await _deliver(deliver, of_response.tell_progress(progress))
+
+        # The events of a response in the background are kept, and shall not depend on when its steps came.
+        tells = deliver is not None and not turn.body.background
         try:
-            async with served.generate(model, request, tenant=self._tenant, request_ids=ids) as generation:
+            async with served.generate(
+                model, request, tenant=self._tenant, request_ids=ids, tell_progress=tell if tells else None
+            ) as generation:
                 if on_accepted is not None:
                     on_accepted(generation.abort)
                 context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from engine.border.types import FinishReason
+from engine.border.types import FinishReason, PromptProgress, WaitStage
 from sampling.host.params import MAX_SEED
 from server.answering.choice import Delta
 from server.answering.generation_request import GenerationRequest
@@ -20,6 +21,7 @@ from server.http.entry.access_log import note_generation
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES, Framing
 from server.routes.route import AnswerContext, Call, Route
+from server.serving.load_progress import telling_of_load
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
@@ -59,7 +61,16 @@ class HeldStream:
     async def __call__(self, answer: HeldAnswer) -> None:
         lanes, request = self.open(answer.log), self.call.request
         ids = (*self.request_ids, answer.id)
-        async with self.served.generate(self.model, request, tenant=self.tenant, request_ids=ids) as generation:
+
+        async def tell(progress: PromptProgress, index: int) -> None:
+            if progress.stage is not WaitStage.LOADING:  # of which each reader is told apart
+                lanes.pass_on(self._encode_progress(progress, index))
+
+        if self.is_recomputed:
+            await self.served.first_load(self.model)  # its readers came to a server that had said yes to them before
+        async with self.served.generate(
+            self.model, request, tenant=self.tenant, request_ids=ids, tell_progress=tell
+        ) as generation:
             if self.check is not None:
                 self.check()
             model = self.model
@@ -85,6 +96,22 @@ class HeldStream:
                 lanes.append(event, None)
             lanes.append(last, None, is_last=True)
             log.info("held_stream_done", duration=round(generation.duration, 6))
+
+    def tell_load(self, write: Callable[[bytes], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """While the context lasts, and the model is being loaded, a reader is told of it, if the request asks for that.
+
+        Args:
+            write: writes to the reader.
+        """
+
+        async def tell(progress: PromptProgress, index: int) -> None:
+            await write(self._encode_progress(progress, index))
+
+        is_told = self.call.request.streaming.tells_progress and not self.model.is_open
+        return telling_of_load(self.model, tell if is_told else None)
+
+    def _encode_progress(self, progress: PromptProgress, index: int) -> bytes:
+        return self.call.encode_progress(progress, index, self.framing, self.request_id, self.model.model_name)
 
     def open(self, events: EventLog) -> Lanes:
         """The lanes of the events, which are the same at every call."""

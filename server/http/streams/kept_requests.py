@@ -116,7 +116,7 @@ class KeptRequests(Keeper):
             prompts=[TokenPrompt(token_ids) for token_ids in record["prompts"]],
             sampling={**call.request.sampling, "seed": record["seed"]},
         )
-        model, request_id = self._served.find(call.request.model), record["request_id"]
+        model, request_id = self._find_model(call.request.model), record["request_id"]
 
         def check() -> None:
             if _fingerprint(model) != record["model"]:
@@ -133,6 +133,15 @@ class KeptRequests(Keeper):
         )  # fmt: skip
         begin(stream, stream_id)
         log.info("stream_recomputed", model=model.model_name)
+
+    def _find_model(self, name: str | None) -> ServedModel:
+        """The model of this name. One that is still being loaded may yet get the name that its file gives it."""
+        try:
+            return self._served.find(name)
+        except ApiError:
+            if self._served.phase is not Phase.LOADING:
+                raise
+            return self._served.first
 
     def _delete(self, key: RecordKey) -> None:
         task = asyncio.ensure_future(self._try_to_delete(key))

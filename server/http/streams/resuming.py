@@ -34,9 +34,12 @@ async def resume(request: web.Request) -> web.StreamResponse:
     if lanes.is_end(had):
         return web.Response(status=204)
     with answer.reading():
-        await answer.begun()
         async with EventStream(request, held.route, served, stream_id) as stream:
             try:
+                if not held.model.is_open:
+                    await stream.open()  # an EventSource gives up at an error, and waits for a stream that pings
+                async with held.tell_load(stream.open):
+                    await answer.begun()
                 await stream.open()
                 await stream.follow(stream_id, lanes, had)
             except ConnectionError:

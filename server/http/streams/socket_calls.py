@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 
+from engine.border.types import PromptProgress
 from server.answering.generation import Generation
 from server.doors.keyring import Tenant
 from server.holding.held_answer import HeldAnswer
@@ -168,7 +169,7 @@ class SocketCalls:
             with answer.reading():
                 if client_id in self._cancelled:
                     answer.stop()
-                await answer.begun()
+                await self._await_begin(client_id, answer)
                 preparing.close()
                 return await self._follow(client_id, answer, None)
         except asyncio.CancelledError:
@@ -191,19 +192,32 @@ class SocketCalls:
                 code="wrong_transport",
             )
         with answer.reading():
-            await answer.begun()
+            await self._await_begin(message.id, answer)
             return await self._follow(message.id, answer, message.after)
+
+    async def _await_begin(self, client_id: str, answer: HeldAnswer) -> None:
+        """Waits until the request of a resumable stream is accepted, and tells the client if its model is loading."""
+        _, held = held_stream.find(self._served.held, self._tenant.owner, answer.id)
+
+        async def write(message: bytes) -> None:
+            await self._send(self._readdress(message, held, client_id, None))
+
+        async with held.tell_load(write):
+            await answer.begun()
+
+    def _readdress(self, message: bytes, held: HeldStream, client_id: str, place: bytes | None) -> bytes:
+        assert self._route.readdress is not None
+        return self._route.readdress(message, held.client_id, client_id, place)
 
     async def _follow(self, client_id: str, answer: HeldAnswer, after: str | None) -> bytes:
         _, held = held_stream.find(self._served.held, self._tenant.owner, answer.id)
-        lanes, readdress = held.open(answer.log), self._route.readdress
-        assert readdress is not None
+        lanes = held.open(answer.log)
         had = lanes.beginning if after is None else lanes.parse(after)
         self._followed[client_id] = answer
         try:
             async for events in lanes.read(had):
                 for event in events:
-                    message = readdress(event.event, held.client_id, client_id, event.place)
+                    message = self._readdress(event.event, held, client_id, event.place)
                     if event.is_last:
                         return message
                     await self._send(message)
@@ -230,8 +244,14 @@ class SocketCalls:
         """Streams to the end and returns the terminal message."""
         served = self._served
         model = served.find(call.request.model)
+
+        async def tell(progress: PromptProgress, index: int) -> None:
+            await self._send(call.encode_progress(progress, index, MESSAGES, stream_id, model.model_name))
+
         # The socket pings by itself while the model is brought into memory.
-        async with served.generate(model, call.request, tenant=self._tenant, request_ids=(stream_id,)) as generation:
+        async with served.generate(
+            model, call.request, tenant=self._tenant, request_ids=(stream_id,), tell_progress=tell
+        ) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             self._generations[client_id] = generation
             if client_id in self._cancelled:

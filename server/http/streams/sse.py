@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 
-from server.answering.generation import Generation
-from server.holding.lanes import Lanes, Place
+from engine.border.types import PromptProgress
+from server.answering.generation import Generation, TellProgress
+from server.holding.lanes import Lanes, Place, PlacedEvent
 from server.http.streams.held_stream import STREAM_HEADER
 from server.routes.encoding import encode
-from server.routes.route import BodyRoute, StreamWriter
+from server.routes.route import BodyRoute, Call, StreamWriter
+from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.transport.write_watch import WriteWatch
@@ -84,6 +86,15 @@ class EventStream:
             await self._watch.write(b"".join(await encode(writer, deltas, self._served.workers)))
         await self._end(writer.end())
 
+    def tell_progress(self, call: Call[Any], request_id: str, model: ServedModel) -> TellProgress:
+        """What writes how the answer to `call` waits. It may be used before the stream is open, which it then opens."""
+
+        async def tell(progress: PromptProgress, index: int) -> None:
+            told = call.encode_progress(progress, index, self._route.framing, request_id, model.model_name)
+            await self.open(told)
+
+        return tell
+
     async def follow(self, stream_id: str, lanes: Lanes, had: Place) -> None:
         """Streams what follows `had` of a resumable stream; each event has its place. The stream is open.
 
@@ -93,7 +104,7 @@ class EventStream:
         assert self._watch is not None
         head = b"id: " + stream_id.encode() + b":"
         async for events in lanes.read(had):
-            await self._watch.write(b"".join([b"%b%b\n%b" % (head, event.place, event.event) for event in events]))
+            await self._watch.write(b"".join([_with_place(head, event) for event in events]))
         await self._end(b"")
 
     async def fail(self, error: Exception) -> None:
@@ -113,6 +124,10 @@ class EventStream:
     def _cut(self) -> None:
         if self._request.transport is not None:
             self._request.transport.abort()
+
+
+def _with_place(head: bytes, event: PlacedEvent) -> bytes:
+    return event.event if event.place is None else b"%b%b\n%b" % (head, event.place, event.event)
 
 
 def _log_failure(error: Exception) -> ApiError:

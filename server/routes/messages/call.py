@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.border.types import PromptProgress
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import Conversation
+from server.routes.framing import Framing
 from server.routes.messages.blocks import Blocks
-from server.routes.messages.shapes import MESSAGE_EVENTS, encode_error, shape_error
+from server.routes.messages.shapes import MESSAGE_EVENTS, encode_error, encode_event, shape_error
 from server.routes.messages.writer import MessageWriter
+from server.routes.prompt_progress import shape_progress
 from server.routes.route import AnswerContext, BodyCall, BodyRoute
 from server.wire.messages.request import CountTokensRequest, MessagesRequest
 
@@ -62,6 +65,12 @@ class MessagesCall(BodyCall):
         shows = body.thinking is not None and body.thinking.display != "omitted"
         blocks = Blocks(with_thinking=body.wants_thinking, shows_thinking=shows)
         return MessageWriter(generation, context, parts, blocks, body.max_tokens)
+
+    def encode_progress(
+        self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
+    ) -> bytes:
+        """A ping, which Anthropic's clients pass over."""
+        return encode_event("ping", prompt_progress=shape_progress(progress, index))
 
 
 MESSAGES = BodyRoute("/v1/messages", MessagesCall.parse, shape_error, MESSAGE_EVENTS, encode_error)

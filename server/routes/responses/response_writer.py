@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from engine.border.types import FinishReason
+from engine.border.types import FinishReason, PromptProgress
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.routes.chat_logprobs import ChatLogprobs
+from server.routes.prompt_progress import shape_progress
 from server.routes.responses.events import Event, EventEncoder
 from server.routes.responses.items import Item
 from server.routes.responses.output_items import OutputItems
@@ -25,6 +26,8 @@ from server.routes.responses.turn import Turn
 from server.routes.route import AnswerContext
 from server.tools.answer_parts import AnswerParts
 from server.wire.errors import ApiError
+
+PROGRESS = "response.eagre.progress"
 
 
 class ResponseWriter:
@@ -50,6 +53,16 @@ class ResponseWriter:
         self._create()
         self._tell("response.queued")
         return self._events.take()
+
+    def tell_progress(self, progress: PromptProgress) -> list[Event]:
+        """An event of this server's own that tells how the response waits for its first token.
+
+        It is never the first: clients' helpers want `response.created` there, and pass over names that they do not
+        know.
+        """
+        first = [] if self._is_created else self.queue()
+        self._events.add(PROGRESS, prompt_progress=shape_progress(progress, 0))
+        return first + self._events.take()
 
     def begin(self, generation: Generation, context: AnswerContext) -> list[Event]:
         """The events before the first delta. Called once the request has been accepted."""

@@ -31,6 +31,7 @@ _OF_OTHER_ROUTES: Neutral = {
     "best_of": (1,),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
+    "resumable": (False,),
     "include_metrics": (False,),
     "prompt_logprobs": (),
     "logprob_token_ids": ([],),
@@ -46,7 +47,6 @@ _RESPONSES: Neutral = {
     "image": (),
     "moderation": (),
     "prompt": (),
-    "return_progress": (False,),
     "chat_template": (),
 }
 _RENAMED = {

@@ -146,3 +146,12 @@ def test_against_a_plain_list(actions):
                     queue.remove(waiting.pop(rest[0] % len(waiting)))
         assert len(queue) == len(waiting)
         assert set(map(id, queue)) == set(map(id, waiting))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.integers(1, 50)), max_size=20))
+def test_the_forecast_is_the_order_in_which_they_start(wishes):
+    queue = WaitingQueue()
+    for arrival, (tenant, priority, num_tokens) in enumerate(wishes):
+        queue.add(request(arrival, tenant, priority, num_tokens))
+    forecast = list(queue.forecast(()))
+    assert forecast == [start(queue) for _ in wishes]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from server.holding.byte_budget import ByteBudget
-from server.holding.event_log import EVENT_BYTES, EventLog
+from server.holding.event_log import EVENT_BYTES, EventLog, Events
 from server.wire.errors import ApiError
 
 
@@ -38,7 +38,7 @@ async def test_events_that_wait_together_come_together_with_the_number_of_the_fi
     for event in (b"a", b"b", b"c"):
         log.append(event)
     log.end()
-    assert [events async for events in log.read(1)] == [(1, [b"b", b"c"])]
+    assert [events async for events in log.read(1)] == [Events(1, [b"b", b"c"])]
 
 
 async def test_a_log_that_would_pass_its_bound_drops_its_oldest_events() -> None:
@@ -74,7 +74,7 @@ async def test_logs_give_way_to_their_common_budget_and_keep_their_last_event() 
         two.append(event)
     assert (one.first_kept, two.first_kept) == (0, 2)
     two.append(b"e" * 10_000)
-    assert await asyncio.wait_for(anext(two.read(4)), 1) == (4, [b"e" * 10_000])
+    assert await asyncio.wait_for(anext(two.read(4)), 1) == Events(4, [b"e" * 10_000])
     one.free()
     two.free()
     assert budget.num_bytes == 0
@@ -113,3 +113,23 @@ async def test_a_reader_that_leaves_does_not_disturb_the_others() -> None:
     log.append(b"a")
     log.end()
     assert await staying == [b"a"]
+
+
+async def test_an_event_without_a_number_is_seen_once_by_those_who_wait_and_not_kept() -> None:
+    log, seen = a_log(), []
+
+    async def read() -> None:
+        seen.extend([events.passing or list(events.events) async for events in log.read()])
+
+    reader = asyncio.create_task(read())
+    for step in (b"1 of 3", b"2 of 3"):
+        log.pass_on(step)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert (log.num_events, log.num_bytes) == (0, 0)
+    assert log.append(b"first") == 0
+    log.end()
+    log.pass_on(b"too late")
+    await reader
+    assert seen == [b"1 of 3", b"2 of 3", [b"first"]]
+    assert await read_all(log) == [b"first"]

@@ -200,3 +200,41 @@ async def test_a_stop_before_the_beginning_ends_the_work(hold: Hold) -> None:
     await eventually(lambda: not answer.is_running)
     with pytest.raises(ApiError, match="the stream was stopped"):
         await answer.begun()
+
+
+async def end(answer: HeldAnswer, tap: Tap) -> None:
+    tap.close()
+    await eventually(lambda: not answer.is_running)
+
+
+async def test_of_what_has_ended_the_owner_with_the_most_gives_way(hold: Hold) -> None:
+    held, answers = hold(max_answers=4), []
+    for owner in ("few", "many", "many", "many"):
+        tap = Tap()
+        answers.append(held.start(owner, tap))
+        await end(answers[-1], tap)
+    held.start("third", Tap())
+    assert [held.get(answer.owner, answer.id) is answer for answer in answers] == [True, False, True, True]
+
+
+async def test_what_nobody_reads_gives_way_to_an_owner_with_less(hold: Hold) -> None:
+    held = hold(max_answers=3)
+    read, unread, later = (held.start("many", Tap()) for _ in range(3))
+    with read.reading():
+        held.start("few", Tap())
+        assert held.get("many", unread.id) is None
+        assert held.get("many", read.id) is read
+        with pytest.raises(ApiError, match="3 answers"):  # it would have more than the other then
+            held.start("few", Tap())
+        with pytest.raises(ApiError, match="3 answers"):
+            held.start("many", Tap())
+        assert held.get("many", later.id) is later
+
+
+async def test_what_is_read_or_of_the_background_gives_way_to_nobody(hold: Hold) -> None:
+    held = hold(max_answers=3)
+    answers = [held.start("many", Tap(), is_background=True) for _ in range(2)]
+    answers.append(held.start("many", Tap()))
+    with answers[-1].reading(), pytest.raises(ApiError, match="3 answers"):
+        held.start("few", Tap())
+    assert all(answer.is_running for answer in answers)

@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from server.serving.served_model import ServedModel
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.resumable import Follower
 from tests.server.support.socket_client import open_socket, read_to_end, receive, send
@@ -44,6 +46,38 @@ async def test_over_events_it_goes_on_at_the_character(start_server: StartServer
         assert len(two.data) == len(follower.data) - 11
         assert len({chunk["id"] for chunk in follower.chunks}) == 1
         await cut_down(follower.server)  # type: ignore[arg-type]
+
+
+async def test_a_reader_waits_visibly_while_the_server_loads_its_first_model(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "store.db")
+    one = await start_server(FakeEngineClient(), store=store)
+    follower = Follower(one)
+    await follower.begin("/v1/completions", {"prompt": TEXT, "max_tokens": 60, "return_progress": True}, 5)
+    await cut_down(one)
+    engine, may_load = FakeEngineClient(), asyncio.Event()
+    two = await start_server(engine, store=store, is_open=False, ping_interval=0.02)
+
+    async def bring(model: ServedModel) -> None:
+        await may_load.wait()
+        engine.start(asyncio.get_running_loop())
+        model.open(engine.client, FakeTextModel().model)
+
+    two.served.start(bring)
+    url, headers = f"{two.url}/v1/streams/{follower.stream_id}", {"Last-Event-ID": follower.last_id}
+    async with two.http.get(url, headers=headers) as response:
+        assert response.status == 200
+        received = b""
+        while received.count(b": ping") < 3 or b'"stage":"loading"' not in received:
+            received += await response.content.readany()
+        assert b"id: " not in received
+        may_load.set()
+        received += await response.read()
+    ids = [line for line in received.decode().split("\n") if line.startswith("id: ")]
+    assert ids[0] == f"id: {follower.stream_id}:6"
+    assert received.endswith(b"data: [DONE]\n\n")
+    await cut_down(two)
 
 
 async def test_over_a_socket_it_goes_on_at_the_character(start_server: StartServer, tmp_path: Path) -> None:

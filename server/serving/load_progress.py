@@ -1,0 +1,37 @@
+"""Tells a request that its model is being loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from engine.border.types import PromptProgress, WaitStage
+from server.answering.generation import TellProgress
+from server.serving.served_model import ServedModel
+
+INTERVAL_S = 0.5
+
+
+@asynccontextmanager
+async def telling_of_load(model: ServedModel, tell: TellProgress | None) -> AsyncIterator[None]:
+    """While the context lasts, tells what is being loaded whenever that changes; None: nobody asks for it."""
+    if tell is None:
+        yield
+        return
+    task = asyncio.create_task(_tell(model, tell))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # a client that has left cancels its handler by itself
+
+
+async def _tell(model: ServedModel, tell: TellProgress) -> None:
+    told = None
+    while not model.is_open:
+        detail = model.loading_stage or "waiting for its turn"
+        if detail != told:
+            await tell(PromptProgress(WaitStage.LOADING, detail=detail), 0)
+            told = detail
+        await asyncio.sleep(INTERVAL_S)
