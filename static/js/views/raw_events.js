@@ -31,7 +31,7 @@ export class RawEvents {
     }
     const copy = make("button", "", "Copy");
     copy.type = "button";
-    copy.addEventListener("click", () => copyText(this.#code.textContent));
+    copy.addEventListener("click", () => copyText(this.#code.textContent, copy));
     chips.append(copy);
     this.#code.tabIndex = 0;
     this.#list.tabIndex = 0;

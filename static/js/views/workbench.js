@@ -2,7 +2,7 @@
 
 import { copyText } from "../page/clipboard.js";
 import { announce, byId } from "../page/dom.js";
-import { NUM_ALTERNATIVES, answerOfNode } from "./answer.js";
+import { NUM_ALTERNATIVES, answerOfNode, probability } from "./answer.js";
 import { branchTask, givenTokens } from "./branch.js";
 import { Column } from "./column.js";
 import { firstDifference } from "./compare.js";
@@ -10,7 +10,6 @@ import { RawEvents } from "./raw_events.js";
 import { fromFragment, toFragment } from "./setup_link.js";
 import { drawStrip, sharedAxis } from "./strip_chart.js";
 import { TokenCard, percent } from "./token_card.js";
-import { probability } from "./answer.js";
 
 export class Workbench {
   #deps;
@@ -21,7 +20,10 @@ export class Workbench {
   #raw = new RawEvents(byId("raw"));
   #frame = null;
 
-  /** @param {{transportOf: Function, parameters: () => object, model: () => object|null, fetch: typeof fetch, canGenerate: () => boolean}} deps */
+  /**
+   * @param {{transportOf: (name: string) => object, parameters: () => object, model: () => object|null,
+   *   models: () => string[], fetch: typeof fetch, canGenerate: () => boolean, restore: (parameters: object) => void}} deps
+   */
   constructor(deps) {
     this.#deps = deps;
     byId("tokens-form").addEventListener("submit", (event) => {
@@ -193,7 +195,7 @@ export class Workbench {
       columns: this.#columns.map((column) => column.settings),
     };
     history.replaceState(null, "", toFragment(setup));
-    await copyText(location.href);
+    await copyText(location.href, byId("tokens-link"));
     announce("The link is copied. The setup stands behind the # and is never sent to a server.");
   }
 
