@@ -7,6 +7,7 @@ import { describeLatency, summary } from "./latency.js";
 
 export const TRANSPORTS = { sse: "SSE", websocket: "WebSocket" };
 const FIGURES_INTERVAL = 250; // milliseconds
+const MOST_AT_ONCE = 8; // milliseconds of work between two frames
 
 export class Column {
   element = make("section", "column");
@@ -113,6 +114,7 @@ export class Column {
     const abort = (this.#abort = new AbortController());
     const began = performance.now();
     let lastFigures = began;
+    let sliceBegan = began;
     try {
       for await (const chunk of this.#deps.transportOf(transport).stream(task, { signal: abort.signal })) {
         const now = performance.now();
@@ -122,6 +124,10 @@ export class Column {
           lastFigures = now;
           this.#showFigures();
           this.#deps.onChange();
+        }
+        if (now - sliceBegan > MOST_AT_ONCE) {
+          await new Promise((resolve) => setTimeout(resolve)); // one read may bring thousands of events
+          sliceBegan = performance.now();
         }
       }
     } catch (error) {
