@@ -33,12 +33,12 @@ ifeq ($(origin CXX),default)
   CXX := c++
 endif
 
-.PHONY: help serve test check pull bench chaos native sanitize wheel lock clean venv
+.PHONY: help serve test test-clients check pull bench chaos native sanitize wheel lock clean venv
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@echo "usage: make TARGET [HOST=$(HOST)] [PORT=$(PORT)] [MODEL=$(MODEL)] [ARGS=...]"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 # `exec`, so that a signal for make's child reaches the server itself, which then drains.
 serve: $(NATIVE_STAMP) ## serve MODEL (a name, a path, or owner/name of the Hub) on HOST:PORT; ARGS go to `eagre serve`
@@ -46,6 +46,18 @@ serve: $(NATIVE_STAMP) ## serve MODEL (a name, a path, or owner/name of the Hub)
 
 test: $(NATIVE_STAMP) ## run the tests in JOBS=2 processes; ARGS go to pytest
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+CLIENTS    := build/clients
+NODE_PARTS := build/clients-javascript
+
+# The clients' own requirements are in conflict with nothing of ours, because they live in an environment of their own.
+test-clients: $(NATIVE_STAMP) ## try the clients of others against a server with the default model (minutes); ARGS go to pytest
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --disable-pip-version-check --no-input --quiet -r tests/clients/requirements.txt
+	@if command -v npm > /dev/null; then \
+	  mkdir -p $(NODE_PARTS) && cp tests/clients/javascript/package.json $(NODE_PARTS)/ && \
+	  npm install --silent --no-audit --no-fund --prefix $(NODE_PARTS); fi
+	@$(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini --rootdir . --confcutdir tests/clients tests/clients $(ARGS)
 
 check: venv ## lint, formatting, types, direction of the imports
 	@$(BIN)/ruff check --quiet

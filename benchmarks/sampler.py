@@ -69,6 +69,8 @@ SCHEMA = {
 class AllowAll:
     """A grammar of every text: its mask is made and applied, and changes nothing."""
 
+    ends_output = False
+
     def accept(self, token_id: int) -> None:
         pass
 

@@ -123,7 +123,7 @@ class Scheduler:
             raise ValueError(f"request {request.request_id!r} is known already")
         request.stop_ids = frozenset(request.params.stop_token_ids)
         # At the end of a grammar nothing but the end-of-sequence token may come, so `ignore_eos` cannot hold.
-        if not request.params.ignore_eos or request.matcher is not None:
+        if not request.params.ignore_eos or (request.matcher is not None and request.matcher.ends_output):
             request.stop_ids |= self._eos_token_ids
         self._deadlines.add(request)
         self.requests.queue(request)

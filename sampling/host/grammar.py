@@ -14,6 +14,10 @@ class GrammarError(RuntimeError):
 class TokenMatcher(Protocol):
     """One output on its way through a grammar. Used by the engine thread alone."""
 
+    @property
+    def ends_output(self) -> bool:
+        """Whether the grammar has an end, which ends the output whatever else is asked for."""
+
     def accept(self, token_id: int) -> None:
         """Moves on by a token of the output.
 

@@ -20,7 +20,7 @@ from server.answering.choice import Choice, Delta
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import PreparedPrompt
-from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import HasTokenTexts
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -122,14 +122,14 @@ class Generation:
         engine: EngineClient,
         tokenizer: HasTokenTexts,
         metrics: Metrics,
-        grammars: Sequence[CompiledGrammar | None] = (),
+        rules: Sequence[AnswerRules | None] = (),
         tell_progress: TellProgress | None = None,
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
         Args:
             tokenizer: by which the answers' tokens become text.
-            grammars: what every answer to each prompt has to match; empty where that may be anything.
+            rules: what every answer to each prompt has to follow; empty where that may be anything.
             tell_progress: of the first answer to each prompt, whose prompt the others share; None: it is not asked for.
 
         Raises:
@@ -137,7 +137,7 @@ class Generation:
         """
         choices: list[Choice] = []
         try:
-            for prompt, grammar in zip_longest(prompts, grammars):
+            for prompt, rules_of_prompt in zip_longest(prompts, rules):
                 for index, params in enumerate(prompt.params):
                     choice = Choice.submit(
                         request,
@@ -147,7 +147,7 @@ class Generation:
                         engine=engine,
                         tokenizer=tokenizer,
                         metrics=metrics,
-                        matcher=None if grammar is None else grammar.matcher(),
+                        matcher=None if rules_of_prompt is None else rules_of_prompt.matcher(),
                         echo=prompt.echo,
                         wants_progress=tell_progress is not None and index == 0,
                     )

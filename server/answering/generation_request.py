@@ -10,6 +10,7 @@ from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.answering.prompt_sources import PromptSource
 from server.wire.stream_fields import PLAIN, Streaming
 from server.wire.structured_outputs import GrammarWish
+from server.wire.tools import StrictCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class GenerationRequest:
     num_prompt_output_tokens: int = 0  # tokens at the end of each prompt that are the answer so far
     include_stop: bool = False  # whether the stop string itself is part of the text
     grammar: GrammarWish | None = None  # what every answer must match
+    strict_calls: StrictCalls | None = None  # what calls in the answers must follow, where there is no grammar
+    thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None
     tenant: str = ""  # whose request it is; tenants have fair shares of the engine

@@ -28,6 +28,11 @@ class PromptSource(Protocol):
         """How much text there is to tokenise."""
         ...
 
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """Those that a conversation tells the model of; None of a prompt that is no conversation."""
+        ...
+
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         """The prompt's token ids; their number and range are unchecked.
 
@@ -45,6 +50,7 @@ class TextPrompt(NamedTuple):
     """A text that the model continues."""
 
     text: str
+    tools: None = None
 
     @property
     def num_chars(self) -> int:
@@ -62,6 +68,7 @@ class InfillPrompt(NamedTuple):
 
     before: str | list[int]
     behind: str
+    tools: None = None
 
     @property
     def num_chars(self) -> int:
@@ -86,6 +93,7 @@ class TokenPrompt(NamedTuple):
     """Token ids, which need no tokenizer."""
 
     token_ids: list[int]
+    tools: None = None
 
     @property
     def num_chars(self) -> int:

@@ -13,7 +13,7 @@ from server.answering.bad_words import bad_word_ids
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 from server.doors.workers import Workers
-from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.template_budget import RenderingTakesLong, rendering_briefly
 from server.text.text_model import TextModel
@@ -91,16 +91,16 @@ def prepare_here(
         raise
 
 
-def grammar_of(grammar: CompiledGrammar, prompt: PreparedPrompt) -> CompiledGrammar:
-    """What is left of a grammar behind the answer so far. Long answers take long, so this belongs in a worker thread.
+def rules_behind(rules: AnswerRules, prompt: PreparedPrompt) -> AnswerRules:
+    """What is left of the rules behind the answer so far. Long answers take long, so this belongs in a worker thread.
 
     Raises:
         InvalidParameter: the answer so far does not follow the grammar.
     """
     if not prompt.num_output_tokens:
-        return grammar
+        return rules
     try:
-        return grammar.after(prompt.output_token_ids)
+        return rules.after(prompt.output_token_ids)
     except GrammarError as error:
         raise InvalidParameter(
             "num_prompt_output_tokens",

@@ -148,6 +148,13 @@ class Error(Answer):
     error: ErrorDetails
 
 
+class ResponseEvent(BaseModel):
+    """One event of the stream of a response; its other fields follow from the type."""
+
+    type: str
+    sequence_number: int
+
+
 class ModelCard(BaseModel):
     """What is known of a model; of one that was never loaded, the name and the state alone."""
 

@@ -46,6 +46,19 @@ class AnthropicMessage(Answer):
     usage: MessageUsage
 
 
+class AnthropicErrorDetails(Answer):
+    type: str
+    message: str
+
+
+class AnthropicError(Answer):
+    """Anthropic's shape of an error."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+    request_id: None
+
+
 class MessageEvent(Answer):
     """One event of the stream of /v1/messages."""
 

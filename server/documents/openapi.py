@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 from sampling.host.params import NUMBERS, AboveZero, Limits
-from server.documents.answers import Error
 from server.documents.descriptions import DESCRIPTIONS
 from server.documents.operations import OPERATIONS, Key, Operation, Tag
 
@@ -59,8 +58,8 @@ def build_document(version: str, *, is_strict: bool = False) -> dict[str, Any]:
 def _make_schemas(*, is_strict: bool) -> tuple[dict[str, Any], Mapping[type[BaseModel], dict[str, Any]]]:
     """The JSON schemas of all models by name, and a reference to each model's."""
     bodies = {operation.body for operation in OPERATIONS if operation.body is not None}
-    told = {kind for operation in OPERATIONS for kind in (operation.answer, operation.event)}
-    answers = {kind for kind in told if isinstance(kind, type)} | {Error}
+    told = {kind for operation in OPERATIONS for kind in (operation.answer, operation.event, operation.error)}
+    answers = {kind for kind in told if isinstance(kind, type)}
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (kind, "validation") for kind in sorted(bodies | answers, key=lambda kind: kind.__name__)
     ]
@@ -114,22 +113,21 @@ def _describe(operation: Operation, references: Mapping[type[BaseModel], dict[st
 
 
 def _describe_answers(operation: Operation, references: Mapping[type[BaseModel], dict[str, Any]]) -> dict[str, Any]:
-    error = {"description": "An error.", "content": {_JSON: {"schema": references[Error]}}}
+    error = {"description": "An error.", "content": {_JSON: {"schema": references[operation.error]}}}
     if operation.is_socket:
         return {"101": {"description": "The socket is open; docs/protocol.md tells of its messages."}, "default": error}
     content: dict[str, Any] = {}
+    told = "The answer."
     if isinstance(operation.answer, str):
         content[operation.answer] = _ANY_JSON if operation.answer == _JSON else {"schema": {"type": "string"}}
     else:
         content[_JSON] = {"schema": references[operation.answer]}
     if operation.event is not None:
         name = operation.event.__name__
-        stream = {
-            "type": "string",
-            "description": f"Server-sent events; the data of each is a {name}, the last [DONE].",
-        }
-        content["text/event-stream"] = {"schema": stream, "x-event": references[operation.event]}
-    return {"200": {"description": "The answer.", "content": content}, "default": error}
+        # Without a schema: that of a whole text says nothing, and some tools hold it against each single event.
+        content["text/event-stream"] = {"x-event": references[operation.event]}
+        told = f"The answer. A stream consists of server-sent events, the data of each of which is a {name}."
+    return {"200": {"description": told, "content": content}, "default": error}
 
 
 def _identify(operation: Operation) -> str:

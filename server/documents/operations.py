@@ -50,6 +50,7 @@ class Operation:
     needs_body: bool = True
     answer: type[BaseModel] | str = "application/json"  # or a media type, of JSON without a fixed form
     event: type[BaseModel] | None = None  # of its stream of server-sent events, where there is one
+    error: type[BaseModel] = answers.Error
     key: Key = Key.CLIENT
     query: tuple[str, ...] = ()  # names of its parameters in the address
     is_socket: bool = False
@@ -78,10 +79,11 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/messages", Tag.GENERATING, "Anthropic's: writes the next message of a conversation",
         MessagesRequest, answer=messages.AnthropicMessage, event=messages.MessageEvent,
+        error=messages.AnthropicError,
     ),
     Operation(
         "POST", "/v1/messages/count_tokens", Tag.TOKENS, "Anthropic's: the tokens of a conversation",
-        CountTokensRequest, answer=messages.TokenCount,
+        CountTokensRequest, answer=messages.TokenCount, error=messages.AnthropicError,
     ),
     Operation(
         "GET", "/v1/stream", Tag.GENERATING, "A WebSocket for many generations at once", is_socket=True,
@@ -90,11 +92,13 @@ OPERATIONS = (
         "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation
     ),
     Operation("DELETE", "/v1/requests/{id}", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation),
-    Operation("POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest),
+    Operation(
+        "POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest, event=answers.ResponseEvent
+    ),
     Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket for many responses", is_socket=True),
     Operation(
         "GET", "/v1/responses/{id}", Tag.RESPONSES, "A stored response, or its events",
-        query=("stream", "starting_after"),
+        query=("stream", "starting_after"), event=answers.ResponseEvent,
     ),
     Operation("DELETE", "/v1/responses/{id}", Tag.RESPONSES, "Forgets a response"),
     Operation("POST", "/v1/responses/{id}/cancel", Tag.RESPONSES, "Ends a response in the background early"),

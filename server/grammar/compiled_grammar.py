@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from sampling.host.grammar import GrammarError
+from server.grammar.answer_rules import REPLAY_SECONDS
 from server.grammar.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
 from server.grammar.matcher import GrammarMatcher, first_reason
 from server.grammar.vocabulary import GrammarVocabulary
@@ -36,7 +37,6 @@ JSON_OPTIONS: Mapping[str, object] = {
 # tokenisation. Names of control tokens in such text would become those tokens.
 _NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
 
-REPLAY_SECONDS = 2.0  # of processor time, for an answer that goes on from its first tokens
 _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails within so many
 
 
@@ -72,6 +72,11 @@ class CompiledGrammar:
         compiled = cls(start, vocabulary)
         compiled._probe()
         return compiled
+
+    @property
+    def ends_output(self) -> bool:
+        """As `AnswerRules.ends_output`."""
+        return True
 
     def matcher(self) -> GrammarMatcher:
         """A matcher for one answer."""
@@ -169,9 +174,12 @@ def to_lark(grammar: Grammar) -> str:
             lark = grammar.source if _is_lark(grammar.source) else _from_gbnf(grammar.source)
             check_lark(lark)
             return lark
+        case GrammarKind.CALLS:
+            parts = orjson.loads(grammar.source)
+            return "".join(part if isinstance(part, str) else _with_options(orjson.dumps(part)) for part in parts)
 
 
-def _with_options(source: str) -> str:
+def _with_options(source: str | bytes) -> str:
     try:
         schema = orjson.loads(source)
     except orjson.JSONDecodeError as error:

@@ -12,11 +12,13 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from engine.border.types import QueueFull
 from sampling.host.params import InvalidParameter
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.deep_stack_threads import STACK_BYTES, DeepStackThreads
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, GrammarTooHard, InvalidGrammar
 from server.grammar.trial import TrialCompiler
+from server.grammar.trial_process import PATIENCE
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
@@ -52,7 +54,7 @@ class GrammarCompiler:
 
         Args:
             vocab_size: of the model's logits.
-            timeout: the longest time in seconds that a request waits for its grammar.
+            timeout: the most seconds of processor time for a grammar. A request waits PATIENCE times as long for it.
             max_bytes: the limit of a grammar's source, in UTF-8.
             vocabulary: the vocabulary of the tokenizer. If None, it is built with the first grammar, which blocks
                 all threads meanwhile.
@@ -86,13 +88,14 @@ class GrammarCompiler:
 
         Raises:
             InvalidParameter: the grammar is refused or takes too long.
+            QueueFull: those before it have not come to an end.
         """
         outcome = self._look_up(grammar, param)
         if outcome is None:
             job = self._enter(grammar)
             try:
                 # A timeout or a cancelled request does not end the work, because others may wait for it.
-                await asyncio.wait([asyncio.wrap_future(job.future)], timeout=self._timeout)
+                await asyncio.wait([asyncio.wrap_future(job.future)], timeout=self._timeout * PATIENCE)
             finally:
                 self._leave(grammar, job)
             outcome = self._outcome_of(job, grammar, param)
@@ -104,7 +107,7 @@ class GrammarCompiler:
         if outcome is None:
             job = self._enter(grammar)
             try:
-                wait([job.future], timeout=self._timeout)
+                wait([job.future], timeout=self._timeout * PATIENCE)
             finally:
                 self._leave(grammar, job)
             outcome = self._outcome_of(job, grammar, param)
@@ -173,7 +176,9 @@ class GrammarCompiler:
         self._num_kept_bytes -= _num_bytes(grammar)
 
     def _outcome_of(self, job: _Job, grammar: Grammar, param: str) -> Outcome:
-        if not job.future.done() or job.future.cancelled():
+        if job.future.cancelled():
+            raise QueueFull("other grammars are being compiled; try again later")
+        if not job.future.done():
             raise InvalidParameter(
                 param, f"{param}: {grammar.kind} takes longer to compile than {self._timeout:g} s, the limit"
             )

@@ -50,6 +50,22 @@ class GrammarMatcher:
         self._excess = 0.0  # seconds that were used beyond TOKEN_SECONDS a token
 
     @property
+    def ends_output(self) -> bool:
+        return True
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing but an end token can follow."""
+        return self._is_ended or (self._own is not None and self._own.is_stopped())
+
+    def copy(self) -> GrammarMatcher:
+        """Another one in the same state."""
+        other = GrammarMatcher(self._start, self._end_token_ids)
+        other._own = None if self._own is None else self._own.deep_copy()
+        other._is_ended, other._excess = self._is_ended, self._excess
+        return other
+
+    @property
     def _matcher(self) -> LLMatcher:
         if self._own is None:
             self._own = self._start.deep_copy()

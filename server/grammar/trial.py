@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from engine.border.types import QueueFull
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.limits import GrammarTooHard, InvalidGrammar
-from server.grammar.trial_process import TrialVocabulary, Verdict, encode_vocabulary
+from server.grammar.trial_process import PATIENCE, TOO_HARD, TrialVocabulary, Verdict, encode_vocabulary
 from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar
 
@@ -38,7 +38,7 @@ class TrialCompiler:
         """
         Args:
             vocab_size: of the model's logits.
-            seconds: that a trial may take.
+            seconds: of processor time that a trial may take.
         """
         self._seconds = seconds
         self._tokenizer = tokenizer
@@ -168,13 +168,15 @@ class _Process:
         Raises:
             GrammarTooHard: it takes longer, or ends the process.
         """
+        too_long = f"it takes longer to compile than {seconds:g} s, the limit"
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())
-            if not self._socket.poll(seconds):
-                raise GrammarTooHard(f"it takes longer to compile than {seconds:g} s, the limit")
+            if not self._socket.poll(seconds * PATIENCE):
+                raise GrammarTooHard(too_long)
             verdict = Verdict(*json.loads(self._socket.recv_bytes()))
         except (EOFError, ConnectionError) as error:
-            raise GrammarTooHard("it takes too much memory to compile") from error
+            ended_by_clock = self._process.wait() == -TOO_HARD
+            raise GrammarTooHard(too_long if ended_by_clock else "it takes too much memory to compile") from error
         return verdict
 
     def kill(self) -> None:

@@ -24,6 +24,10 @@ from server.wire.structured_outputs import Grammar, GrammarKind
 
 MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the process
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage
+TOO_HARD = signal.SIGPROF  # ends the process when a trial has had its processor time
+# The wall-clock time of a trial, in units of its processor time: while all cores compute tokens, a trial gets only a
+# part of one.
+PATIENCE = 6.0
 RETIREMENT_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
 
 
@@ -33,7 +37,7 @@ class TrialVocabulary(NamedTuple):
     token_bytes: Sequence[bytes]
     eos_token_ids: tuple[int, ...]
     vocab_size: int
-    seconds: float  # that a trial may take; then the process ends, even if nobody is there to kill it
+    seconds: float  # of processor time that a trial may take; then the process ends
 
 
 class Verdict(NamedTuple):
@@ -64,6 +68,7 @@ def _run(socket: Connection) -> None:
     _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is for the server, whose end closes the socket
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(TOO_HARD, signal.SIG_DFL)
     told = _decode_vocabulary(socket.recv_bytes())
     vocabulary = GrammarVocabulary(told, told.vocab_size)
     threads: DeepStackThreads[str | None] = DeepStackThreads(1, STACK_BYTES, "trial")
@@ -71,8 +76,10 @@ def _run(socket: Connection) -> None:
     while True:
         kind, source = json.loads(socket.recv_bytes())
         grammar = Grammar(GrammarKind(kind), source)
-        signal.setitimer(signal.ITIMER_REAL, told.seconds + 1.0)
+        signal.setitimer(signal.ITIMER_PROF, told.seconds)
+        signal.setitimer(signal.ITIMER_REAL, told.seconds * PATIENCE + 1.0)  # even if nobody is there to kill it
         refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         is_last = _most_memory() > RETIREMENT_BYTES
         socket.send_bytes(json.dumps(Verdict(refusal, is_last)).encode())

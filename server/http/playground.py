@@ -54,6 +54,27 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/static/{path:.+}", static)
 
 
+def lighten(text: str) -> str:
+    """A file without its indentation and without the lines that are nothing but comments, a third less to send.
+
+    Every line keeps its number, so that what a browser says of a line is true of the file. The playground's files have
+    no texts of several lines, which would change.
+    """
+    lines: list[str] = []
+    is_comment = False
+    for line in text.split("\n"):
+        line = line.strip()
+        if not is_comment and line.startswith("//"):
+            line = ""
+        is_comment = is_comment or line.startswith("/*")
+        if is_comment:
+            _, end, line = line.partition("*/")
+            is_comment = end == ""
+            line = line.strip() if end else ""
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
     for entry in folder.iterdir():
         if entry.is_dir():
@@ -63,7 +84,7 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
 
 
 def _load(path: str, file: Traversable) -> StaticFile:
-    body = file.read_bytes()
+    body = lighten(file.read_text("utf-8")).encode()
     suffix = path[path.rindex(".") :]
     content_type = _TYPES.get(suffix) or mimetypes.types_map[suffix]
     return StaticFile(body, content_type, hashlib.sha256(body).hexdigest()[:32])

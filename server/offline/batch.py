@@ -11,7 +11,7 @@ from server.answering.choice import Delta
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompts import PreparedPrompt
-from server.grammar.compiled_grammar import CompiledGrammar
+from server.grammar.answer_rules import AnswerRules
 from server.offline.output import Output
 
 
@@ -20,7 +20,7 @@ class Job(NamedTuple):
 
     request: GenerationRequest
     prompt: PreparedPrompt
-    grammar: CompiledGrammar | None = None  # what each answer has to match
+    grammar: AnswerRules | None = None  # what each answer has to match
 
 
 class BatchProgress(NamedTuple):

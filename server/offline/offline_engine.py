@@ -15,7 +15,7 @@ from server.answering.choice import Choice
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
-from server.answering.prompts import grammar_of, prepare_here
+from server.answering.prompts import prepare_here, rules_behind
 from server.grammar.compiler import GrammarCompiler
 from server.offline.batch import Batch, BatchProgress, Job
 from server.offline.loop_thread import LoopStopped, LoopThread
@@ -77,7 +77,7 @@ class OfflineEngine:
         if wish is None or grammar is None:
             return Job(request, prompt)
         compiled = self._grammars.compile_here(grammar, wish.parameter)
-        return Job(request, prompt, grammar_of(compiled, prompt))
+        return Job(request, prompt, rules_behind(compiled, prompt))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order.

@@ -153,7 +153,14 @@ class ChatCall(OpenAICall):
             variables=body.template_variables,
         )
         self._body = body
-        super().__init__(body, [conversation], prompt_parameter="messages", **length)
+        super().__init__(
+            body,
+            [conversation],
+            prompt_parameter="messages",
+            strict_calls=body.strict_calls,
+            thinking_budget=body.thinking_token_budget,
+            **length,
+        )
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
         writer = super().make_writer(generation, context)
@@ -168,7 +175,6 @@ class ChatCall(OpenAICall):
         parts = context.answer_format.of_request(
             may_call=body.may_call,
             must_call=body.forced_calls is not None,
-            has_grammar=body.has_grammar,
             schemas={tool.function.name: tool.function.parameters for tool in body.tools or ()},
         )
         if parts.is_plain:

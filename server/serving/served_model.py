@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,12 @@ from server.answering.generation import Generation, TellProgress
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
-from server.answering.prompt_sources import Conversation
-from server.answering.prompts import PreparedPrompt, grammar_of, prepare
+from server.answering.prompts import prepare
 from server.answering.running_requests import RunningRequest
 from server.doors.workers import Workers
-from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.vocabulary import GrammarVocabulary
+from server.serving.answer_forms import AnswerForms
 from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
 from server.text.detokenizer import HasTokenTexts
@@ -65,6 +64,7 @@ class ServedModel:
         self._text_model: TextModel | None = None
         self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
+        self._forms: AnswerForms | None = None
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
@@ -88,6 +88,9 @@ class ServedModel:
             timeout=self.settings.grammar_timeout,
             max_bytes=self.settings.max_grammar_bytes,
             vocabulary=vocabulary,
+        )
+        self._forms = AnswerForms(
+            text_model.tokenizer, engine.model_info.vocab_size, self.answer_format, self._grammars
         )
         self.metrics.watch_engine(engine.stats)
         seconds = self.settings.sleep_idle_seconds
@@ -218,19 +221,19 @@ class ServedModel:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
         """
         with nullcontext() if self.idle_sleep is None else self.idle_sleep.use():
-            engine, text_model = self._engine, self._text_model
-            if engine is None or text_model is None:
+            engine, text_model, forms = self._engine, self._text_model, self._forms
+            if engine is None or text_model is None or forms is None:
                 raise self._not_loaded()
             prompts = await prepare(request, text_model, engine, self._workers)
-            grammars = await self._compile_grammars(request, prompts)
+            rules = await forms.rules_of(request, prompts, self._workers)
             check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
             generation = Generation.submit(
                 request,
                 prompts,
                 engine=engine,
-                tokenizer=self._shown_tokenizer(text_model.tokenizer, request, has_grammar=bool(grammars)),
+                tokenizer=self._shown_tokenizer(text_model.tokenizer, request),
                 metrics=self.metrics,
-                grammars=grammars,
+                rules=rules,
                 tell_progress=tell_progress,
             )
             self._generations.add(generation)
@@ -243,32 +246,15 @@ class ServedModel:
                 self._generations.discard(generation)
                 self._on_change()
 
-    def _shown_tokenizer(self, tokenizer: Tokenizer, request: GenerationRequest, *, has_grammar: bool) -> HasTokenTexts:
+    def _shown_tokenizer(self, tokenizer: Tokenizer, request: GenerationRequest) -> HasTokenTexts:
         """By which the answers' tokens become text. Control tokens that mark parts of an answer must be seen in it."""
-        if has_grammar or not any(isinstance(prompt, Conversation) for prompt in request.prompts):
+        if all(prompt.tools is None for prompt in request.prompts):
             return tokenizer
-        has_tools = any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts)
+        has_tools = any(prompt.tools for prompt in request.prompts)
         shown = self._shown.get(has_tools)
         if shown is None:
             shown = self._shown[has_tools] = show_markers(tokenizer, self.answer_format.markers(with_calls=has_tools))
         return shown
-
-    async def _compile_grammars(
-        self, request: GenerationRequest, prompts: Sequence[PreparedPrompt]
-    ) -> list[CompiledGrammar]:
-        """What the answers to each prompt must match; empty where they may be anything.
-
-        Raises:
-            InvalidParameter: the grammar is refused, takes too long, or does not allow an answer so far.
-        """
-        wish = request.grammar
-        grammar = None if wish is None else wish.to_grammar()
-        if wish is None or grammar is None or self._grammars is None:
-            return []
-        compiled = await self._grammars.compile(grammar, wish.parameter)
-        if not request.num_prompt_output_tokens:
-            return [compiled] * len(prompts)
-        return await self._workers.run(lambda: [grammar_of(compiled, prompt) for prompt in prompts])
 
     def abort_all(self) -> None:
         """Every running generation ends with finish_reason "abort"."""

@@ -127,7 +127,7 @@ class ServerSettings:
         metavar="BYTES",
     )
     grammar_timeout: float = setting(
-        DEFAULT_TIMEOUT, "time such a grammar may take to compile", limit=_SECONDS, metavar="SECONDS"
+        DEFAULT_TIMEOUT, "processor time such a grammar may take to compile", limit=_SECONDS, metavar="SECONDS"
     )
     shutdown_timeout: float = setting(
         20.0, "time running streams have to end after SIGTERM", limit=from_to(0, MAX_SECONDS), metavar="SECONDS"

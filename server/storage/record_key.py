@@ -9,6 +9,10 @@ class StoreError(RuntimeError):
     """The store cannot do what was asked: its file is unusable, its disk is full, a record is too large."""
 
 
+class TooLarge(StoreError):
+    """A record, or several that are asked for together, have more bytes than they may have."""
+
+
 class RecordKey(NamedTuple):
     """A record is found by all three together, so that an owner never meets the records of another."""
 

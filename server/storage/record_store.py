@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from server.storage.record_key import RecordKey, StoreError
+from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 from server.storage.table import Table
 
@@ -53,7 +53,8 @@ class RecordStore:
         """Sets the value of `key`, which counts as used. It must not be changed while the call lasts.
 
         Raises:
-            StoreError: it does not fit, or the store cannot be written; nothing has changed.
+            TooLarge: it does not fit.
+            StoreError: the store cannot be written; in both cases nothing has changed.
         """
         await self._run(lambda table: table.put(key, orjson.dumps(value)))
 
@@ -101,7 +102,8 @@ class RecordStore:
 
         Raises:
             KeyError: a record is missing; its argument is the id.
-            StoreError: the values have more bytes than `most`, or the store cannot be read.
+            TooLarge: the values have more bytes than `most`.
+            StoreError: the store cannot be read.
         """
 
         def work(table: Table) -> list[Any]:
@@ -114,7 +116,7 @@ class RecordStore:
                     raise KeyError(asked.id)
                 num_bytes += len(content)
                 if num_bytes > most:
-                    raise StoreError(f"the records from {key.id} on have more than {most} bytes together")
+                    raise TooLarge(f"the records from {key.id} on have more than {most} bytes together")
                 values.append(orjson.loads(content))
                 following = next_id(values[-1])
                 if following is None:

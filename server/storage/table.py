@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from server.storage.record_key import RecordKey, StoreError
+from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 
 APPLICATION_ID = 0x45414752  # "EAGR", in the header of the file
@@ -73,11 +73,12 @@ class Table:
         """Sets the value of `key`. Others make way where there is no room.
 
         Raises:
-            StoreError: the value alone is beyond the bound of bytes, or the disk is full; nothing has changed.
+            TooLarge: the value alone is beyond the bound of bytes.
+            StoreError: the disk is full; in both cases nothing has changed.
         """
         size = len(value) + sum(len(part.encode()) for part in key) + OVERHEAD_BYTES
         if size > self._shares.max_bytes:
-            raise StoreError(f"a record of {size} bytes does not fit into a store of {self._shares.max_bytes} bytes")
+            raise TooLarge(f"a record of {size} bytes does not fit into a store of {self._shares.max_bytes} bytes")
         with self._transaction():
             self._remove(key)
             number = self._run(

@@ -31,7 +31,6 @@ class AnswerFormat(NamedTuple):
         *,
         may_call: bool,
         must_call: bool,
-        has_grammar: bool,
         schemas: Mapping[str, Any] = MappingProxyType({}),
     ) -> AnswerFormat:
         """What the answers to one request may hold, where this is the format of the model.
@@ -39,14 +38,12 @@ class AnswerFormat(NamedTuple):
         Args:
             may_call: whether there are tools to call. Where the model's syntax of calls is not known, they are
                 looked for in the most common one.
-            must_call: whether the answer consists of calls, by a grammar.
-            has_grammar: whether the answer follows a grammar, which has no place for reasoning.
+            must_call: whether the answer consists of calls, by a grammar, but for its reasoning.
             schemas: of the arguments of each tool, by its name. Some syntaxes do not tell texts from other values.
         """
         if must_call:
-            return AnswerFormat(calls=ARRAY)
-        calls = (self.calls or HERMES) if may_call else None
-        return AnswerFormat(None if has_grammar else self.reasoning, calls, schemas)
+            return AnswerFormat(self.reasoning, ARRAY)
+        return AnswerFormat(self.reasoning, (self.calls or HERMES) if may_call else None, schemas)
 
     def markers(self, *, with_calls: bool) -> list[str]:
         """Texts that may be control tokens, and must be seen by who takes answers apart."""
@@ -55,11 +52,17 @@ class AnswerFormat(NamedTuple):
 
     def begins_inside(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
         """Whether an answer to these tokens begins within its reasoning, because the prompt has begun it."""
-        if self.reasoning is None:
-            return False
-        texts = tokenizer.token_bytes
-        end = b"".join(texts[token_id] or tokenizer.token_text(token_id).encode() for token_id in prompt[-PROMPT_END:])
-        return self.reasoning.is_opened_by(end.decode(errors="replace"))
+        return self.reasoning is not None and self.reasoning.is_opened_by(_end_of(prompt, tokenizer))
+
+    def begins_behind(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
+        """Whether an answer to these tokens has no reasoning, because the prompt has ended it."""
+        return self.reasoning is not None and self.reasoning.is_closed_by(_end_of(prompt, tokenizer))
+
+
+def _end_of(prompt: Sequence[int], tokenizer: HasTokenTexts) -> str:
+    texts = tokenizer.token_bytes
+    end = b"".join(texts[token_id] or tokenizer.token_text(token_id).encode() for token_id in prompt[-PROMPT_END:])
+    return end.decode(errors="replace")
 
 
 class AnswerParts:

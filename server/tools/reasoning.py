@@ -22,11 +22,16 @@ class ReasoningSyntax(NamedTuple):
     begins: tuple[str, ...]  # any of them begins the reasoning
     ends: tuple[str, ...]  # any of them ends it
     template_mark: str = ""  # a text by which a chat template of such a model is known
-    is_always_open: bool = False  # whether answers begin within the reasoning, whatever the prompt shows
+    is_always_open: bool = False  # whether answers begin within the reasoning unless the prompt closes it
 
     def is_opened_by(self, prompt_end: str) -> bool:
         """Whether an answer that follows a prompt with this end begins within the reasoning."""
-        return self.is_always_open or prompt_end.rstrip().endswith(self.begins)
+        end = prompt_end.rstrip()
+        return end.endswith(self.begins) or (self.is_always_open and not end.endswith(self.ends))
+
+    def is_closed_by(self, prompt_end: str) -> bool:
+        """Whether the prompt has the reasoning already, which most often is empty then."""
+        return prompt_end.rstrip().endswith(self.ends)
 
 
 QWEN3 = ReasoningSyntax("qwen3", ("<think>",), ("</think>",), template_mark="</think>")

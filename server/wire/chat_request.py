@@ -13,7 +13,7 @@ from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
 from server.wire.template_fields import TemplateFields
-from server.wire.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, Tool, ToolCall, ToolChoice
+from server.wire.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, StrictCalls, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
 _ANY_TEXT = GrammarWish("response_format", ResponseFormat(type="text"))
@@ -76,8 +76,10 @@ class Message(StrictModel):
         """Leaves out what the template cannot be told, and takes an answer without text for an empty one."""
         strangers = info.context if isinstance(info.context, Strangers) else Strangers()
         value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
-        if isinstance(value, dict) and value.get("role") == "assistant" and value.get("content", "") is None:
-            return {**value, "content": ""}
+        if isinstance(value, dict) and value.get("role") == "assistant":
+            has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
+            if value.get("content", None if has_calls else "") is None:
+                return {**value, "content": ""}
         return value
 
     def to_template(self) -> dict[str, Any]:
@@ -100,6 +102,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
     tool_choice: ToolChoice | None = None  # "auto" where there are tools
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None  # true by default
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None  # of the reasoning of each answer
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
@@ -147,6 +150,15 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
         return ForcedCalls(tools, 1 if self.parallel_tool_calls is False else MAX_CALLS)
 
     @property
+    def strict_calls(self) -> StrictCalls | None:
+        """What the calls that the model may choose to make must follow; None where that may be anything."""
+        if self.tool_choice not in (None, "auto"):
+            return None
+        return StrictCalls.of(
+            [tool.function for tool in self.tools or ()], is_parallel=self.parallel_tool_calls is not False
+        )
+
+    @property
     def may_call(self) -> bool:
         """Whether calls are looked for in the answer."""
         return bool(self.tools) and self.tool_choice != "none"
@@ -158,11 +170,6 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
         switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
         of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
         return {**of_effort, **super().template_variables}
-
-    @property
-    def has_grammar(self) -> bool:
-        """Whether every answer follows a grammar from its first token on."""
-        return self.grammar_wish not in (None, _ANY_TEXT)
 
     @property
     def grammar_wish(self) -> GrammarWish | None:

@@ -25,13 +25,14 @@ class GrammarKind(StrEnum):
     REGEX = "the regular expression"
     CHOICE = "the choice"
     LARK = "the grammar"
+    CALLS = "the grammar of the calls"
 
 
 class Grammar(NamedTuple):
     """What an answer must match. Equal grammars are compiled once."""
 
     kind: GrammarKind
-    source: str  # of a choice, its strings as JSON
+    source: str  # of a choice, its strings as JSON; of calls, texts in Lark and schemas by turns, as JSON
 
 
 def _as_schema(value: Any) -> Any:

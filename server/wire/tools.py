@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
@@ -107,6 +107,30 @@ class ToolCall(StrictModel):
         }
 
 
+class StrictCalls(NamedTuple):
+    """Calls that a model may make, where at least one of the tools is strict."""
+
+    tools: Sequence[FunctionDefinition]
+    most: int  # calls in one answer
+
+    @classmethod
+    def of(cls, tools: Sequence[FunctionDefinition], *, is_parallel: bool) -> StrictCalls | None:
+        """None where no tool is strict."""
+        return cls(tools, MAX_CALLS if is_parallel else 1) if any(tool.strict for tool in tools) else None
+
+    def arguments_of(self, tool: FunctionDefinition) -> dict[str, Any]:
+        """The schema that a call's arguments follow; those of a tool that is not strict may be any object."""
+        return (tool.parameters or _EMPTY) if tool.strict else {"type": "object"}
+
+    def schema(self, arguments: str) -> dict[str, Any]:
+        """Of one call as an object of its name and its arguments.
+
+        Args:
+            arguments: the key of these.
+        """
+        return schema_of_calls([(tool.name, self.arguments_of(tool)) for tool in self.tools], arguments)
+
+
 class ForcedCalls:
     """The calls that an answer must consist of: an array of objects with `name` and `arguments`."""
 
@@ -125,27 +149,39 @@ class ForcedCalls:
         Raises:
             ValueError: the schema of a tool cannot be written as JSON.
         """
-        definitions = {f"tool{i}": _moved(tool.parameters or _EMPTY, i) for i, tool in enumerate(self._tools)}
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, "arguments": {"$ref": f"#/$defs/tool{i}"}},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for i, tool in enumerate(self._tools)
-        ]
-        schema = {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": self._most,
-            "items": {"anyOf": calls} if len(calls) > 1 else calls[0],
-            "$defs": definitions,
-        }
+        schema = array_of_calls(
+            schema_of_calls([(tool.name, tool.parameters or _EMPTY) for tool in self._tools]), self._most
+        )
         try:
             return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode())
         except orjson.JSONEncodeError as error:
             raise ValueError(f"{shorten(schema)} cannot be written as JSON: {error}") from error
+
+
+def schema_of_calls(tools: Sequence[tuple[str, dict[str, Any]]], arguments: str = "arguments") -> dict[str, Any]:
+    """The JSON schema of a call of one of several tools.
+
+    Args:
+        tools: names, and the schemas of their arguments.
+        arguments: the key of the arguments.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, arguments: {"$ref": f"#/$defs/tool{i}"}},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for i, (name, _) in enumerate(tools)
+    ]
+    definitions = {f"tool{i}": _moved(schema, i) for i, (_, schema) in enumerate(tools)}
+    return {**({"anyOf": calls} if len(calls) > 1 else calls[0]), "$defs": definitions}
+
+
+def array_of_calls(call: dict[str, Any], most: int) -> dict[str, Any]:
+    """The JSON schema of from one to `most` calls, of which `call` is the schema of one."""
+    items = {name: part for name, part in call.items() if name != "$defs"}
+    return {"type": "array", "minItems": 1, "maxItems": most, "items": items, "$defs": call["$defs"]}
 
 
 def _moved(schema: Any, index: int) -> Any:

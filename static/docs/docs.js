@@ -69,7 +69,7 @@ function showInside(spec, path, method, operation) {
     inside.append(element("h3", {}, [status === "default" ? "Errors" : `Answer ${status}`]));
     if (content === undefined) inside.append(element("p", {}, [description]));
     for (const [kind, { schema, "x-event": event }] of Object.entries(content ?? {})) {
-      inside.append(element("p", {}, [element("code", {}, [kind]), event ? `: ${schema.description}` : ""]));
+      inside.append(element("p", {}, [element("code", {}, [kind]), event ? ": server-sent events, the data of each is" : ""]));
       if ((event ?? schema).$ref !== undefined) inside.append(showFields(spec, event ?? schema));
     }
   }

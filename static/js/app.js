@@ -6,6 +6,7 @@
  *   panels/     the story and the chat, each with the buttons that start and stop an answer
  *   answer/     one answer: what its chunks bring, its sentences, its figures
  *   markdown/   from an answer's text to elements, block by block as it arrives
+ *   parameters/ every parameter with its control, presets, tools, schemas
  *   store/      conversations: trees of messages, kept in the browser
  *   page/       the document: elements, tabs, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it
@@ -13,7 +14,12 @@
 
 import { Admin } from "./engine/admin.js";
 import { EngineView } from "./engine/engine_view.js";
+import { readParameters, sentParameters } from "./parameters/catalogue.js";
+import { ParameterPanel } from "./parameters/panel.js";
+import { Presets } from "./parameters/presets.js";
+import { readSchema, readTools } from "./parameters/structure.js";
 import { Controls } from "./page/controls.js";
+import { Palette } from "./page/palette.js";
 import { announce, byId } from "./page/dom.js";
 import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
 import { Tabs } from "./page/tabs.js";
@@ -40,7 +46,8 @@ const STATE_WORDS = {
 const STAGE = /\(([^()]+)\)$/; // at the end of the server's sentence on its loading
 
 const storage = () => window.localStorage; // even naming it throws where cookies are blocked
-const controls = new Controls(loadSettings(storage), (settings) => saveSettings(storage, settings));
+const stored = loadSettings(storage);
+const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
 
 const socketUrl = (path) => {
   const url = new URL(path, location.href);
@@ -67,18 +74,35 @@ function transportFor(task) {
 
 const server = new ServerState(showServer, { fetch: keyedFetch });
 
-/** The parameters of a request; a seed is drawn here, so that each answer can be had again. */
-function parameters() {
-  const sampling = samplingOf(controls.settings);
-  sampling.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
-  return server.model === null ? sampling : { model: server.model.id, ...sampling };
+/** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
+function sampling() {
+  return { ...firstParameters(), ...sentParameters(controls.settings.extra, false) };
+}
+
+/** The parameters of a chat. */
+function chatParameters() {
+  const { extra, toolsText, toolChoice, schemaText } = controls.settings;
+  const parameters = { ...firstParameters(), ...sentParameters(extra, true) };
+  const tools = readTools(toolsText).value;
+  if (tools !== null) Object.assign(parameters, { tools, tool_choice: toolChoice });
+  const schema = readSchema(schemaText).value;
+  if (schema !== null) {
+    parameters.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+  }
+  return parameters;
+}
+
+function firstParameters() {
+  const first = samplingOf(controls.settings);
+  first.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
+  return server.model === null ? first : { model: server.model.id, ...first };
 }
 
 const deps = {
   transport: transportFor,
   transportOf: (name) => transports[name],
-  parameters,
-  sampling: parameters,
+  parameters: chatParameters,
+  sampling,
   system: () => controls.settings.system,
   setSystem: (system) => controls.setSystem(system),
   model: () => server.model,
@@ -96,10 +120,10 @@ const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
 // An administrator sees the ids of all requests, a client those of its own.
 const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
 const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
-const panels = { story: new Story(deps), chat: new Chat(deps, library, () => window.sessionStorage), engine };
+const panels = { story: new Story(deps, () => window.sessionStorage), chat: new Chat(deps, library, () => window.sessionStorage), engine };
 const workbench = new Workbench({
   transportOf: (name) => transports[name],
-  parameters,
+  parameters: (isChat) => (isChat ? chatParameters() : sampling()),
   model: () => server.model,
   models: () => server.models,
   fetch: keyedFetch,
@@ -148,12 +172,42 @@ byId("api-key").addEventListener("change", () => {
   server.check();
 });
 
+new ParameterPanel(controls, new Presets(storage), keyedFetch);
+for (const id of ["tools", "schema"]) {
+  const dialog = byId(`${id}-dialog`);
+  byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
+  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+}
+
 const tabs = new Tabs(byId("tabs"), (mode) => {
   controls.change({ mode });
   document.body.dataset.mode = mode;
   engine.isShown = mode === "engine";
 });
 tabs.select(workbench.hasSetup ? "tokens" : controls.settings.mode);
+
+const isChat = () => controls.settings.mode === "chat";
+new Palette().add(
+  ...[...byId("tabs").children].map((tab) => ({ name: `Go to ${tab.textContent}`, run: () => tabs.select(tab.dataset.mode) })),
+  { name: "Stop the answer", run: () => panels[controls.settings.mode].stop?.() },
+  { name: "Conversation: new", run: () => (tabs.select("chat"), panels.chat.create()) },
+  { name: "Conversation: open, search, export, import", run: () => (tabs.select("chat"), panels.chat.showList()) },
+  { name: "Answer: again", run: () => panels.chat.regenerateLast(), isOffered: isChat },
+  { name: "Question: edit the last one", run: () => panels.chat.editLast(), isOffered: isChat },
+  { name: "Attach text files", run: () => byId("chat-attach").click(), isOffered: isChat },
+  { name: "System prompt", run: () => panels.chat.editSystem(), isOffered: isChat },
+  ...[...document.querySelectorAll("input[name=transport]")].map((radio) => ({
+    name: `Transport: ${radio.parentElement.textContent}`, run: () => radio.click(),
+  })),
+  { name: "Tools", run: () => byId("tools-dialog").showModal() },
+  { name: "JSON schema of the answer", run: () => byId("schema-dialog").showModal() },
+  { name: "All parameters", run: () => {
+    showSettings(true);
+    byId("more-parameters").open = true;
+    byId("more-parameters").querySelector("summary").focus();
+  } },
+  { name: "Documentation of the server's routes", run: () => location.assign("/docs") },
+);
 
 byId("settings-toggle").addEventListener("click", () => {
   showSettings(!document.body.classList.contains("settings-open"));

@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from engine.client import EngineClient
 from engine.engine import Engine
+from server.command.client.sse_parser import SseParser
 from server.command.serve import drain
-from server.command.sse_parser import SseParser
 from server.text.text_model import TextModel
 from tests.server.conftest import eventually
 from tests.server.support.real_server import MAX_BODY_BYTES, RealServer, serving

@@ -8,6 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
 from tests.server.support.socket_client import open_socket, read_to_end, send
@@ -110,8 +111,51 @@ async def test_no_effort_is_told_to_the_template(start_server: StartServer) -> N
     assert (status, answer["error"]["param"]) == (400, "reasoning_effort")
 
 
-async def test_an_answer_by_a_grammar_has_none(start_server: StartServer) -> None:
+CHOICE = {"structured_outputs": {"choice": ["yes", "no"]}}
+
+
+@pytest.mark.parametrize("text", ["Hm.</think>yes", "Hm.\n</think>yes"])
+async def test_a_grammar_begins_behind_it(start_server: StartServer, text: str) -> None:
+    server = await begin(start_server, text)
+    _, answer = await server.post("/v1/chat/completions", {"messages": ASK, **CHOICE})
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "yes")
+
+
+async def test_what_breaks_the_grammar_behind_it_is_refused(start_server: StartServer) -> None:
+    server = await begin(start_server, "yes</think>maybe")
+    status, answer = await server.post("/v1/chat/completions", {"messages": ASK, **CHOICE})
+    assert (status, answer["error"]["code"]) == (400, "dead_end")
+
+
+async def test_an_answer_by_a_grammar_may_have_none(start_server: StartServer) -> None:
     server = await begin(start_server, "yes")
-    body = {"messages": ASK, "structured_outputs": {"choice": ["yes", "no"]}}
+    body = {"messages": ASK, "chat_template_kwargs": {"enable_thinking": False}, **CHOICE}
     _, answer = await server.post("/v1/chat/completions", body)
     assert answer["choices"][0]["message"]["content"] == "yes"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_budget_reaches_the_engine(start_server: StartServer, path: str) -> None:
+    """The fake engine writes what it wants; the matcher says what it would have had to write."""
+    server = await begin(start_server, "<think>Hm")
+    budget = (
+        {"thinking": {"type": "enabled", "budget_tokens": 2}} if "messages" in path else {"thinking_token_budget": 2}
+    )
+    asked = {"input": "Why?"} if "responses" in path else {"messages": ASK}
+    status, answer = await server.post(
+        path, {"model": "fake", **({"max_tokens": 9} if "messages" in path else {}), **asked, **budget}
+    )
+    assert status == 200, answer
+    (stream,) = server.engine.submitted
+    assert stream.matcher is not None
+    assert allowed_tokens(stream.matcher, 260).tolist() == [ord("<")]
+
+
+async def test_what_no_budget_can_be(start_server: StartServer) -> None:
+    server = await begin(start_server)
+    for wrong in (-1, "2", 1.5):
+        status, answer = await server.post("/v1/chat/completions", {"messages": ASK, "thinking_token_budget": wrong})
+        assert (status, answer["error"]["param"]) == (400, "thinking_token_budget")
+    status, _ = await server.post("/v1/chat/completions", {"messages": ASK, "thinking_token_budget": 10**12})
+    assert status == 200

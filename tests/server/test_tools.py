@@ -98,6 +98,16 @@ async def test_calls_stream_as_the_official_client_expects(
     assert (answer.choices[0].finish_reason, message.content) == ("tool_calls", None)
 
 
+async def test_the_content_beside_a_call_may_be_left_out(server: RunningServer) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}}
+    for message, expected in (
+        ({"role": "assistant", "tool_calls": [call]}, 200),
+        ({"role": "assistant", "tool_calls": []}, 400),
+        ({"role": "user", "tool_calls": [call]}, 400),
+    ):
+        assert (await server.post("/v1/chat/completions", {"messages": [*ASK, message]}))[0] == expected
+
+
 async def test_a_conversation_with_a_call_goes_on(start_server: StartServer) -> None:
     engine = FakeEngineClient(respond=saying("Sunny."))
     server = await start_server(engine, text_model=FakeTextModel(TEMPLATE))

@@ -12,7 +12,8 @@ from server.http.entry.served import SERVED
 from server.routes.openai_shapes import shape_error
 from server.routes.route import ErrorShape
 from server.startup.logs import log
-from server.wire.errors import ApiError, body_too_large, shorten, to_api_error
+from server.storage.record_key import StoreError, TooLarge
+from server.wire.errors import ApiError, body_too_large, shorten, to_api_error, unavailable
 
 # By the path that the route is registered under. Every other path has OpenAI's.
 ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
@@ -29,6 +30,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return _answer(request, _from_http(request, error))
     except ConnectionError:
         raise  # the client has left; aiohttp knows what to do
+    except StoreError as error:
+        return _answer(request, _from_store(error))
     except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
         return _answer(request, to_api_error(error))
 
@@ -54,6 +57,14 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     if api_error.headers.get("Connection") == "close":
         response.force_close()
     return response
+
+
+def _from_store(error: StoreError) -> ApiError:
+    """What cannot be stored is refused. Why the whole store fails is the operator's affair, and stands in the log."""
+    if isinstance(error, TooLarge):
+        return ApiError(str(error), status=413, code="record_too_large")
+    log.error("store_failed", reason=str(error))
+    return unavailable("the server's store cannot be used; with store=false a response needs none", "store_failed")
 
 
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:

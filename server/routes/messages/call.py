@@ -42,6 +42,8 @@ class MessagesCall(BodyCall):
             default_max_tokens=body.max_tokens,  # clients ask for as many as the largest models can write
             stops=body.stop_sequences,
             grammar=body.grammar_wish,
+            strict_calls=body.strict_calls,
+            thinking_budget=body.thinking_budget,
             streaming=body.streaming,
         )
         super().__init__(request, None, body.ignored, body.stream is True)
@@ -59,7 +61,6 @@ class MessagesCall(BodyCall):
         parts = context.answer_format.of_request(
             may_call=body.may_call,
             must_call=must_call,
-            has_grammar=self.request.grammar is not None,
             schemas={tool.name: tool.input_schema for tool in body.tools or ()},
         )
         shows = body.thinking is not None and body.thinking.display != "omitted"

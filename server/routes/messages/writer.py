@@ -29,7 +29,7 @@ class MessageWriter(AnswerWriter):
         self._generation = generation
         self._context = context
         self._has_reasoning = parts.reasoning is not None
-        self._parts = AnswerParts(parts, generation.prompts[0].token_ids, context.tokenizer)
+        self._parts = AnswerParts(parts, generation.prompts[0].token_ids, generation.tokenizer)
         self._blocks = blocks
         self._max_tokens = max_tokens
         self._has_begun = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sampling.host.params import InvalidParameter
@@ -25,6 +25,10 @@ class FittingConversation(NamedTuple):
     @property
     def num_chars(self) -> int:
         return self.conversation.num_chars
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        return self.conversation.tools
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         if max_model_len is None:

@@ -16,7 +16,7 @@ from server.routes.responses.records import (
     previous_of,
     response_key,
 )
-from server.storage.record_key import StoreError
+from server.storage.record_key import TooLarge
 from server.storage.record_store import RecordStore
 from server.wire.errors import ApiError, shorten
 from server.wire.responses.responses_request import ResponsesRequest
@@ -102,7 +102,7 @@ class History:
                 )
             except KeyError as error:
                 raise previous_not_found(str(error.args[0])) from None
-            except StoreError as error:
+            except TooLarge as error:
                 raise ApiError(str(error), param="previous_response_id", code="history_too_long") from error
         unfinished = next((r for r in chain if r["response"]["status"] in ("queued", "in_progress")), None)
         if unfinished is not None:

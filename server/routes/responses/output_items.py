@@ -131,7 +131,8 @@ class OutputItems:
                 self._events.add("response.content_part.done", **opened.place, part=item["content"][0])
             case "function_call":
                 item["arguments"] = text
-                self._events.add("response.function_call_arguments.done", **opened.place, arguments=text)
+                name = item["name"]
+                self._events.add("response.function_call_arguments.done", **opened.place, name=name, arguments=text)
         item["status"] = status
         self._events.add("response.output_item.done", output_index=opened.place["output_index"], item=item)
 

@@ -69,9 +69,13 @@ class ResponseWriter:
         body, self._generation = self._turn.body, generation
         (prompt,) = generation.prompts
         answer_format = context.answer_format.of_request(
-            may_call=body.may_call, must_call=body.forced_calls is not None, has_grammar=body.grammar_wish is not None
+            may_call=body.may_call,
+            must_call=body.forced_calls is not None,
+            schemas={tool.name: tool.parameters for tool in body.tools or ()},
         )
-        self._parts = AnswerParts(answer_format, prompt.token_ids, context.tokenizer)
+        self._parts = AnswerParts(
+            answer_format, prompt.token_ids, generation.tokenizer, num_begun=body.num_prompt_output_tokens or 0
+        )
         if body.wants_logprobs:
             self._logprobs = ChatLogprobs(context.tokenizer, [prompt.token_ids], 1, (), of_answers=True)
         (params, *_) = prompt.params

@@ -57,5 +57,8 @@ class Turn:
         prompt: PromptSource = conversation
         if body.truncation == "auto":
             prompt = FittingConversation(conversation, max_tokens)
-        make = partial(to_request, body, [prompt], prompt_parameter="input")
+        make = partial(
+            to_request, body, [prompt], prompt_parameter="input", strict_calls=body.strict_calls,
+            thinking_budget=body.thinking_token_budget,
+        )  # fmt: skip
         return make(max_tokens=max_tokens, max_tokens_parameter="max_output_tokens")

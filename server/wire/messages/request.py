@@ -18,7 +18,7 @@ from server.wire.sampling_fields import as_strings
 from server.wire.stream_fields import StreamFields
 from server.wire.strict_model import bounded
 from server.wire.structured_outputs import GrammarWish, StructuredOutputs
-from server.wire.tools import ForcedCalls, Tool
+from server.wire.tools import ForcedCalls, StrictCalls, Tool
 
 
 def _as_system(value: Any) -> list[str]:
@@ -155,6 +155,16 @@ class MessagesRequest(CountTokensRequest, StreamFields):
     def forced_calls(self) -> ForcedCalls | None:
         """The calls that the answer must consist of; None where it may be anything."""
         return None if self.tool_choice is None else self.tool_choice.forced_calls(self.offered_tools)
+
+    @property
+    def strict_calls(self) -> StrictCalls | None:
+        """What the calls that the model may choose to make must follow; None where that may be anything."""
+        return (self.tool_choice or ToolChoice(type="auto")).strict_calls(self.offered_tools)
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """Tokens of the reasoning, at most; None where the request does not say."""
+        return self.thinking.budget_tokens if self.thinking is not None and self.wants_thinking else None
 
     @property
     def may_call(self) -> bool:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from server.wire.errors import shorten
 from server.wire.messages.tolerant_model import TolerantModel
-from server.wire.tools import MAX_CALLS, ForcedCalls, FunctionDefinition, Tool, as_schema
+from server.wire.tools import MAX_CALLS, ForcedCalls, FunctionDefinition, StrictCalls, Tool, as_schema
 
 MAX_TOOLS = 512
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
@@ -20,6 +20,8 @@ class ClientTool(TolerantModel):
     name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
     description: str | None = None
     input_schema: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])]
+
+    strict: bool | None = None  # calls follow the schema always
 
     @model_validator(mode="before")
     @classmethod
@@ -34,7 +36,7 @@ class ClientTool(TolerantModel):
     def to_tool(self) -> Tool:
         """The tool as chat requests name it; names may be longer here."""
         function = FunctionDefinition.model_construct(
-            name=self.name, description=self.description, parameters=self.input_schema, strict=None
+            name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
         )
         return Tool.model_construct(type="function", function=function)
 
@@ -51,6 +53,16 @@ class ToolChoice(TolerantModel):
         if self.type == "tool" and self.name is None:
             raise ValueError("tool_choice has the type tool and no name; it must name one of the tools")
         return self
+
+    def strict_calls(self, tools: list[Tool]) -> StrictCalls | None:
+        """What the calls that the model may choose to make must follow; None where that may be anything.
+
+        Args:
+            tools: of the request.
+        """
+        if self.type != "auto":
+            return None
+        return StrictCalls.of([tool.function for tool in tools], is_parallel=not self.disable_parallel_tool_use)
 
     def forced_calls(self, tools: list[Tool]) -> ForcedCalls | None:
         """The calls that the answer must consist of; None where it may be anything.

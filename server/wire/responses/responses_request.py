@@ -16,7 +16,7 @@ from server.wire.strangers import Neutral, Strangers
 from server.wire.strict_model import StrictModel
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
 from server.wire.template_fields import TemplateFields
-from server.wire.tools import MAX_CALLS, ForcedCalls, Tool
+from server.wire.tools import MAX_CALLS, ForcedCalls, StrictCalls, Tool
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_NAME = 64  # characters
@@ -139,6 +139,7 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         Annotated[ItemId, BeforeValidator(_as_conversation, json_schema_input_type=str | dict[str, str])] | None
     ) = None
     reasoning: Reasoning | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None  # of the reasoning
     stream_options: ResponseStreamOptions | None = None
     # Whose request it is and where it may be cached, for OpenAI's own purposes; an answer repeats them.
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
@@ -255,6 +256,14 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         if choice == "required" or (isinstance(choice, AllowedTools) and choice.mode == "required"):
             return ForcedCalls(functions, 1 if self.parallel_tool_calls is False else MAX_CALLS)
         return None
+
+    @property
+    def strict_calls(self) -> StrictCalls | None:
+        """What the calls that the model may choose to make must follow; None where that may be anything."""
+        if self.tool_choice == "none":
+            return None
+        functions = [tool.function for tool in self.told_tools]
+        return StrictCalls.of(functions, is_parallel=self.parallel_tool_calls is not False)
 
     @property
     def grammar_wish(self) -> GrammarWish | None:

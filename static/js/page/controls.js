@@ -26,6 +26,12 @@ export class Controls {
     this.#onChange(this.settings);
   }
 
+  /** Changes settings that have controls here, which show it. */
+  replace(changes) {
+    this.change(changes);
+    this.#show();
+  }
+
   /** Changes the system prompt, which each conversation has of its own. */
   setSystem(system) {
     this.change({ system });

@@ -11,6 +11,10 @@ export const DEFAULTS = Object.freeze({
   maxTokens: 256,
   seed: null, // null: the server draws one
   system: "You are a helpful assistant.",
+  extra: Object.freeze({}), // any other parameters by their wire names
+  toolsText: "", // as the reader wrote them; what is valid of them is sent
+  toolChoice: "auto",
+  schemaText: "",
 });
 
 /** Any value at all to valid settings: what is missing or out of range becomes the default. */
@@ -23,7 +27,11 @@ export function normalise(raw) {
     topP: within(0.01, 1, given.topP, DEFAULTS.topP),
     maxTokens: Math.round(within(1, Number.MAX_SAFE_INTEGER, given.maxTokens, DEFAULTS.maxTokens)),
     seed: Number.isSafeInteger(given.seed) ? given.seed : DEFAULTS.seed,
-    system: typeof given.system === "string" ? given.system : DEFAULTS.system,
+    system: textOf(given.system, DEFAULTS.system),
+    extra: given.extra !== null && typeof given.extra === "object" ? { ...given.extra } : {},
+    toolsText: textOf(given.toolsText, DEFAULTS.toolsText),
+    toolChoice: oneOf(["auto", "required", "none"], given.toolChoice, DEFAULTS.toolChoice),
+    schemaText: textOf(given.schemaText, DEFAULTS.schemaText),
   };
 }
 
@@ -47,6 +55,10 @@ export function saveSettings(storage, settings) {
   } catch {
     // Private windows and full disks refuse; the settings then last as long as the page.
   }
+}
+
+function textOf(value, fallback) {
+  return typeof value === "string" ? value : fallback;
 }
 
 function oneOf(values, value, fallback) {

@@ -132,8 +132,14 @@ export class Chat {
     await this.#ask(node);
   }
 
+  editSystem() {
+    byId("system").closest("details").open = true;
+    byId("system").focus();
+  }
+
   /** Opens the last question for editing. */
   editLast() {
+    if (this.#generation !== null) return;
     const last = this.#views.findLast(({ node }) => node.role === "user");
     last?.element.querySelector("[data-action=edit]")?.click();
   }

@@ -1,7 +1,11 @@
-/** The story: one text, continued in place. */
+/** The story: one text, continued in place, and kept for this tab, so that a reload in mid-stream goes on with it. */
 
 import { Follower, announce, byId, onEnter, showFigures, swapButtons } from "../page/dom.js";
 import { Generation } from "../answer/generation.js";
+
+const KEY = "eagre.story"; // in the tab's own storage: {text, before, stream, transport}
+const SAVE_INTERVAL = 300; // milliseconds
+const MAX_KEPT = 20; // texts that Undo can go back to after a reload
 
 export class Story {
   #text = byId("story-text");
@@ -17,13 +21,17 @@ export class Story {
   #generation = null;
   #before = []; // the text before each continuation, for Undo
   #deps;
+  #storage;
+  #lastSave = 0;
 
   /**
-   * @param {{transport: () => object, sampling: () => object,
+   * @param {{transport: (task: object) => object, transportOf: (name: string) => object, sampling: () => object,
    *          canGenerate: () => boolean, onError: (error: Error) => void}} deps
+   * @param {() => Storage} storage the tab's own
    */
-  constructor(deps) {
+  constructor(deps, storage) {
     this.#deps = deps;
+    this.#storage = storage;
     byId("story-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.submit();
@@ -44,6 +52,7 @@ export class Story {
       });
     }
     this.#showControls();
+    this.#restore();
   }
 
   focus() {
@@ -58,6 +67,7 @@ export class Story {
     this.stop();
     this.#before = [];
     this.#text.value = "";
+    this.#keep({ text: "", stream: null });
     this.#showOutcome([], "");
     this.#showControls();
     this.focus();
@@ -67,6 +77,7 @@ export class Story {
   undo() {
     if (this.#generation !== null || this.#before.length === 0) return;
     this.#text.value = this.#before.pop();
+    this.#keep({ text: this.#text.value, stream: null });
     this.#showOutcome([], "");
     this.#showControls();
   }
@@ -80,14 +91,21 @@ export class Story {
     this.#text.value = prompt;
     this.#text.scrollTop = this.#text.scrollHeight;
     this.#showOutcome([], "");
+    const task = { prompt, ...this.#deps.sampling() };
+    const transport = this.#deps.transport(task);
+    await this.#write(transport.name, (signal) => transport.stream(task, { signal }));
+  }
+
+  /** Reads a continuation into the text. */
+  async #write(transport, open) {
     const generation = new Generation();
     this.#generation = generation;
     this.#showControls();
     announce("Writing…");
 
+    const kept = { text: this.#text.value, stream: null, transport };
     let continuation = "";
-    const task = { prompt, ...this.#deps.sampling() };
-    const outcome = await generation.run((signal) => this.#deps.transport(task).stream(task, { signal }), {
+    const outcome = await generation.run(open, {
       onText: (text) => {
         if (this.#before.length === 0) return; // cleared meanwhile
         continuation += text;
@@ -95,7 +113,15 @@ export class Story {
         this.#follower.around(() => this.#text.setRangeText(text, end, end, "preserve"));
       },
       onFigures: (figures) => showFigures(this.#figures, figures),
+      onChunk: (chunk) => {
+        // The text and the place move together, whatever is shown by now.
+        kept.text += chunk.text;
+        const { id, place } = chunk.stream ?? {};
+        if (id !== undefined) kept.stream = { id, place: place ?? kept.stream?.place ?? null };
+        if (this.#before.length > 0) this.#keep(kept, SAVE_INTERVAL);
+      },
     });
+    this.#keep({ text: this.#text.value, stream: null, transport });
 
     this.#generation = null;
     if (this.#before.length === 0) this.#showOutcome([], "");
@@ -104,6 +130,34 @@ export class Story {
     this.#showControls();
     if (outcome.error === null) announce(continuation);
     else this.#deps.onError(outcome.error);
+  }
+
+  #keep(kept, interval = 0) {
+    const now = performance.now();
+    if (interval > 0 && kept.stream?.place !== null && now - this.#lastSave < interval) return;
+    this.#lastSave = now;
+    try {
+      this.#storage().setItem(KEY, JSON.stringify({ ...kept, before: this.#before.slice(-MAX_KEPT) }));
+    } catch {
+      // Without a storage, a reload begins anew.
+    }
+  }
+
+  #restore() {
+    let kept = null;
+    try {
+      kept = JSON.parse(this.#storage().getItem(KEY));
+    } catch {
+      // No storage, or not our JSON.
+    }
+    if (typeof kept?.text !== "string" || !Array.isArray(kept.before)) return;
+    this.#text.value = kept.text;
+    this.#before = kept.before.filter((text) => typeof text === "string");
+    this.#showControls();
+    const transport = this.#deps.transportOf(kept.transport);
+    if (kept.stream !== null && this.#before.length > 0 && transport?.resume !== undefined) {
+      this.#write(kept.transport, (signal) => transport.resume(kept.stream, { signal }));
+    }
   }
 
   #showOutcome(figures, finish, error = null) {

@@ -21,7 +21,7 @@ export class Workbench {
   #frame = null;
 
   /**
-   * @param {{transportOf: (name: string) => object, parameters: () => object, model: () => object|null,
+   * @param {{transportOf: (name: string) => object, parameters: (isChat: boolean) => object, model: () => object|null,
    *   models: () => string[], fetch: typeof fetch, canGenerate: () => boolean, restore: (parameters: object) => void}} deps
    */
   constructor(deps) {
@@ -73,7 +73,7 @@ export class Workbench {
     const asked = isChat
       ? { messages: [{ role: "user", content: prompt }], logprobs: true, top_logprobs: NUM_ALTERNATIVES }
       : { prompt, logprobs: NUM_ALTERNATIVES };
-    const task = { ...this.#deps.parameters(), ...asked };
+    const task = { ...this.#deps.parameters(isChat), ...asked };
     this.#isKept = false;
     this.#card.show(null, null);
     for (const column of this.#columns) column.clear();
@@ -191,7 +191,7 @@ export class Workbench {
 
   async #copyLink() {
     const setup = {
-      prompt: byId("tokens-prompt").value, kind: byId("tokens-kind").value, parameters: this.#deps.parameters(),
+      prompt: byId("tokens-prompt").value, kind: byId("tokens-kind").value, parameters: this.#deps.parameters(byId("tokens-kind").value === "chat"),
       columns: this.#columns.map((column) => column.settings),
     };
     history.replaceState(null, "", toFragment(setup));

@@ -20,6 +20,8 @@ NUM_WORDS = num_words_of(VOCAB_SIZE)
 class EveryThird:
     """Allows every third token, from another first one at each position, and after `length` tokens only the end."""
 
+    ends_output = True
+
     def __init__(self, length: int, *, breaks_at: int | None = None) -> None:
         self.accepted: list[int] = []
         self._length = length

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from engine.border.types import Progress
-from server.command import cli, complete
-from server.command.complete import CompleteError, NoServer, write_remote
+from server.command import cli
+from server.command.client import address
+from server.command.client.errors import NoAnswer, NoServer
+from server.command.complete import write_remote
 from server.startup import loaded_model
 from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
@@ -21,7 +23,7 @@ from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",)])
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",), ("chat",), ("top",)])
 def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
@@ -37,7 +39,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys, server.command.cli as cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
-        "assert not {'jax', 'numpy', 'aiohttp', 'pydantic', 'tokenizers'} & set(sys.modules)"
+        "assert not {'jax', 'numpy', 'aiohttp', 'asyncio', 'pydantic', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30)
 
@@ -186,7 +188,7 @@ async def test_without_a_server_the_model_is_loaded_into_this_process(
         return LoadedModel(engine.client, FakeTextModel().model)
 
     monkeypatch.setattr(loaded_model, "load_model", load)
-    monkeypatch.setattr(complete, "DEFAULT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(address, "DEFAULT_URL", "http://127.0.0.1:1")
     monkeypatch.delenv("EAGRE_URL", raising=False)
     assert await run_cli("complete", "abc") == 0
     shown = capsys.readouterr()
@@ -216,7 +218,7 @@ async def test_an_error_within_the_stream_is_raised(start_server: StartServer) -
     answering = asyncio.create_task(write_remote(server.url, {"prompt": "abc"}, lambda _: None))
     await eventually(lambda: len(engine.running) == 1)
     engine.fail("the device is gone")
-    with pytest.raises(CompleteError, match="the device is gone"):
+    with pytest.raises(NoAnswer, match="the device is gone"):
         await answering
 
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from engine.border.types import Pooling
-from server.documents import answers
+from server.documents import answers, messages
 from server.documents.descriptions import DESCRIPTIONS
 from server.documents.openapi import build_document
 from server.documents.operations import OPERATIONS
@@ -107,8 +107,9 @@ async def test_answers_are_as_the_document_says(start_server: StartServer) -> No
     for path, body, kind in (
         ("/v1/completions", {"prompt": "abc"}, answers.Completion),
         ("/v1/chat/completions", chat, answers.ChatChunk),
+        ("/v1/responses", {"input": "abc"}, answers.ResponseEvent),
     ):
-        wanted = {"stream_options": {"include_usage": True}, "include_metrics": True}
+        wanted = {} if path == "/v1/responses" else {"stream_options": {"include_usage": True}, "include_metrics": True}
         streamed = await server.stream_bytes(path, body | wanted)
         events = [line.removeprefix(b"data: ") for line in streamed.splitlines() if line.startswith(b"data: {")]
         assert events
@@ -119,6 +120,8 @@ async def test_answers_are_as_the_document_says(start_server: StartServer) -> No
             kind.model_validate(await response.json())
     async with server.http.post(server.url + "/v1/completions", json={}) as response:
         answers.Error.model_validate(await response.json())
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        messages.AnthropicError.model_validate((await server.post(path, {}))[1])
 
 
 async def test_the_document_is_served(server: RunningServer) -> None:

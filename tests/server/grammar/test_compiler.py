@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from engine.border.types import QueueFull
 from sampling.host.params import InvalidParameter
 from server.grammar import compiler as grammar_compiler
 from server.grammar.compiled_grammar import CompiledGrammar
@@ -88,6 +89,17 @@ async def test_a_grammar_that_takes_too_long_is_refused_but_kept_for_the_next_re
             except InvalidParameter:
                 await asyncio.sleep(0.005)
     assert gated.calls == {regex("a"): 1}
+
+
+async def test_one_that_had_no_thread_is_told_to_come_again(gated: Gated) -> None:
+    grammars = compiler(timeout=0.02, compile_grammar=gated)
+    busy = [asyncio.create_task(grammars.compile(regex(letter), "structured_outputs")) for letter in "ab"]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="other grammars are being compiled"):
+        await grammars.compile(regex("c"), "structured_outputs")
+    gated.gate.set()
+    await asyncio.gather(*busy, return_exceptions=True)
+    assert regex("c") not in gated.calls
 
 
 async def test_other_grammars_do_not_wait(gated: Gated) -> None:

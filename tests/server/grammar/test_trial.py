@@ -107,6 +107,13 @@ def test_one_that_is_busy_for_ever_is_killed(
     assert isinstance(trials(SIMPLE, vocabulary), CompiledGrammar)
 
 
+def test_time_in_which_others_have_the_processor_does_not_count(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_that(monkeypatch, "import time; time.sleep(0.6)")
+    assert isinstance(compiler(seconds=0.3)(BAD, vocabulary), CompiledGrammar)
+
+
 @pytest.mark.parametrize("source", [DEAD])
 def test_one_that_ends_its_process_is_refused(
     vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, source: str

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from server.http.playground import load_playground
+from server.http.playground import lighten, load_playground
 from tests.server.conftest import RunningServer, eventually
 from tests.static.devtools import Browser, Page, find_chromium
 
@@ -24,6 +24,15 @@ async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
             assert response.status == 200, link
             if link.endswith(".js"):
                 assert response.content_type == "text/javascript"
+
+
+def test_comments_and_indentation_are_not_sent_and_lines_keep_their_numbers() -> None:
+    text = "/**\n * Why.\n */\nimport a;\n\n  /* one */ x = 'a // b';\n  // two\n  y /* three */ = `*/`;\n"
+    assert lighten(text) == "\n\n\nimport a;\n\nx = 'a // b';\n\ny /* three */ = `*/`;\n"
+
+
+def test_the_whole_playground_is_small() -> None:
+    assert sum(len(file.body) for file in load_playground().values()) < 250_000
 
 
 async def test_every_module_is_served(server: RunningServer) -> None:

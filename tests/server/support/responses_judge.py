@@ -10,7 +10,8 @@ from openai.types.responses import Response, ResponsesServerEvent, ResponseStrea
 from pydantic import BaseModel
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
-NOT_IN_THE_LIBRARY = {"store"}  # OpenAI's server tells it too
+# OpenAI's server tells `store` too; earlier versions of the library want the `name` at the end of a call's arguments.
+NOT_IN_THE_LIBRARY = {"store", "name"}
 
 
 def _models(union: Any) -> dict[str, type[BaseModel]]:
@@ -66,6 +67,7 @@ def _judge_items(events: Sequence[dict[str, Any]], response: dict[str, Any]) -> 
     """What the deltas add up to is what the items are at the end, and no item is told of after its end."""
     texts: dict[str, str] = {}
     done: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
     opened: str | None = None
     for event in events:
         match event["type"]:
@@ -85,6 +87,8 @@ def _judge_items(events: Sequence[dict[str, Any]], response: dict[str, Any]) -> 
                 texts[event["item_id"]] += event["delta"]
             case kind if kind.endswith(".done"):
                 assert event["item_id"] == opened
+                if kind == "response.function_call_arguments.done":
+                    names[event["item_id"]] = event["name"]
                 if "text" in event:
                     assert event["text"] == texts[event["item_id"]]
     assert opened is None
@@ -92,6 +96,7 @@ def _judge_items(events: Sequence[dict[str, Any]], response: dict[str, Any]) -> 
     for item in done:
         text = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert text == texts[item["id"]]
+        assert names.get(item["id"]) == item.get("name")
 
 
 def _check(model: BaseModel) -> None:

@@ -155,8 +155,7 @@ def test_the_syntax_follows_from_the_flag_or_the_template(
 
 def test_what_a_request_rules_out_is_not_looked_for() -> None:
     model = Format(QWEN3, MISTRAL)
-    assert model.of_request(may_call=True, must_call=False, has_grammar=False) == model
-    assert model.of_request(may_call=False, must_call=False, has_grammar=False) == Format(QWEN3)
-    assert model.of_request(may_call=True, must_call=True, has_grammar=True) == Format(None, ARRAY)
-    assert model.of_request(may_call=False, must_call=False, has_grammar=True).is_plain
-    assert Format().of_request(may_call=True, must_call=False, has_grammar=False) == Format(None, HERMES)
+    assert model.of_request(may_call=True, must_call=False) == model
+    assert model.of_request(may_call=False, must_call=False) == Format(QWEN3)
+    assert model.of_request(may_call=True, must_call=True) == Format(QWEN3, ARRAY)
+    assert Format().of_request(may_call=True, must_call=False) == Format(None, HERMES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -106,6 +108,27 @@ async def test_a_response_that_does_not_fit_is_answered_all_the_same(start_sayin
     response = await ask(server, **body, tools=tools, tool_choice="none")
     assert response["status"] == "completed"
     assert (await server.get(f"/v1/responses/{response['id']}"))[0] == 404
+
+
+async def test_what_cannot_be_stored_is_refused_where_nothing_else_was_asked_for(start_saying) -> None:
+    server = await start_saying("yes", store_bytes=1 << 20)
+    large = {"role": "user", "content": "y" * 1_100_000}
+    for path, body in (
+        ("/v1/conversations", {"items": [large]}),
+        ("/v1/responses", {"input": "x", "background": True, "metadata": {}, "tools": [
+            {"type": "function", "name": "f", "parameters": {"const": "y" * 1_100_000}}], "tool_choice": "none"}),
+    ):  # fmt: skip
+        async with server.http.post(server.url + path, data=BytesIO(json.dumps(body).encode())) as refusal:
+            status, answer = refusal.status, await refusal.json()
+        assert (status, answer["error"]["code"]) == (413, "record_too_large")
+
+
+async def test_a_store_that_fails_is_told(server: RunningServer) -> None:
+    await server.served.store.close()
+    for path, body in (("/v1/conversations", {}), ("/v1/responses", {"input": "x", "background": True})):
+        status, answer = await server.post(path, body)
+        assert (status, answer["error"]["code"]) == (503, "store_failed")
+    assert (await ask(server, input="x"))["status"] == "completed"
 
 
 async def test_a_full_store_forgets_what_was_used_the_longest_ago(start_saying) -> None:

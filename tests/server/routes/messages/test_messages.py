@@ -376,4 +376,4 @@ async def test_what_is_nested_too_deeply_to_be_written_is_refused(server: Runnin
     tool = f'{{"name":"x","input_schema":{nested(600)}}}'
     body = f'{{"max_tokens":5,"messages":[{{"role":"user","content":"x"}}],"tools":[{tool}]}}'
     status, answer = await server.post_raw(PATH, body.encode())
-    assert (status, "nested too deeply" in answer["error"]["message"]) == (400, True), answer
+    assert (status, "nested deeper than 100" in answer["error"]["message"]) == (400, True), answer

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.command.sse_parser import SseParser
+from server.command.client.sse_parser import SseParser
 
 STREAM = ': ping\n\ndata: {"a": "é🌊"}\n\nevent: x\ndata:one\ndata: two\n\n\n: note\ndata: [DONE]\n\n'
 EVENTS = ['{"a": "é🌊"}', "one\ntwo", "[DONE]"]

@@ -1,0 +1,30 @@
+"""Where a server is asked, and with which key."""
+
+from __future__ import annotations
+
+import re
+
+from server.command.client.errors import NoAnswer
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+_KEY = re.compile(r"[!-~]+")
+
+
+def first_key(text: str | None) -> str | None:
+    """The key to send, from what a user gives: one key, or the list that the server takes, whose entries have names.
+
+    Raises:
+        NoAnswer: no header can carry it.
+    """
+    if text is None:
+        return None
+    entry = text.partition(",")[0].split()
+    if not entry or not _KEY.fullmatch(entry[0]):
+        raise NoAnswer("the key (--api-key or EAGRE_API_KEY) must be visible ASCII characters")
+    return entry[0]
+
+
+def root_of(url: str) -> str:
+    """The address without its last slash and without `/v1`, which users know from other clients."""
+    return url.rstrip("/").removesuffix("/v1")
