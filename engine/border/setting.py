@@ -21,11 +21,12 @@ class Limit:
 
     holds: Callable[[Any], bool]
     demand: str  # what an error says behind the refused value
+    choices: tuple[str, ...] = ()  # all values, where they are a few words
 
 
 def one_of(*choices: str) -> Limit:
     """One of two or more words."""
-    return Limit(lambda value: value in choices, f"it must be {alternatives(*choices)}")
+    return Limit(lambda value: value in choices, f"it must be {alternatives(*choices)}", choices)
 
 
 def alternatives(*choices: str) -> str:

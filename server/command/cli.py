@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _chat(options)
             case "top":
                 return _top(options)
+            case "completion":
+                from server.command.completion import completion_script
+
+                _write(completion_script(options.shell))
+                return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     parser.print_help()

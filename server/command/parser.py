@@ -77,6 +77,12 @@ requests, and those of all with the administrator's key. A server with --metrics
 the administrator alone.
 """
 
+_COMPLETION_EXAMPLES = """examples:
+  eagre completion bash > ~/.local/share/bash-completion/completions/eagre
+  eagre completion zsh > ~/.zfunc/_eagre       # with fpath+=~/.zfunc before compinit
+  eagre completion fish > ~/.config/fish/completions/eagre.fish
+"""
+
 
 class _ShowVersion(argparse.Action):
     """argparse's own action wants the text at once, and the search for it takes longer than all of the help."""
@@ -140,6 +146,8 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_key(top)
     top.add_argument("--model", help="one of the server's models (default: the first)")
     top.add_argument("--once", action="store_true", help="print one picture, as without a terminal")
+    completion = _add_command(commands, "completion", "write a script for the shell", _COMPLETION_EXAMPLES)
+    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     return parser
 
 

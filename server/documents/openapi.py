@@ -16,7 +16,9 @@ from server.documents.operations import OPERATIONS, Key, Operation, Tag
 _REFERENCE = "#/components/schemas/{model}"
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _JSON = "application/json"
-_ANY_JSON: dict[str, Any] = {"schema": {}}
+_EVENTS = "text/event-stream"
+# Events are without a schema: that of the whole text would say nothing, and some tools hold it against each event.
+_OTHERS: dict[str, dict[str, Any]] = {_JSON: {"schema": {}}, _EVENTS: {}}
 
 
 class _Schemas(GenerateJsonSchema):
@@ -119,13 +121,12 @@ def _describe_answers(operation: Operation, references: Mapping[type[BaseModel],
     content: dict[str, Any] = {}
     told = "The answer."
     if isinstance(operation.answer, str):
-        content[operation.answer] = _ANY_JSON if operation.answer == _JSON else {"schema": {"type": "string"}}
+        content[operation.answer] = _OTHERS.get(operation.answer, {"schema": {"type": "string"}})
     else:
         content[_JSON] = {"schema": references[operation.answer]}
     if operation.event is not None:
         name = operation.event.__name__
-        # Without a schema: that of a whole text says nothing, and some tools hold it against each single event.
-        content["text/event-stream"] = {"x-event": references[operation.event]}
+        content[_EVENTS] = {**_OTHERS[_EVENTS], "x-event": references[operation.event]}
         told = f"The answer. A stream consists of server-sent events, the data of each of which is a {name}."
     return {"200": {"description": told, "content": content}, "default": error}
 

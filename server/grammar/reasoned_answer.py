@@ -39,6 +39,7 @@ class ReasoningScan:
         self.ends = MarkerScan(table, ends)
         self.begins = tuple(begins)
         self.closing = closing
+        self._parts_of_begins = table.ids_within(begins)
         self._begin_masks = {
             begin[:size]: self._beginning(begin[:size]) for begin in begins for size in range(len(begin))
         }
@@ -48,14 +49,8 @@ class ReasoningScan:
         return self._begin_masks[head]
 
     def _beginning(self, head: bytes) -> np.ndarray:
-        wanted = [begin[len(head) :] for begin in self.begins if begin.startswith(head)]
-        firsts = {text[:1] for text in wanted}
-        fitting = [
-            token_id
-            for first in firsts
-            for token_id in self.table.ids_with(first)
-            if any(text.startswith(self.table[token_id]) or self.table[token_id] == text for text in wanted)
-        ]
+        wanted = tuple(begin[len(head) :] for begin in self.begins if begin.startswith(head))
+        fitting = (at for at in self._parts_of_begins if any(text.startswith(self.table[at]) for text in wanted))
         return self.table.mask_of(fitting)
 
 

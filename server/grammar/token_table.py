@@ -44,6 +44,11 @@ class TokenTable:
         """The tokens whose text holds `data`, ascending. This looks through the whole vocabulary."""
         return [token_id for token_id, text in enumerate(self._token_bytes[: self.vocab_size]) if data in text]
 
+    def ids_within(self, texts: Sequence[bytes]) -> list[int]:
+        """The tokens whose text is a part of one of `texts`, ascending. This looks through the whole vocabulary."""
+        known = enumerate(self._token_bytes[: self.vocab_size])
+        return [token_id for token_id, data in known if data and any(data in text for text in texts)]
+
     def spell(self, data: bytes) -> list[int] | None:
         """Tokens of one byte each that together are `data`; None where the vocabulary lacks one of them."""
         found = [self._byte_ids.get(byte) for byte in data]

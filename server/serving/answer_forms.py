@@ -43,7 +43,7 @@ class AnswerForms:
         self._format = answer_format
         self._compiler = compiler
         self._lock = threading.Lock()  # protects the fields below while workers make them
-        self._kept: OrderedDict[tuple[Grammar, bool], WatchedCalls] = OrderedDict()  # least recently used first
+        self._kept: OrderedDict[tuple[Grammar, bool], WatchedCalls] = OrderedDict()  # the oldest first
 
     async def rules_of(
         self, request: GenerationRequest, prompts: Sequence[PreparedPrompt], workers: Workers

@@ -16,8 +16,6 @@ from structlog.typing import Processor
 
 from server.wire.generation_fields import REQUEST_ID_PATTERN
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("console", "json")
 REQUEST_ID_HEADER = "X-Request-Id"
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -31,8 +29,8 @@ def set_up_logs(level: str, log_format: str) -> None:
     """Configures structlog, and routes warnings of the standard library's loggers through it.
 
     Args:
-        level: one of LOG_LEVELS.
-        log_format: one of LOG_FORMATS.
+        level: one of `LOG_LEVELS` of the settings.
+        log_format: one of `LOG_FORMATS` of the settings.
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

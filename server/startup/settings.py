@@ -13,10 +13,11 @@ from server.answering.metrics_names import MetricsNames
 from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 from server.sources.cache_folder import cache_folder
 from server.startup.flags import add_flag, read
-from server.startup.logs import LOG_FORMATS, LOG_LEVELS
 from server.tools.reasoning import OFF, REASONING_SYNTAXES
 from server.tools.syntaxes import SYNTAXES
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("console", "json")
 TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
@@ -32,7 +33,7 @@ class SettingsError(ValueError):
 
 
 def _listed(choices: tuple[str, ...]) -> Limit:
-    return Limit(lambda value: value in choices, f"it must be one of {', '.join(choices)}")
+    return Limit(lambda value: value in choices, f"it must be one of {', '.join(choices)}", choices)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ templates open it themselves, so that the prompt ends with the first marker and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from server.text.chat_template import ChatTemplate
 from server.tools.call_events import Content, Reasoning
+
+if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` shall not wait for templates
+    from server.text.chat_template import ChatTemplate
 
 OFF = "none"  # the name by which the flag turns reasoning off
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from server.text.chat_template import ChatTemplate
 from server.tools import call_bodies
 from server.tools.call_events import CallEvent, CallReader, Content, merged
 from server.tools.call_text import CallText, NotACall, Reading
 from server.tools.reasoning import overlap
+
+if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` shall not wait for templates
+    from server.text.chat_template import ChatTemplate
 
 
 class Syntax(NamedTuple):

@@ -79,11 +79,15 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "mirostat": (0,),
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5.0,),
+    "n_cache_reuse": (0,),
+    "n_indent": (0,),
     "n_keep": (0,),
+    "n_predict": (-1,),
     "n_probs": (0,),
     "reasoning_format": ("auto",),
     "repeat_last_n": (64,),
     "repeat_penalty": (1.0,),
+    "t_max_predict_ms": (0,),
     "tfs_z": (1.0,),
     "typ_p": (1.0,),
     # OpenRouter's.
@@ -97,7 +101,14 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "top_n": (),  # of rerankers
 }
 # Names that others have for parameters of this server. Whoever asks for something by them means these.
-_OTHER_NAMES = {"typ_p": "typical_p", "repeat_penalty": "repetition_penalty"}
+_OTHER_NAMES = {
+    "typ_p": "typical_p", "repeat_penalty": "repetition_penalty", "n_cmpl": "n", "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    # llama.cpp, SGLang, and vLLM before its structured_outputs.
+    "grammar": "structured_outputs", "json_schema": "structured_outputs", "ebnf": "structured_outputs",
+    "regex": "structured_outputs", "guided_json": "structured_outputs", "guided_regex": "structured_outputs",
+    "guided_choice": "structured_outputs", "guided_grammar": "structured_outputs",
+}  # fmt: skip
 # Fields of one route only. Who sends one to the other means something that would not happen.
 _OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
 _ASKS_FOR_NOTHING: tuple[Any, ...] = (None, False, [], {}, "")

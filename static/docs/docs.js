@@ -70,7 +70,7 @@ function showInside(spec, path, method, operation) {
     if (content === undefined) inside.append(element("p", {}, [description]));
     for (const [kind, { schema, "x-event": event }] of Object.entries(content ?? {})) {
       inside.append(element("p", {}, [element("code", {}, [kind]), event ? ": server-sent events, the data of each is" : ""]));
-      if ((event ?? schema).$ref !== undefined) inside.append(showFields(spec, event ?? schema));
+      if ((event ?? schema)?.$ref !== undefined) inside.append(showFields(spec, event ?? schema));
     }
   }
   if (operation.responses["101"] === undefined) inside.append(makeTrial(spec, path, method, body));

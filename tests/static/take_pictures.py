@@ -46,6 +46,7 @@ async def show_story(page: Page) -> None:
     await page.wait_for("document.querySelector('#story-page').dataset.finish")
 
 
+<<<<<<< HEAD
 async def write_tokens(page: Page, columns: int) -> None:
     await page.click("#tab-tokens")
     await page.evaluate(
@@ -87,15 +88,51 @@ async def show_events(page: Page) -> None:
     await write_tokens(page, 1)
     await page.click("[data-view=raw]")
     await asyncio.sleep(0.3)
+=======
+async def show_chat(page: Page) -> None:
+    await page.click("#tab-chat")
+    for number, question in enumerate(("Name three colours of the sea, as a list.", "And of the sky?"), start=1):
+        await page.evaluate("document.querySelector('#chat-input').focus()")
+        await page.type(question)
+        await page.press("Enter")
+        await page.wait_for(f"document.querySelectorAll('.message.assistant[data-finish]').length === {number}")
+
+
+async def show_drawer(page: Page) -> None:
+    await show_chat(page)
+    await page.click("#chat-list")
+    await page.wait_for("document.querySelector('#drawer').open")
+
+
+async def show_parameters(page: Page) -> None:
+    await show_chat(page)
+    await page.evaluate("document.body.classList.add('settings-open')")
+    await page.evaluate("document.querySelector('#more-parameters').open = true")
+    await page.wait_for("document.querySelector('#parameters .note').textContent")
+    await page.evaluate("document.querySelector('#more-parameters').scrollIntoView()")
+
+
+async def show_tools(page: Page) -> None:
+    await page.click("#tab-chat")
+    await page.evaluate("document.querySelector('#tools-dialog').showModal()")
+    await page.evaluate("document.querySelector('#tools-dialog details').open = true")
+>>>>>>> main
 
 
 SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
     "story": show_story,
     "engine": show_engine,
+<<<<<<< HEAD
     "tokens": show_tokens,
     "compare": show_comparison,
     "latency": show_latency,
     "events": show_events,
+=======
+    "chat": show_chat,
+    "drawer": show_drawer,
+    "parameters": show_parameters,
+    "tools": show_tools,
+>>>>>>> main
 }
 
 

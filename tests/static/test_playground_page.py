@@ -308,6 +308,10 @@ async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
         await page.click(tab)
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         assert await page.evaluate("document.documentElement.scrollHeight") <= height
+    await page.click("#tab-chat")
+    await ask(page, "What is the longest title that a conversation may have, and the longestwordinit" * 2)
+    await page.wait_for(CHAT_FINISH)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
     nameless = await page.evaluate(
         """[...document.querySelectorAll('button, textarea, input')]
              .filter(control => !control.textContent.trim() && !control.labels?.length && !control.ariaLabel)

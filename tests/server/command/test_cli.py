@@ -22,8 +22,10 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
+COMMANDS = ("serve", "pull", "models", "complete", "chat", "top", "completion")
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("pull",), ("models",), ("complete",), ("chat",), ("top",)])
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)])
 def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*arguments, "--help"])
@@ -34,10 +36,11 @@ def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFix
         assert "--max-num-batched-tokens" in shown
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["completion", "bash"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys, server.command.cli as cli\n"
-        "try: cli.main(['--help'])\n"
+        f"try: cli.main({arguments})\n"
         "except SystemExit: pass\n"
         "assert not {'jax', 'numpy', 'aiohttp', 'asyncio', 'pydantic', 'tokenizers'} & set(sys.modules)"
     )

@@ -51,6 +51,7 @@ OF_CLIENTS: dict[str, dict[str, Any]] = {
         "samplers": [], "dynatemp_range": 0, "dynatemp_exponent": 1, "typ_p": 1, "repeat_last_n": 64,
         "repeat_penalty": 1, "mirostat": 0,
         "mirostat_tau": 5, "mirostat_eta": 0.1, "n_probs": 0, "min_keep": 0, "n_keep": 0, "id_slot": -1,
+        "n_predict": -1, "n_indent": 0,
         "cache_prompt": True, "timings_per_token": False, "reasoning_format": "auto", "return_progress": False,
     },
     "OpenRouter": {"models": [], "route": "fallback", "transforms": [], "top_a": 0, "plugins": [], "provider": {}},
@@ -78,7 +79,15 @@ def test_what_other_servers_clients_send_at_its_default_passes_in_silence(parame
     assert parsed(**parameters) == ()
 
 
-@pytest.mark.parametrize(("name", "meant"), [("typ_p", "typical_p"), ("repeat_penalty", "repetition_penalty")])
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("typ_p", "typical_p"),
+        ("repeat_penalty", "repetition_penalty"),
+        ("n_predict", "max_tokens"),
+        ("guided_json", "structured_outputs"),
+    ],
+)
 def test_another_name_of_a_parameter_is_told(name: str, meant: str) -> None:
     assert f'did you mean "{meant}"' in refusal(**{name: 0.5}).message
 

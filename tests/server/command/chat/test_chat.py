@@ -15,9 +15,13 @@ import pytest
 from server.command import cli
 from server.command.chat.chat import Chat
 from server.command.chat.conversation import Conversation
+from server.command.client import address
 from server.command.client.errors import NoAnswer
 from server.command.client.server_client import Piece
-from tests.fakes.text_model import render
+from server.startup import loaded_model
+from server.startup.loaded_model import LoadedModel
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer
 
 KEY = "sk-tide-and-time"
@@ -138,6 +142,23 @@ async def test_a_server_that_does_not_answer_is_named(
 ) -> None:
     assert await chat("q\n", monkeypatch, "--url", "http://127.0.0.1:1") == 1
     assert "no server answers at http://127.0.0.1:1" in capsys.readouterr().err
+
+
+async def test_without_a_server_the_model_is_loaded_into_this_process(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngineClient()
+    monkeypatch.setattr(loaded_model, "load_model", lambda *_: LoadedModel(engine.client, FakeTextModel().model))
+    monkeypatch.setattr(address, "DEFAULT_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("EAGRE_URL", raising=False)
+    assert await chat("q\n/retry\n/model other\n/set temperature 3\n/retry\n", monkeypatch) == 1
+    answer = render({"role": "user", "content": "q"})
+    shown = capsys.readouterr()
+    assert shown.out.split("\n\n")[0].startswith(answer)
+    assert shown.out.count(answer) == 2
+    assert shown.err.startswith("no server at http://127.0.0.1:1; loading the model here\n")
+    assert "temperature is 3" in shown.err
+    assert engine.is_shut_down
 
 
 async def test_a_real_terminal_gets_styles_and_keeps_what_was_entered(

@@ -1,0 +1,141 @@
+"""What does a streamed token cost between an engine that emits at once and the socket?
+
+    python -m benchmarks.fanout --fastapi PYTHON
+
+Both servers are measured alternately, over server-sent events (a connection for each stream) and over WebSockets (64
+streams on each). PYTHON is that of an environment with fastapi and uvicorn; without it Eagre runs alone. Processor time
+is that of the server's process, so that neither the reader nor other processes count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+
+from benchmarks.serving.processor import time_of
+from benchmarks.serving.server_process import ROOT, free_port
+
+STREAMS_ON_A_SOCKET = 64
+MIN_TOKENS, TOTAL_TOKENS = 100, 20_000  # of one stream; of all together, about
+
+
+class Cell(NamedTuple):
+    tokens: int
+    events: int
+    seconds: float
+    processor: float
+
+
+async def _read_events(port: int, num_tokens: int) -> int:
+    """The events of one stream, with no more work than finding their ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps(
+        {"prompt": "the tide", "max_tokens": num_tokens, "stream": True, "temperature": 0, "ignore_eos": True}
+    ).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+    num_events, last = 0, b""
+    while data := await reader.read(1 << 16):
+        num_events += (last + data).count(b'data: {"id"') - last.count(b'data: {"id"')
+        last = data[-16:]
+    assert b"[DONE]" in last + data or b"\r\n0\r\n" in b"\r\n" + last, last
+    writer.close()
+    return num_events
+
+
+async def _read_messages(session: aiohttp.ClientSession, port: int, num_streams: int, num_tokens: int) -> int:
+    """The deltas of the streams of one socket."""
+    num_deltas = num_done = 0
+    async with session.ws_connect(f"http://127.0.0.1:{port}/v1/stream", max_msg_size=0) as socket:
+        for number in range(num_streams):
+            request = {"type": "generate", "id": str(number), "prompt": "the tide", "max_tokens": num_tokens}
+            await socket.send_json({**request, "temperature": 0, "ignore_eos": True})
+        while num_done < num_streams:
+            message = await socket.receive_str()
+            assert '"error"' not in message, message
+            num_deltas += '"type":"delta"' in message
+            num_done += '"type":"done"' in message or '"type": "done"' in message
+    return num_deltas
+
+
+async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cell:
+    num_tokens = max(MIN_TOKENS, TOTAL_TOKENS // num_streams)
+    before, start = time_of(pid) or 0.0, time.perf_counter()
+    if transport == "SSE":
+        counts = await asyncio.gather(*(_read_events(port, num_tokens) for _ in range(num_streams)))
+    else:
+        async with aiohttp.ClientSession() as session:
+            shares = [
+                min(STREAMS_ON_A_SOCKET, num_streams - first) for first in range(0, num_streams, STREAMS_ON_A_SOCKET)
+            ]
+            counts = await asyncio.gather(*(_read_messages(session, port, share, num_tokens) for share in shares))
+    seconds = time.perf_counter() - start
+    return Cell(num_tokens * num_streams, sum(counts), seconds, (time_of(pid) or 0.0) - before)
+
+
+async def _wait_ready(port: int) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/readiness"):
+                    return
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
+
+
+async def _run(commands: dict[str, Sequence[str]], streams: Sequence[int], rounds: int) -> None:
+    ports = {name: free_port() for name in commands}
+    processes = {
+        name: subprocess.Popen([*command, str(ports[name])], cwd=ROOT)  # noqa: ASYNC220 - before anything is measured
+        for name, command in commands.items()
+    }
+    try:
+        for port in ports.values():
+            await _wait_ready(port)
+        print("| transport | streams | server | tokens/s | processor µs per token | events per token |")
+        print("|---" * 6 + "|")
+        for transport in ("SSE", "WebSocket"):
+            for num_streams in streams:
+                best: dict[str, Cell] = {}
+                for _ in range(rounds):
+                    for name, process in processes.items():
+                        cell = await _measure(ports[name], process.pid, transport, num_streams)
+                        if name not in best or cell.processor < best[name].processor:
+                            best[name] = cell
+                for name, cell in best.items():
+                    micros = cell.processor / cell.tokens * 1e6
+                    print(
+                        f"| {transport} | {num_streams} | {name} | {cell.tokens / cell.seconds:.0f} | {micros:.1f} "
+                        f"| {cell.events / cell.tokens:.2f} |"
+                    )
+                if len(best) == 2:
+                    eagre, other = best.values()
+                    print(f"| | | ratio | | {other.processor / max(eagre.processor, 0.01):.1f} | |", flush=True)
+    finally:
+        for process in processes.values():
+            process.terminate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fastapi", metavar="PYTHON", help="of an environment with fastapi and uvicorn")
+    parser.add_argument("--streams", default="1,64,256,1024", help="numbers of streams at once")
+    parser.add_argument("--rounds", type=int, default=2, help="of each cell; that of the least processor time is shown")
+    options = parser.parse_args()
+    commands: dict[str, Sequence[str]] = {"Eagre": [sys.executable, "-m", "benchmarks.fanout.eagre_server"]}
+    if options.fastapi:
+        commands["FastAPI"] = [options.fastapi, str(Path(__file__).with_name("fastapi_server.py"))]
+    asyncio.run(_run(commands, [int(number) for number in options.streams.split(",")], options.rounds))
+
+
+if __name__ == "__main__":
+    main()
