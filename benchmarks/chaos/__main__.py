@@ -8,8 +8,8 @@ Starts `eagre serve` with few pages, short timeouts and keys. Twenty well-behave
 gets is compared with what it got undisturbed. The attackers are a process of their own (benchmarks.chaos.attackers).
 Exits with 1 if a text differs, pages, requests, descriptors or tasks are left, memory has grown, or an answer came that
 no attack asked for. With --each, calm and attacked times alternate, and it is also a failure where the 99th percentile
-of the gaps between a stream's pieces is more than twice the calm one, and more than twice the one beside as many
-well-behaved clients: computing more rows takes longer, whoever asks for them.
+of the gaps between a stream's pieces is more than twice the calm one. How it compares with the one beside as many
+well-behaved clients is printed too: computing more rows takes longer, whoever asks for them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from engine.border.config import TILE_SIZE
 
 MAX_NUM_SEQS = 48
 WITNESS_KEY = "witness-key-of-the-twenty"
+TARGET_GAP_MS = 15  # about what twenty streams alone take for a step
 MAX_GAP_GROWTH = 2.0  # of the 99th percentile beside an attack
 GOOD_CLIENTS = "whole answer"  # the attack that is none
 ROUND_SECONDS = 60.0  # between two looks at the memory
@@ -51,6 +52,10 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
         "--ping-interval", "8", "--write-timeout", "3", "--max-body-bytes", str(MAX_BODY_BYTES),
         # The least that so many requests allow, so that prompts lengthen the steps of the others as little as can be.
         "--max-num-queued-requests", "512", "--max-num-batched-tokens", str(MAX_NUM_SEQS + TILE_SIZE),
+        "--target-gap", str(TARGET_GAP_MS),
+        # What is kept for clients that may come back is small, and is soon given up.
+        "--resume-grace", "2", "--resume-max-bytes", str(4 << 20), "--resume-max-streams", "64",
+        "--store", str(folder / "store.db"), "--store-bytes", str(16 << 20),
     ]  # fmt: skip
 
 
@@ -105,7 +110,7 @@ async def _each(stage: Stage, options: argparse.Namespace) -> None:
         good_clients = good_clients or attacked
         growth, more = attacked / max(calm, 0.001), attacked / max(good_clients, 0.001)
         print(f"{name:>26}  {calm:7.1f} {attacked:9.1f} {growth:6.2f} {more:16.2f}", flush=True)
-        if min(growth, more) > MAX_GAP_GROWTH:
+        if growth > MAX_GAP_GROWTH:
             stage.ledger.fail(f"beside '{name}' the p99 gap is {growth:.2f} times the calm one")
 
 

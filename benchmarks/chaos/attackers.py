@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import aiohttp
 import orjson
 
-from benchmarks.chaos import requests, sockets
+from benchmarks.chaos import kept, requests, sockets
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
 from benchmarks.serving.command import run
@@ -31,6 +31,8 @@ _ALL: tuple[Attack, ...] = (
     requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized, requests.long_prompt,
     requests.strangers_key, requests.wrong_places, sockets.slow_loris, sockets.stalled_reader, sockets.frozen_client,
     sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
+    kept.stored_response, kept.filled_store, kept.background_flood, kept.forged_ids, kept.messages,
+    kept.lanes_of_responses, kept.resumed_by_many, kept.queries,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 NUM_THREADS = 4  # more would only take turns at the interpreter lock, and take them from the asyncio thread
+NUM_LONG = 2  # of them, those that calls of seconds may take together; the others stay free for short ones
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,6 +22,7 @@ class Workers:
 
     def __init__(self, num_threads: int = NUM_THREADS) -> None:
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="worker")
+        self._long = asyncio.Semaphore(min(NUM_LONG, num_threads))
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of the call, which sees the caller's context variables. Raises what the call raises.
@@ -28,6 +31,21 @@ class Workers:
         """
         call = partial(contextvars.copy_context().run, function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    async def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for a call that may take seconds. It waits where enough of its kind run, so that these never take
+        all threads.
+        """
+        loop, call = asyncio.get_running_loop(), partial(contextvars.copy_context().run, function, *args, **kwargs)
+
+        def release(_: Future[T]) -> None:  # in the thread, because the call goes on when its waiter has left
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._long.release)
+
+        await self._long.acquire()
+        future = self._pool.submit(call)
+        future.add_done_callback(release)
+        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Takes no more calls and drops those that wait; does not wait for those that run."""

@@ -25,6 +25,7 @@ from server.routes.route import ErrorShape
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.tokenizer import Tokenizer
+from server.text.vocabularies.failures import TooManyTokens
 from server.transport.json_body import json_response, send_whole
 from server.wire.messages.request import CountTokensRequest
 from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
@@ -32,7 +33,8 @@ from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRe
 COUNT_TOKENS = "/v1/messages/count_tokens"
 ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: shape_error}  # of routes that do not have OpenAI's
 
-MAX_COUNTED = 1 << 18  # tokens of a conversation; counting more would take a worker thread for long
+MAX_COUNTED = 1 << 18  # tokens of a text or a conversation; counting more would take a worker thread for long
+MAX_INLINE_NUMBERS = 1024  # in an answer that is encoded on the asyncio thread
 MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
 
 
@@ -67,8 +69,9 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
                 if not model.is_open:
                     await served.residency.arrival(model)
                 told = await answer(query, model, served, request[TENANT])
-        # An answer of many numbers takes long to encode.
-        response = await served.workers.run(json_response, told)
+        is_long = any(isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values())
+        is_long |= "data" in told  # embeddings, each of many numbers
+        response = await served.workers.run(json_response, told) if is_long else json_response(told)
         return await send_whole(request, response, served.settings)
 
     return handle
@@ -78,9 +81,13 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
     def work() -> dict[str, Any]:
         text_model = model.text_model
         if query.prompt is not None:
-            token_ids = text_model.tokenizer.encode(
-                query.prompt, add_special_tokens=query.add_special_tokens is not False
-            )
+            with_special = query.add_special_tokens is not False
+            try:
+                token_ids = text_model.tokenizer.encode(
+                    query.prompt, add_special_tokens=with_special, max_tokens=MAX_COUNTED
+                )
+            except TooManyTokens as error:
+                raise _too_many("prompt") from error
         else:
             tools = [tool.to_template() for tool in query.tools or ()]
             messages = [message.to_template() for message in query.messages or ()]
@@ -91,7 +98,7 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
                 continues=query.continue_final_message is True,
                 variables=query.template_variables,
             )
-            token_ids = conversation.encode(text_model)
+            token_ids = _encode(conversation, model)
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {
             "count": len(token_ids),
@@ -101,14 +108,30 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
         }
 
     is_long = query.prompt is None or len(query.prompt) > MAX_INLINE_CHARS
-    return await served.workers.run(work) if is_long else work()
+    return await served.workers.run_long(work) if is_long else work()
 
 
 async def _count_tokens(
     query: CountTokensRequest, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
     conversation = conversation_of(query)
-    return {"input_tokens": len(await served.workers.run(conversation.encode, model.text_model, MAX_COUNTED))}
+    return {"input_tokens": len(await served.workers.run_long(_encode, conversation, model))}
+
+
+def _encode(conversation: Conversation, model: ServedModel) -> list[int]:
+    """The tokens of a conversation.
+
+    Raises:
+        ApiError, InvalidParameter: it cannot be rendered, or has more than MAX_COUNTED tokens.
+    """
+    try:
+        return conversation.encode(model.text_model, MAX_COUNTED)
+    except InvalidParameter as error:  # which speaks of a context of so many tokens
+        raise _too_many("messages") from error
+
+
+def _too_many(param: str) -> InvalidParameter:
+    return InvalidParameter(param, f"{param} has more than {MAX_COUNTED} tokens, the limit of this route")
 
 
 async def _detokenize(

@@ -9,6 +9,7 @@ from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
 from server.text.text_model import TextModel
 from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
+from server.text.vocabularies.failures import TooManyTokens
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
 CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")
@@ -27,7 +28,10 @@ class FakeTokenizer:
     control = ControlTokens({})
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
-        return list(text.encode())
+        token_ids = list(text.encode())
+        if max_tokens is not None and len(token_ids) > max_tokens:
+            raise TooManyTokens(len(token_ids))
+        return token_ids
 
     num_prefix_tokens = 0
 
@@ -38,7 +42,7 @@ class FakeTokenizer:
         pass
 
     def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
-        return list(shielded.plain.encode())
+        return self.encode(shielded.plain, add_special_tokens=False, max_tokens=max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(self.token_bytes[token_id] for token_id in token_ids).decode(errors="replace")

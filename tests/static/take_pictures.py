@@ -46,7 +46,6 @@ async def show_story(page: Page) -> None:
     await page.wait_for("document.querySelector('#story-page').dataset.finish")
 
 
-<<<<<<< HEAD
 async def write_tokens(page: Page, columns: int) -> None:
     await page.click("#tab-tokens")
     await page.evaluate(
@@ -88,7 +87,8 @@ async def show_events(page: Page) -> None:
     await write_tokens(page, 1)
     await page.click("[data-view=raw]")
     await asyncio.sleep(0.3)
-=======
+
+
 async def show_chat(page: Page) -> None:
     await page.click("#tab-chat")
     for number, question in enumerate(("Name three colours of the sea, as a list.", "And of the sky?"), start=1):
@@ -116,23 +116,19 @@ async def show_tools(page: Page) -> None:
     await page.click("#tab-chat")
     await page.evaluate("document.querySelector('#tools-dialog').showModal()")
     await page.evaluate("document.querySelector('#tools-dialog details').open = true")
->>>>>>> main
 
 
 SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
     "story": show_story,
     "engine": show_engine,
-<<<<<<< HEAD
     "tokens": show_tokens,
     "compare": show_comparison,
     "latency": show_latency,
     "events": show_events,
-=======
     "chat": show_chat,
     "drawer": show_drawer,
     "parameters": show_parameters,
     "tools": show_tools,
->>>>>>> main
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from server.doors.preparation import Share
 from server.http.entry.access_log import IGNORED
 from server.routes.route import checked
 from server.serving.served_models import ServedModels
@@ -15,6 +16,7 @@ from server.transport.json_body import read_body
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 
 SERVED = web.AppKey("served", ServedModels)
+SHARE = web.RequestKey("share", Share)  # of the budgets, as long as the request is being prepared
 
 
 class HasIgnored(Protocol):
@@ -40,7 +42,7 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
     """
     served = request.app[SERVED]
     served.check_accepting()
-    share = preparing.enter_context(served.preparation.receive())
+    share = request[SHARE] = preparing.enter_context(served.preparation.receive())
     body = await read_body(request, share, served.settings)
     share.complete()
 

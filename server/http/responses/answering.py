@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
+import orjson
+
 from engine.border.types import PromptProgress
 from server.doors.keyring import Tenant
+from server.doors.preparation import Share
 from server.http.entry.access_log import note_generation
 from server.routes.framing import MESSAGES
 from server.routes.responses.events import Event
@@ -47,14 +50,21 @@ class Answering:
         self._local = local
         self.history = History(served.store, tenant.owner, HISTORY_SHARE * served.settings.max_body_bytes, local)
 
-    async def look_back(self, turn: Turn) -> None:
-        """Gives the turn what came before it.
+    async def look_back(self, turn: Turn, share: Share) -> None:
+        """Gives the turn what came before it, which counts as if the client had sent it.
+
+        Args:
+            share: what the request takes of the budgets while it is prepared.
 
         Raises:
-            ApiError: what it names is not there.
+            ApiError: what it names is not there, or the budget is spent.
         """
-        turn.before = await self.history.before(turn.body)
-        turn.given = await self.history.resolve(turn.given)
+        before = await self.history.before(turn.body)
+        given = await self.history.resolve(turn.given)
+        found = [*before, *([] if given == turn.given else given)]
+        if found:
+            share.add(await self._served.workers.run(lambda: sum(map(size_of, found))))
+        turn.before, turn.given = before, given
 
     async def answer(
         self,
@@ -84,8 +94,13 @@ class Answering:
             writer = self.new_writer(turn, is_heard=deliver is not None)
         is_long = bool(turn.before) or len(turn.given) > 1
         request = await served.workers.run(turn.to_request) if is_long else turn.to_request()
+        if turn.body.conversation is None:
+            turn.before = []  # the prompt has it; a stored response names the one that it follows
         ids = (turn.id,) if request_id is None else (turn.id, request_id)
         of_response = writer
+
+        def end() -> list[Event]:
+            return of_response.end(is_shut_down=self._is_shut_down)
 
         async def tell(progress: PromptProgress, _index: int) -> None:
             nonlocal is_told
@@ -109,7 +124,8 @@ class Answering:
                         await _deliver(deliver, writer.encode(deltas))
                 finally:
                     note_generation(generation)
-                last = writer.end(is_shut_down=self._is_shut_down)
+                # Log probabilities of a whole answer take long to shape and encode.
+                last = await served.workers.run(end) if writer.is_slow else end()
                 await self._keep(turn, writer.response)
                 await _deliver(deliver, last)  # within the context: a server that ends waits for it
         except ConnectionError:
@@ -167,9 +183,10 @@ class Answering:
             elif body.is_stored:
                 await store.put(key, record)
             if body.conversation is not None and not turn.is_warm_up and response["status"] in _KEPT:
-                items = [*turn.given, *response["output"]]
+                items, most = [*turn.given, *response["output"]], self._served.settings.max_body_bytes
                 await store.change(
-                    conversation_key(self._tenant.owner, body.conversation), lambda old: add_items(old, items)
+                    conversation_key(self._tenant.owner, body.conversation),
+                    lambda old: add_items(old, items, most),
                 )
         except StoreError as error:
             log.warning("response_not_stored", response_id=turn.id, reason=str(error))
@@ -185,12 +202,27 @@ class Answering:
 _KEPT = ("completed", "incomplete")  # responses that become part of their conversation
 
 
-def add_items(conversation: Record | None, items: Sequence[Item]) -> Record | None:
-    """The conversation with more items at its end; the oldest go where there are too many. None stays None."""
+def add_items(conversation: Record | None, items: Sequence[Item], max_bytes: int) -> Record | None:
+    """The conversation with more items at its end; the oldest go where there are too many. None stays None.
+
+    Every use of a conversation reads it whole, so it may have no more than one request's body.
+
+    Args:
+        max_bytes: of all items; the last item is always kept.
+    """
     if conversation is None:
         return None
-    changed: dict[str, Any] = {**conversation, "items": [*conversation["items"], *items][-MAX_CONVERSATION_ITEMS:]}
+    kept = [*conversation["items"], *items][-MAX_CONVERSATION_ITEMS:]
+    first, num_bytes = len(kept), 0
+    while first and (num_bytes := num_bytes + size_of(kept[first - 1])) <= max_bytes:
+        first -= 1
+    changed: dict[str, Any] = {**conversation, "items": kept[min(first, len(kept) - 1) :] if kept else []}
     return changed
+
+
+def size_of(item: Item) -> int:
+    """Bytes of an item, as JSON."""
+    return len(orjson.dumps(item))
 
 
 async def _deliver(deliver: Deliver | None, events: Sequence[Event]) -> None:

@@ -74,7 +74,9 @@ async def add(request: web.Request) -> web.Response:
     with ExitStack() as preparing:
         body = await read_asked(request, AddedItems.parse, preparing)
         items = await _shape(request, body.items)
-        changed = await request.app[SERVED].store.change(_key(request), lambda old: add_items(old, items))
+        served = request.app[SERVED]
+        most = served.settings.max_body_bytes
+        changed = await served.store.change(_key(request), lambda old: add_items(old, items, most))
         _found(request, changed)
         return await _send(request, ListQuery(limit=len(items), is_ascending=True).page(items))
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, read_asked
+from server.http.entry.served import SERVED, SHARE, read_asked
 from server.http.responses import background
 from server.http.responses.answering import Answering
 from server.http.responses.event_channel import EventChannel
@@ -34,7 +34,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     with ExitStack() as preparing:
         turn = await read_asked(request, parse_turn, preparing)
         answering = Answering(served, request[TENANT])
-        await answering.look_back(turn)
+        await answering.look_back(turn, request[SHARE])
         request_id = turn.body.request_id or request[REQUEST_ID]
         if turn.body.background:
             response = await background.start(served, request[TENANT], turn, request_id)
@@ -45,7 +45,9 @@ async def create(request: web.Request) -> web.StreamResponse:
             return await _stream(request, turn, answering, preparing, request_id)
         accepted = close_on_acceptance(preparing)
         response = await answering.answer(turn, None, request_id=request_id, on_accepted=accepted)
-        return await send_whole(request, json_response(response), served.settings)
+        is_slow = turn.body.wants_logprobs  # and so the body is long
+        whole = await served.workers.run(json_response, response) if is_slow else json_response(response)
+        return await send_whole(request, whole, served.settings)
 
 
 async def _stream(

@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 
 from server.doors.keyring import Tenant
+from server.doors.preparation import Share
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
@@ -60,6 +61,7 @@ class ResponseCalls:
         local = LocalRecords(LOCAL_SHARE * served.settings.max_body_bytes)
         self._answering = Answering(served, tenant, local)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._num_waiting_bytes = 0  # of messages whose turn has not come
         self._last: dict[str | None, asyncio.Task[None]] = {}  # of each lane
 
     async def __aenter__(self) -> ResponseCalls:
@@ -96,13 +98,28 @@ class ResponseCalls:
                 error_type="rate_limit_error",
                 code="too_many_generations",
             )
-        preparing = ExitStack()
-        preparing.enter_context(self._served.preparation.hold(num_bytes))
         lane = message.lane
         before = self._last.get(lane)
-        task = asyncio.create_task(self._run(message, before, preparing, is_large=num_bytes > MAX_INLINE_BYTES))
+        most = self._served.settings.max_body_bytes
+        if before is not None and self._num_waiting_bytes + num_bytes > most:
+            raise ApiError(
+                f"{self._num_waiting_bytes} bytes of messages wait on this socket for the responses before them; "
+                f"the limit is {most}",
+                status=429,
+                error_type="rate_limit_error",
+                code="too_much_waits",
+            )
+        preparing = ExitStack()
+        share = preparing.enter_context(self._served.preparation.receive())
+        share.add(num_bytes)
+        if before is None:
+            share.complete()  # one that waits for others is not being prepared
+        task = asyncio.create_task(self._run(message, before, preparing, share))
         self._tasks.add(task)
         self._last[lane] = task
+
+        if before is not None:
+            self._num_waiting_bytes += num_bytes
 
         def end(ended: asyncio.Task[None]) -> None:
             preparing.close()
@@ -113,15 +130,20 @@ class ResponseCalls:
         task.add_done_callback(end)
 
     async def _run(
-        self, message: _Create, before: asyncio.Task[None] | None, preparing: ExitStack, *, is_large: bool
+        self, message: _Create, before: asyncio.Task[None] | None, preparing: ExitStack, share: Share
     ) -> None:
         """One response from its message to its last event."""
-        if before is not None:
-            await asyncio.wait([before])
+        is_large = share.num_bytes > MAX_INLINE_BYTES
         try:
+            if before is not None:
+                try:
+                    await asyncio.wait([before])
+                finally:
+                    self._num_waiting_bytes -= share.num_bytes
+                share.complete()
             turn = await self._served.workers.run(_parse, message) if is_large else _parse(message)
             self._served.ignored_parameters.tell(turn.ignored)
-            await self._answering.look_back(turn)
+            await self._answering.look_back(turn, share)
             await self._answering.answer(
                 turn, self._deliver, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
             )

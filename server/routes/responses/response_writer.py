@@ -47,6 +47,11 @@ class ResponseWriter:
         self._is_created = False  # whether the first event was told
         self.response: Response = new_response(turn.body, turn.id, turn.created_at, model)
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether the end, and the object, may take long to make; `end` then belongs in a worker thread."""
+        return self._logprobs is not None
+
     def queue(self) -> list[Event]:
         """The first events of a response in the background."""
         self.response["status"] = "queued"

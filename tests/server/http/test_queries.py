@@ -10,6 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from engine.border.types import Pooling
+from server.answering import prompt_sources
+from server.http import queries
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 
@@ -98,3 +100,21 @@ async def test_the_new_routes_want_a_key(start_server: StartServer) -> None:
         assert (await server.post(path, {"input": "a"}))[0] == 401
     for path in ("/server_info", "/model_info"):
         assert (await server.get(path))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "é" * 40}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "é" * 40}]}, "messages"),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "é" * 40}]}, None),
+    ],
+)
+async def test_what_has_too_many_tokens_is_not_counted(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], param: str | None
+) -> None:
+    monkeypatch.setattr(queries, "MAX_COUNTED", 40)
+    monkeypatch.setattr(prompt_sources, "MAX_LISTED_TOKENS", 40)
+    status, told = await server.post(path, body)
+    assert (status, told["error"].get("param")) == (400, param)
+    assert "has more than 40 tokens, the limit of this route" in told["error"]["message"]

@@ -8,6 +8,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.conversations import Conversation
 
+from server.http.responses.answering import add_items
 from tests.server.conftest import RunningServer
 from tests.server.http.responses.conftest import ask, text_of
 from tests.server.support.responses_judge import judge_response
@@ -74,3 +75,16 @@ async def test_items_that_cannot_be_added_are_named(server: RunningServer) -> No
         status, answer = await server.post("/v1/conversations", {"items": items})
         assert status == 400
         assert words in answer["error"]["message"]
+
+
+async def test_a_conversation_has_no_more_than_one_body_may_have(start_saying) -> None:
+    server = await start_saying(max_body_bytes=2048)
+    _, conversation = await server.post("/v1/conversations", {})
+    path = f"/v1/conversations/{conversation['id']}"
+    for text in "abcd":
+        body = {"items": [{"role": "user", "content": text * 700}]}
+        assert (await server.post(f"{path}/items", body))[0] == 200
+    _, listed = await server.get(f"{path}/items?order=asc")
+    assert [item["content"][0]["text"][0] for item in listed["data"]] == ["c", "d"]
+    huge = {"id": "x" * 3000}
+    assert add_items({"items": [{"id": "y"}]}, [huge], 2048) == {"items": [huge]}  # the last item stays in any case

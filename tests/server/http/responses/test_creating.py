@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
+from server.routes.responses.events import Event
+from server.routes.responses.response_writer import ResponseWriter
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, eventually
@@ -114,6 +117,22 @@ async def test_logprobs_come_with_the_text(server: RunningServer) -> None:
     assert [token["logprob"] for token in told] == [token["logprob"] for token in kept[:-1]]  # the last has no text
     assert [token["logprob"] for token in kept[:2]] == [logprob_of(byte) for byte in b"us"]
     assert kept[0]["top_logprobs"][0]["logprob"] == logprob_of(0)
+
+
+async def test_log_probabilities_of_a_whole_answer_are_no_work_for_the_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    end = ResponseWriter.end
+
+    def noting(writer: ResponseWriter, *, is_shut_down: bool) -> list[Event]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return end(writer, is_shut_down=is_shut_down)
+
+    monkeypatch.setattr(ResponseWriter, "end", noting)
+    await ask(server, input="a")
+    await ask(server, input="a", include=["message.output_text.logprobs"])
+    assert threads == [True, False]
 
 
 async def test_the_form_of_the_text_is_told_back(server: RunningServer) -> None:

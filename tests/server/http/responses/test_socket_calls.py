@@ -137,6 +137,22 @@ async def test_a_socket_that_closes_ends_its_responses(start_server) -> None:
     assert server.served.store.num_records == 0
 
 
+async def test_messages_that_wait_for_others_leave_room_for_everybody(start_server) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine, text_model=FakeTextModel(TEMPLATE), max_body_bytes=2048)
+    async with open_socket(server) as socket:
+        await create(socket, input="1")
+        await eventually(lambda: len(engine.running) == 1)
+        for text in ("2", "3"):
+            await create(socket, input=text * 1500)
+        while (event := await receive(socket))["type"] != "error":
+            pass
+        assert (event["status"], event["error"]["code"]) == (429, "too_much_waits")
+        assert server.served.preparation.num_requests == 0
+        assert 1500 < server.served.preparation.num_bytes < 2048
+    await eventually(lambda: server.served.preparation.num_bytes == 0)
+
+
 async def test_the_librarys_own_socket(server: RunningServer) -> None:
     async with (
         AsyncOpenAI(base_url=server.url + "/v1", api_key="none") as client,

@@ -165,3 +165,17 @@ async def test_the_librarys_errors(client: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError, match="not kept"):
         await client.responses.retrieve(response.id, stream=True)
     await client.responses.delete(response.id)
+
+
+async def test_what_came_before_counts_as_if_it_was_sent(start_saying) -> None:
+    server = await start_saying("yes", max_preparing_bytes=1024)
+    first = await ask(server, input="x" * 170)
+    first = await ask(server, input="x" * 170, previous_response_id=first["id"])
+    preparation = server.served.preparation
+    with preparation.hold(1):
+        status, answer = await server.post("/v1/responses", {"input": "y", "previous_response_id": first["id"]})
+        assert (status, answer["error"]["code"]) == (429, "too_much_in_preparation")
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        assert (await server.post("/v1/responses", {"input": [reference]}))[0] == 200
+    assert text_of(await ask(server, input="y", previous_response_id=first["id"])) == "yes"  # alone it is let in
+    assert (preparation.num_bytes, preparation.num_requests) == (0, 0)

@@ -1,0 +1,37 @@
+"""The threads in which texts are worked on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from server.doors.workers import NUM_LONG, NUM_THREADS, Workers
+
+
+async def test_long_calls_leave_threads_for_short_ones() -> None:
+    workers, may_end, begun = Workers(), threading.Event(), threading.Semaphore(0)
+
+    def take_long(result: int) -> int:
+        begun.release()
+        assert may_end.wait(5)
+        return result
+
+    long = [asyncio.create_task(workers.run_long(take_long, number)) for number in range(2 * NUM_THREADS)]
+    await asyncio.to_thread(lambda: [begun.acquire() for _ in range(NUM_LONG)])
+    assert await asyncio.wait_for(workers.run(len, "abc"), 5) == 3
+    long.pop(0).cancel()  # its thread goes on, and keeps its place
+    assert await asyncio.wait_for(workers.run(len, "ab"), 5) == 2
+    assert not begun.acquire(blocking=False)
+    may_end.set()
+    assert await asyncio.gather(*long) == [*range(1, 2 * NUM_THREADS)]
+    workers.close()
+
+
+async def test_an_error_of_a_long_call_is_its_callers() -> None:
+    workers = Workers()
+    for _ in range(NUM_LONG + 1):
+        with pytest.raises(ZeroDivisionError):
+            await workers.run_long(lambda: 1 // 0)
+    workers.close()
