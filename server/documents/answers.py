@@ -200,6 +200,7 @@ class Tokens(Answer):
 
 class DetokenizedText(Answer):
     prompt: str
+    token_texts: list[str] | None = None
 
 
 class Cancellation(Answer):

@@ -67,6 +67,7 @@ DESCRIPTIONS = {
     "return_progress": "Before its first token, a stream tells its place in the queue and how far its prompt is.",
     "return_token_ids": "Adds the token ids of prompt and answer.",
     "return_token_strs": "Adds each token's text.",
+    "return_token_texts": "Adds what each token stands for by itself.",
     "safety_identifier": "Without effect; the answer repeats it.",
     "seed": "The same seed gives the same tokens, whatever else runs.",
     "service_tier": "Without effect.",

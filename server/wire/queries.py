@@ -66,6 +66,7 @@ class DetokenizeRequest(Query):
     """vLLM's: token ids."""
 
     tokens: Annotated[list[int], Field(fail_fast=True), bounded("tokens", MAX_TOKENS)]
+    return_token_texts: bool | None = None
 
 
 def _as_inputs(value: Any) -> list[Prompt]:

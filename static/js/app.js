@@ -1,6 +1,7 @@
 /**
  * The playground: puts the parts together. A room imports from itself and from those below it:
  *
+ *   views/      the tab of tokens: answers token by token, compared, timed and as they were sent
  *   engine/     the tab that shows the engine at work
  *   panels/     the story and the chat, each with the buttons that start and stop an answer
  *   answer/     one answer: what its chunks bring, its sentences, its figures
@@ -27,6 +28,7 @@ import { Story } from "./panels/story.js";
 import { ApiKey } from "./transport/api_key.js";
 import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
 import { Library } from "./store/library.js";
+import { Workbench } from "./views/workbench.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
 import { ResponsesTransport } from "./transport/responses_transport.js";
 import { ServerState } from "./transport/server_state.js";
@@ -119,6 +121,23 @@ const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
 const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
 const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
 const panels = { story: new Story(deps, () => window.sessionStorage), chat: new Chat(deps, library, () => window.sessionStorage), engine };
+const workbench = new Workbench({
+  transportOf: (name) => transports[name],
+  parameters: (isChat) => (isChat ? chatParameters() : sampling()),
+  model: () => server.model,
+  models: () => server.models,
+  fetch: keyedFetch,
+  canGenerate: deps.canGenerate,
+  restore: (given) => controls.restore(given),
+});
+panels.tokens = workbench;
+panels.chat.actions.push({
+  label: "Tokens",
+  run: (node) => {
+    workbench.openNode(node);
+    tabs.select("tokens");
+  },
+});
 
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
@@ -165,7 +184,7 @@ const tabs = new Tabs(byId("tabs"), (mode) => {
   document.body.dataset.mode = mode;
   engine.isShown = mode === "engine";
 });
-tabs.select(controls.settings.mode);
+tabs.select(workbench.hasSetup ? "tokens" : controls.settings.mode);
 
 const isChat = () => controls.settings.mode === "chat";
 new Palette().add(

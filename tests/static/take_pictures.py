@@ -46,6 +46,49 @@ async def show_story(page: Page) -> None:
     await page.wait_for("document.querySelector('#story-page').dataset.finish")
 
 
+async def write_tokens(page: Page, columns: int) -> None:
+    await page.click("#tab-tokens")
+    await page.evaluate(
+        f"(() => {{ const columns = document.querySelector('#tokens-columns'); columns.value = '{columns}';"
+        "columns.dispatchEvent(new Event('change')); const length = document.querySelector('#max-tokens');"
+        "length.value = '60'; length.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+    if columns > 1:
+        await page.evaluate(
+            "document.querySelectorAll('.overrides [data-name=seed]').forEach((f, at) => f.value = at + 7)"
+        )
+    await page.click("#tokens-run")
+    await page.wait_for("document.querySelector('#tokens-run').hidden")
+    await page.wait_for("!document.querySelector('#tokens-run').hidden")
+    await asyncio.sleep(0.5)
+
+
+async def show_tokens(page: Page) -> None:
+    await write_tokens(page, 1)
+    await page.click(".tokens [data-at='4']")
+    await page.click(".alternatives button:enabled")
+    await page.wait_for("document.querySelectorAll('.branches button').length === 2")
+    await page.wait_for("!document.querySelector('#tokens-run').hidden")
+    await asyncio.sleep(0.5)
+    await page.click(".tokens [data-at='9']")
+
+
+async def show_comparison(page: Page) -> None:
+    await write_tokens(page, 3)
+
+
+async def show_latency(page: Page) -> None:
+    await write_tokens(page, 2)
+    await page.click("[data-view=latency]")
+    await asyncio.sleep(0.3)
+
+
+async def show_events(page: Page) -> None:
+    await write_tokens(page, 1)
+    await page.click("[data-view=raw]")
+    await asyncio.sleep(0.3)
+
+
 async def show_chat(page: Page) -> None:
     await page.click("#tab-chat")
     for number, question in enumerate(("Name three colours of the sea, as a list.", "And of the sky?"), start=1):
@@ -78,6 +121,10 @@ async def show_tools(page: Page) -> None:
 SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
     "story": show_story,
     "engine": show_engine,
+    "tokens": show_tokens,
+    "compare": show_comparison,
+    "latency": show_latency,
+    "events": show_events,
     "chat": show_chat,
     "drawer": show_drawer,
     "parameters": show_parameters,

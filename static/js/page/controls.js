@@ -38,6 +38,13 @@ export class Controls {
     byId("system").value = system;
   }
 
+  /** Takes over what a link has of a request's parameters. */
+  restore({ temperature, top_p: topP, max_tokens: maxTokens, seed }) {
+    const given = Object.entries({ temperature, topP, maxTokens, seed }).filter(([, value]) => typeof value === "number");
+    this.change(Object.fromEntries(given));
+    this.#show();
+  }
+
   /** The model's length, as the largest sensible answer. */
   limitTokens(maxModelLen) {
     byId("max-tokens").max = String(maxModelLen);

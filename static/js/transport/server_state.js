@@ -11,7 +11,8 @@ const LATER = 10_000;
 export class ServerState {
   name = "connecting";
   detail = ""; // the server's own word on why it is not ready
-  model = null; // the entry of /v1/models
+  model = null; // the first entry of /v1/models
+  models = []; // the names of all
   #fetch;
   #onChange;
   #setTimer;
@@ -74,7 +75,9 @@ export class ServerState {
     const response = await this.#fetch("/v1/models", { cache: "no-store" });
     this.#isLocked = response.status === 401;
     if (!response.ok) return null;
-    return (await response.json()).data?.[0] ?? null;
+    const { data = [] } = await response.json();
+    this.models = data.map(({ id }) => id);
+    return data[0] ?? null;
   }
 
   #become(name, detail) {

@@ -1,0 +1,90 @@
+/**
+ * One answer as its tokens: what the server sent with each of them, however its route words it.
+ *
+ * @typedef {{id: number|null, text: string, logprob: number|null, rank: number|null, at: number, isForced?: boolean,
+ *            top: {id: number, text: string, logprob: number}[]}} Token `at` in milliseconds since the request
+ * @typedef {{task: object, transport: string, promptTokens: number[]|null, numCached: number|null, tokens: Token[],
+ *            numGiven: number, events: {at: number, raw: object}[], text: string, finish: string|null,
+ *            error: string|null, usage: object|null}} Answer `numGiven` of the tokens were in the prompt already
+ */
+
+export const NUM_ALTERNATIVES = 5;
+const MOST_EVENTS = 20_000;
+
+/** @param {object} task as it is sent @returns {Answer} */
+export function makeAnswer(task, transport, given = []) {
+  return {
+    task, transport, promptTokens: null, numCached: null, tokens: [...given], numGiven: given.length, events: [],
+    text: given.map((token) => token.text).join(""), finish: null, error: null, usage: null,
+  };
+}
+
+/** Adds what a chunk brings. @param {import("../transport/chunk.js").Chunk} chunk @returns {Token[]} the new tokens */
+export function addChunk(answer, chunk, at) {
+  const tokens = tokensOf(chunk.tokenIds, chunk.logprobs, chunk.text, at);
+  for (const token of tokens) answer.tokens.push(token);
+  answer.text += chunk.text;
+  if (chunk.promptTokenIds !== null) answer.promptTokens ??= chunk.promptTokenIds;
+  if (chunk.finish !== null) answer.finish = chunk.finish;
+  if (chunk.usage !== null) {
+    answer.usage = chunk.usage;
+    answer.numCached = chunk.usage.prompt_tokens_details?.cached_tokens ?? null;
+  }
+  if (chunk.raw !== null && answer.events.length < MOST_EVENTS) answer.events.push({ at, raw: chunk.raw });
+  return tokens;
+}
+
+/** An answer of the chat, from its node in the tree of messages (see `store/tree.js`). @returns {Answer} */
+export function answerOfNode(node) {
+  const answer = makeAnswer({ ...node.parameters, prompt: node.promptTokens ?? [] }, node.transport);
+  answer.promptTokens = node.promptTokens;
+  for (const { at, text, ids, logprobs } of node.events) answer.tokens.push(...tokensOf(ids, logprobs, text, at));
+  answer.events = node.events.map(({ at, ...raw }) => ({ at, raw }));
+  answer.text = node.content;
+  answer.usage = node.usage;
+  answer.numCached = node.usage?.prompt_tokens_details?.cached_tokens ?? null;
+  answer.finish = node.finish;
+  return answer;
+}
+
+/** @returns {Token[]} */
+export function tokensOf(ids, logprobs, text, at) {
+  const make = (fields) => ({ id: null, text: "", logprob: null, rank: null, at, top: [], ...fields });
+  if (Array.isArray(logprobs?.content)) {
+    return logprobs.content.map((entry, index) => make({
+      id: entry.id ?? ids?.[index] ?? null, text: entry.token, logprob: entry.logprob, rank: entry.rank ?? null,
+      top: (entry.top_logprobs ?? []).map(({ id = null, token, logprob }) => ({ id, text: token, logprob })),
+    }));
+  }
+  if (Array.isArray(logprobs?.tokens)) {
+    return logprobs.tokens.map((token, index) => make({
+      id: ids?.[index] ?? null, text: token, logprob: logprobs.token_logprobs[index], rank: logprobs.token_ranks?.[index] ?? null,
+      top: (logprobs.alternatives?.[index] ?? []).map((one) => ({ id: one.id, text: one.token, logprob: one.logprob })),
+    }));
+  }
+  if (ids === null) return text === "" ? [] : [make({ text })];
+  return ids.map((id, index) => make({ id, text: index === 0 ? text : "" })); // the text of all of them together
+}
+
+/** Natural logarithms to shares, 0 to 1. */
+export function probability(logprob) {
+  return logprob === null ? null : Math.exp(Math.min(logprob, 0));
+}
+
+/** Bits. */
+export function surprise(logprob) {
+  return logprob === null ? null : -logprob / Math.LN2;
+}
+
+/**
+ * The probability of the tokens that a grammar took away from before this one. It shows only where the likeliest allowed
+ * token is taken: there, whatever was likelier was not allowed. Of the alternatives that were asked for, so at least this much.
+ */
+export function removedShare(token, task) {
+  const hasGrammar = GRAMMARS.some((name) => task[name] !== undefined && task[name] !== null);
+  if (!hasGrammar || task.temperature !== 0 || token.logprob === null) return 0;
+  const better = token.top.filter(({ id, logprob }) => id !== token.id && logprob > token.logprob);
+  return better.reduce((sum, { logprob }) => sum + probability(logprob), 0);
+}
+
+const GRAMMARS = ["response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"];

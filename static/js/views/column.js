@@ -1,0 +1,226 @@
+/** One column of the workbench: its own settings, its answers as branches, and the view of the one that is shown. */
+
+import { make } from "../page/dom.js";
+import { addChunk, makeAnswer } from "./answer.js";
+import { TokenFlow, shown } from "./token_flow.js";
+import { describeLatency, summary } from "./latency.js";
+
+export const TRANSPORTS = { sse: "SSE", websocket: "WebSocket" };
+const FIGURES_INTERVAL = 250; // milliseconds
+const MOST_AT_ONCE = 8; // milliseconds of work between two frames
+
+export class Column {
+  element = make("section", "column");
+  flow;
+  answers = []; // branches, the first answer first
+  #shownAt = 0;
+  #deps;
+  #abort = null;
+  #tabs = make("div", "branches chips");
+  #prompt = make("div", "prompt-tokens");
+  #tokens = make("div", "tokens");
+  #figures = make("p", "figures");
+  #error = make("p", "error");
+  #overrides = make("div", "overrides");
+  canvas = make("canvas", "strip");
+
+  /**
+   * @param {number} number from 1
+   * @param {{transportOf: (name: string) => object, onSelect: (column: Column, at: number|null, isKept: boolean) => void,
+   *          onChange: () => void, fetch: typeof fetch, models: () => string[], colouring: string}} deps
+   */
+  constructor(number, deps) {
+    this.#deps = deps;
+    this.element.setAttribute("aria-label", `Answer ${number}`);
+    this.#tokens.tabIndex = 0;
+    this.#tokens.setAttribute("role", "group");
+    this.#tokens.setAttribute("aria-label", "Tokens; the arrow keys move from one to the next");
+    this.flow = new TokenFlow(this.#tokens, (at, isKept) => deps.onSelect(this, at, isKept), deps.colouring);
+    this.#error.hidden = true;
+    this.#error.setAttribute("role", "alert");
+    this.canvas.setAttribute("role", "img");
+    this.#tabs.setAttribute("role", "group");
+    this.#tabs.setAttribute("aria-label", "Branches");
+    this.element.append(this.#overrides, this.#tabs, this.#prompt, this.#tokens, this.canvas, this.#figures, this.#error);
+    for (const [name, label, step] of [["temperature", "Temperature", "0.05"], ["seed", "Seed", "1"]]) {
+      const field = make("input");
+      field.type = "number";
+      field.step = step;
+      field.min = "0";
+      field.dataset.name = name;
+      this.#overrides.append(labelled(label, field));
+    }
+    this.#overrides.append(labelled("Transport", choice("transport", Object.entries(TRANSPORTS))));
+    const models = deps.models();
+    if (models.length > 1) this.#overrides.append(labelled("Model", choice("model", models.map((name) => [name, name]))));
+  }
+
+  /** What this column changes of the shared parameters; what is empty stays as it is. */
+  get settings() {
+    return Object.fromEntries([...this.#overrides.querySelectorAll("[data-name]")].map((field) => [field.dataset.name, field.value]));
+  }
+
+  set settings(settings) {
+    for (const field of this.#overrides.querySelectorAll("[data-name]")) {
+      if (typeof settings[field.dataset.name] === "string") field.value = settings[field.dataset.name];
+    }
+  }
+
+  get answer() {
+    return this.answers[this.#shownAt] ?? null;
+  }
+
+  get isRunning() {
+    return this.#abort !== null;
+  }
+
+  stop() {
+    this.#abort?.abort();
+  }
+
+  clear() {
+    this.stop();
+    this.answers = [];
+    this.#shownAt = 0;
+    this.#showTabs();
+  }
+
+  /** Shows an answer that came elsewhere. */
+  open(answer) {
+    this.clear();
+    this.answers = [answer];
+    this.show(0);
+  }
+
+  /** The task with this column's changes. */
+  taskOf(task) {
+    const { temperature, seed, model } = this.settings;
+    return {
+      ...task,
+      ...(temperature === "" ? {} : { temperature: Number(temperature) }),
+      ...(seed === "" ? {} : { seed: Number(seed) }),
+      ...(model === undefined ? {} : { model }),
+    };
+  }
+
+  /** Streams an answer into a new branch. @returns {Promise<import("./answer.js").Answer>} */
+  async run(task, given = [], label = "") {
+    this.stop();
+    const transport = this.settings.transport;
+    const answer = makeAnswer(task, transport, given);
+    answer.label = label;
+    this.answers.push(answer);
+    this.show(this.answers.length - 1);
+    const abort = (this.#abort = new AbortController());
+    const began = performance.now();
+    let lastFigures = began;
+    let sliceBegan = began;
+    try {
+      for await (const chunk of this.#deps.transportOf(transport).stream(task, { signal: abort.signal })) {
+        const now = performance.now();
+        addChunk(answer, chunk, now - began);
+        if (this.answer === answer) this.flow.update();
+        if (now - lastFigures > FIGURES_INTERVAL) {
+          lastFigures = now;
+          this.#showFigures();
+          this.#deps.onChange();
+        }
+        if (now - sliceBegan > MOST_AT_ONCE) {
+          await new Promise((resolve) => setTimeout(resolve)); // one read may bring thousands of events
+          sliceBegan = performance.now();
+        }
+      }
+    } catch (error) {
+      answer.error = error.message;
+      answer.finish = "error";
+    }
+    answer.finish ??= "error";
+    if (this.#abort === abort) this.#abort = null;
+    this.#showFigures();
+    this.#showPrompt(answer);
+    this.#deps.onChange();
+    return answer;
+  }
+
+  show(at) {
+    this.#shownAt = at;
+    this.#showTabs();
+    this.flow.show(this.answer);
+    this.#showFigures();
+    this.#showPrompt(this.answer);
+    this.#deps.onChange();
+  }
+
+  #showTabs() {
+    this.#tabs.hidden = this.answers.length < 2;
+    this.#tabs.replaceChildren(...this.answers.map((answer, at) => {
+      const button = make("button", "", at === 0 ? "first answer" : answer.label);
+      button.type = "button";
+      button.setAttribute("aria-pressed", String(at === this.#shownAt));
+      button.addEventListener("click", () => this.show(at));
+      return button;
+    }));
+  }
+
+  #showFigures() {
+    const { answer } = this;
+    const own = answer.tokens.slice(answer.numGiven);
+    const parts = [...describeLatency(summary(own)), `${own.length} tokens`];
+    if (answer.numCached !== null) parts.push(`${answer.numCached} of ${answer.promptTokens?.length ?? "?"} from the cache`);
+    if (answer.note) parts.push(answer.note);
+    this.#figures.replaceChildren(...parts.map((part) => make("span", "figure", part)));
+    this.canvas.setAttribute("aria-label", `Gaps between tokens: ${parts.join(", ")}`);
+    this.#error.hidden = answer.error === null;
+    this.#error.textContent = answer.error ?? "";
+  }
+
+  /** The prompt's tokens; those that came from the cache are hatched. Its texts are asked for once. */
+  async #showPrompt(answer) {
+    this.#prompt.hidden = answer.promptTokens === null;
+    if (answer.promptTokens === null) return this.#prompt.replaceChildren();
+    const numPrompt = answer.promptTokens.length - answer.numGiven;
+    const ids = answer.promptTokens.slice(0, numPrompt);
+    answer.promptTexts ??= await this.#textsOf(ids, answer.task.model);
+    if (this.answer !== answer) return undefined;
+    const cached = Math.min(answer.numCached ?? 0, numPrompt);
+    const most = 400; // of a long prompt, its end
+    const first = Math.max(0, numPrompt - most);
+    const spans = ids.slice(first).map((id, at) => {
+      const span = make("span", first + at < cached ? "token cached" : "token", shown(answer.promptTexts?.[first + at] ?? `#${id}`));
+      span.title = `id ${id}${first + at < cached ? ", from the prefix cache" : ""}`;
+      return span;
+    });
+    if (first > 0) spans.unshift(make("span", "note", `${first} tokens before these… `));
+    return this.#prompt.replaceChildren(...spans);
+  }
+
+  async #textsOf(tokens, model) {
+    try {
+      const response = await this.#deps.fetch("/detokenize", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ tokens, return_token_texts: true, ...(model === undefined ? {} : { model }) }),
+      });
+      return response.ok ? ((await response.json()).token_texts ?? null) : null;
+    } catch {
+      return null; // the ids stand in their place
+    }
+  }
+}
+
+function labelled(text, field) {
+  const label = make("label", "", text);
+  label.append(field);
+  return label;
+}
+
+function choice(name, options) {
+  const select = make("select");
+  select.dataset.name = name;
+  for (const [value, text] of options) {
+    const option = make("option", "", text);
+    option.value = value;
+    select.append(option);
+  }
+  return select;
+}

@@ -1,0 +1,216 @@
+/** The tab of tokens: one prompt, one to four columns of answers, and four ways to look at them. */
+
+import { copyText } from "../page/clipboard.js";
+import { announce, byId } from "../page/dom.js";
+import { NUM_ALTERNATIVES, answerOfNode, probability } from "./answer.js";
+import { branchTask, givenTokens } from "./branch.js";
+import { Column } from "./column.js";
+import { firstDifference } from "./compare.js";
+import { RawEvents } from "./raw_events.js";
+import { fromFragment, toFragment } from "./setup_link.js";
+import { drawStrip, sharedAxis } from "./strip_chart.js";
+import { TokenCard, percent } from "./token_card.js";
+
+export class Workbench {
+  #deps;
+  #columns = [];
+  #active = null; // the column whose token is looked at
+  #isKept = false; // the reader has clicked on a token: pointing at others does not change it
+  #card = new TokenCard(byId("token-card"), (at, alternative) => this.#branch(at, alternative));
+  #raw = new RawEvents(byId("raw"));
+  #frame = null;
+
+  /**
+   * @param {{transportOf: (name: string) => object, parameters: (isChat: boolean) => object, model: () => object|null,
+   *   models: () => string[], fetch: typeof fetch, canGenerate: () => boolean, restore: (parameters: object) => void}} deps
+   */
+  constructor(deps) {
+    this.#deps = deps;
+    byId("tokens-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.run();
+    });
+    byId("tokens-stop").addEventListener("click", () => this.stop());
+    byId("tokens-again").addEventListener("click", () => this.#playAgain());
+    byId("tokens-link").addEventListener("click", () => this.#copyLink());
+    byId("tokens-columns").addEventListener("change", () => this.#setColumns(Number(byId("tokens-columns").value)));
+    byId("tokens-colouring").addEventListener("change", () => {
+      for (const column of this.#columns) column.flow.colouring = byId("tokens-colouring").value;
+    });
+    for (const button of document.querySelectorAll("#tokens-views button")) {
+      button.addEventListener("click", () => this.#look(button.dataset.view));
+    }
+    new ResizeObserver(() => this.#changed()).observe(byId("columns"));
+    this.#setColumns(1);
+    this.#look("tokens");
+    const setup = fromFragment(location.hash);
+    if (setup !== null) this.#restore(setup);
+  }
+
+  /** Whether the address brought a setup, which this tab then shows. */
+  get hasSetup() {
+    return fromFragment(location.hash) !== null;
+  }
+
+  focus() {
+    byId("tokens-prompt").focus({ preventScroll: true });
+  }
+
+  stop() {
+    for (const column of this.#columns) column.stop();
+  }
+
+  /** Shows an answer of the chat. */
+  openNode(node) {
+    this.#setColumns(1);
+    this.#columns[0].open(answerOfNode(node));
+  }
+
+  async run() {
+    const prompt = byId("tokens-prompt").value;
+    if (prompt === "" || !this.#deps.canGenerate()) return;
+    const isChat = byId("tokens-kind").value === "chat";
+    const asked = isChat
+      ? { messages: [{ role: "user", content: prompt }], logprobs: true, top_logprobs: NUM_ALTERNATIVES }
+      : { prompt, logprobs: NUM_ALTERNATIVES };
+    const task = { ...this.#deps.parameters(isChat), ...asked };
+    this.#isKept = false;
+    this.#card.show(null, null);
+    for (const column of this.#columns) column.clear();
+    const running = this.#columns.map((column) => column.run(column.taskOf(task)));
+    this.#showButtons();
+    await Promise.all(running);
+    this.#showButtons();
+    announce("The answers are complete.");
+  }
+
+  async #branch(at, alternative) {
+    const column = this.#active;
+    const { answer } = column;
+    const maxModelLen = this.#deps.model()?.max_model_len ?? answer.promptTokens.length + 1024;
+    const task = branchTask(answer, at, alternative.id, { numAlternatives: NUM_ALTERNATIVES, maxModelLen });
+    const running = column.run(task, givenTokens(answer, at, alternative), `${at + 1}: ${JSON.stringify(alternative.text)}`);
+    this.#isKept = false;
+    this.#showButtons();
+    const branch = await running;
+    this.#showButtons();
+    announce(branch.error ?? `The branch has ${branch.tokens.length} tokens.`);
+  }
+
+  /** The same request once more: the same tokens come again. */
+  async #playAgain() {
+    const column = this.#active ?? this.#columns[0];
+    const { answer } = column;
+    if (answer === null || column.isRunning) return;
+    const running = column.run(answer.task, answer.tokens.slice(0, answer.numGiven), "again");
+    this.#showButtons();
+    const again = await running;
+    const at = firstDifference([answer.tokens, again.tokens]);
+    const isSame = at === null && answer.tokens.length === again.tokens.length;
+    again.note = isSame ? `the same ${again.tokens.length} tokens again` : `differs from token ${(at ?? Math.min(answer.tokens.length, again.tokens.length)) + 1} on`;
+    column.show(column.answers.indexOf(again));
+    this.#showButtons();
+    announce(again.note);
+  }
+
+  #setColumns(count) {
+    byId("tokens-columns").value = String(count);
+    while (this.#columns.length > count) {
+      const column = this.#columns.pop();
+      column.stop();
+      column.element.remove();
+    }
+    while (this.#columns.length < count) {
+      const column = new Column(this.#columns.length + 1, {
+        transportOf: this.#deps.transportOf,
+        fetch: this.#deps.fetch,
+        models: () => this.#deps.models(),
+        colouring: byId("tokens-colouring").value,
+        onSelect: (chosen, at, isKept) => this.#select(chosen, at, isKept),
+        onChange: () => this.#changed(),
+      });
+      this.#columns.push(column);
+      byId("columns").append(column.element);
+    }
+    byId("columns").dataset.count = String(count);
+    if (!this.#columns.includes(this.#active)) this.#active = null;
+    this.#changed();
+  }
+
+  #select(column, at, isKept) {
+    if (this.#isKept && !isKept) return;
+    this.#isKept = isKept;
+    this.#active = column;
+    this.#card.show(column.answer, at);
+  }
+
+  #look(view) {
+    byId("tokens").dataset.view = view;
+    for (const button of document.querySelectorAll("#tokens-views button")) {
+      button.setAttribute("aria-pressed", String(button.dataset.view === view));
+    }
+    this.#changed();
+  }
+
+  #changed() {
+    this.#frame ??= requestAnimationFrame(() => {
+      this.#frame = null;
+      this.#showDifference();
+      const { view } = byId("tokens").dataset;
+      const answers = this.#columns.map(({ answer }) => answer).filter((answer) => answer !== null);
+      if (view === "latency" && answers.length > 0) {
+        const own = this.#columns.map(({ answer }) => answer?.tokens.slice(answer.numGiven) ?? []);
+        const axis = sharedAxis(own.map((tokens) => ({ tokens })));
+        this.#columns.forEach((column, at) => drawStrip(column.canvas, own[at], axis));
+      }
+      if (view === "raw") this.#raw.show((this.#active ?? this.#columns[0]).answer);
+    });
+  }
+
+  #showDifference() {
+    const answers = this.#columns.map(({ answer }) => answer);
+    const isComparable = answers.length > 1 && answers.every((answer) => answer !== null);
+    const at = isComparable ? firstDifference(answers.map(({ tokens }) => tokens)) : null;
+    for (const column of this.#columns) column.flow.different = at;
+    const line = byId("tokens-difference");
+    line.hidden = !isComparable;
+    if (!isComparable) return;
+    line.textContent = at === null
+      ? "The answers have the same tokens so far."
+      : `They part at token ${at + 1}: ${answers.map(({ tokens }) => wordsOf(tokens[at])).join(" against ")}.`;
+  }
+
+  #showButtons() {
+    const isRunning = this.#columns.some((column) => column.isRunning);
+    byId("tokens-run").hidden = isRunning;
+    byId("tokens-stop").hidden = !isRunning;
+    byId("tokens-again").disabled = isRunning || this.#columns.every(({ answer }) => answer === null);
+    const answer = this.#active?.answer;
+    if (!isRunning && answer) this.#card.show(null, null);
+  }
+
+  async #copyLink() {
+    const setup = {
+      prompt: byId("tokens-prompt").value, kind: byId("tokens-kind").value, parameters: this.#deps.parameters(byId("tokens-kind").value === "chat"),
+      columns: this.#columns.map((column) => column.settings),
+    };
+    history.replaceState(null, "", toFragment(setup));
+    await copyText(location.href, byId("tokens-link"));
+    announce("The link is copied. The setup stands behind the # and is never sent to a server.");
+  }
+
+  #restore({ prompt, kind, columns, parameters }) {
+    if (typeof prompt === "string") byId("tokens-prompt").value = prompt;
+    if (kind === "chat" || kind === "text") byId("tokens-kind").value = kind;
+    if (Array.isArray(columns) && columns.length >= 1 && columns.length <= 4) {
+      this.#setColumns(columns.length);
+      columns.forEach((settings, at) => (this.#columns[at].settings = Object(settings)));
+    }
+    if (parameters !== null && typeof parameters === "object") this.#deps.restore(parameters);
+  }
+}
+
+function wordsOf(token) {
+  const share = token.logprob === null ? "" : ` (${percent(probability(token.logprob))})`;
+  return `${JSON.stringify(token.text)}${share}`;
+}
