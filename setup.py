@@ -39,7 +39,7 @@ class Variant(NamedTuple):
     # A variant of which this one differs in the sources that include TILE_REGISTERS alone; it shares all other objects.
     base: str | None = None
     tile_flags: str = ""  # on top of the flags, for those sources
-    is_for_tests: bool = False  # built in place only
+    is_for_tests: bool = False  # built only when it is asked for by its name
 
 
 # The instruction sets of each processor, by the names that engine/kernels/native/library.py knows. What
@@ -118,7 +118,7 @@ class BuildNative(Command):
         machine = platform.machine().lower()
         variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": Variant("")})
         if self.variant is None:
-            return {name: variant for name, variant in variants.items() if self.inplace or not variant.is_for_tests}
+            return {name: variant for name, variant in variants.items() if not variant.is_for_tests}
         if self.variant not in variants:
             raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
         return {self.variant: variants[self.variant]}

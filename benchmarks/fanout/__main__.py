@@ -125,12 +125,12 @@ async def _run(commands: dict[str, Sequence[str]], streams: Sequence[int], round
             process.terminate()
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fastapi", metavar="PYTHON", help="of an environment with fastapi and uvicorn")
     parser.add_argument("--streams", default="1,64,256,1024", help="numbers of streams at once")
     parser.add_argument("--rounds", type=int, default=2, help="of each cell; that of the least processor time is shown")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     commands: dict[str, Sequence[str]] = {"Eagre": [sys.executable, "-m", "benchmarks.fanout.eagre_server"]}
     if options.fastapi:
         commands["FastAPI"] = [options.fastapi, str(Path(__file__).with_name("fastapi_server.py"))]
@@ -138,4 +138,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

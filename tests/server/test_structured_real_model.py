@@ -19,9 +19,10 @@ from server.text.text_model import TextModel
 from tests.server.support.real_server import RealServer, serving
 from tests.server.support.sse_reader import chunks_of
 from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
+from tests.thoroughness import IS_FULL
 
 BOUNDED = [case for case in STRUCTURED_CASES if case.is_bounded]
-NUM_SEEDS = 8
+NUM_SEEDS = 8 if IS_FULL else 3
 PROMPT = "A short answer:"
 PERSON = {
     "type": "object",

@@ -13,6 +13,7 @@ import pytest
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.step.shapes import StepShape
 from tests.forward_steps import ForwardSteps
+from tests.thoroughness import some
 
 PATH = Path(__file__).parents[2] / "golden" / "gemma3_greedy.json"
 GOLDENS = json.loads(PATH.read_text(encoding="utf-8"))["prompts"]
@@ -44,7 +45,8 @@ def test_the_goldens_reach_beyond_the_window_and_have_no_ties() -> None:
 
 @pytest.mark.usefixtures("native")
 def test_native_kernels_choose_the_tokens_of_the_reference(gemma_path: Path) -> None:
-    assert wrong_tokens(gemma_path, "native", [golden["name"] for golden in GOLDENS], NUM_TOKENS, None) == []
+    names = [golden["name"] for golden in GOLDENS if golden["name"] != "long"]
+    assert wrong_tokens(gemma_path, "native", [*some(names, 8), "long"], NUM_TOKENS, None) == []
 
 
 def test_xla_chooses_the_tokens_of_the_reference(gemma_path: Path) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -264,9 +265,12 @@ def test_leftovers_of_a_killed_pull_are_removed_by_the_next(
 def test_control_c_leaves_no_files(cache: Path, start_pull: Callable[[str], subprocess.Popen[str]]) -> None:
     process = start_pull("unpack tiny")
     read_until(process, "unpack tiny")
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=30)
-    assert process.returncode != 0
+    for _ in range(30):
+        process.send_signal(signal.SIGINT)  # again: one that comes just before the read begins does not end the read
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+            break
+    assert process.poll() not in (None, 0)
     assert leftovers(cache) == []
     assert not (cache / "tiny.gguf").exists()
 
