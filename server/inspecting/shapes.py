@@ -11,7 +11,7 @@ import orjson
 
 from sampling.host.params import SamplingParams
 from server.inspecting.request_record import AnswerRecord, RequestRecord
-from server.text.detokenizer import HasTokenTexts, token_text_alone
+from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer, token_text_alone
 
 _DEFAULTS = SamplingParams()
 
@@ -79,8 +79,14 @@ def _answer(index: int, answer: AnswerRecord, tokenizer: HasTokenTexts | None) -
 
 
 def _tokens(token_ids: Sequence[int], tokenizer: HasTokenTexts | None) -> dict[str, Any]:
-    texts = None if tokenizer is None else [token_text_alone(tokenizer, token_id) for token_id in token_ids]
-    return {"token_ids": token_ids, "token_texts": texts}
+    if tokenizer is None:
+        return {"token_ids": token_ids, "token_texts": None, "text": None}
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    return {
+        "token_ids": token_ids,
+        "token_texts": [token_text_alone(tokenizer, token_id) for token_id in token_ids],
+        "text": detokenizer.decode(list(token_ids)) + detokenizer.flush(),
+    }
 
 
 def _cached(record: RequestRecord) -> list[int]:

@@ -46,7 +46,7 @@ async def test_a_running_a_finished_and_a_refused_request(start_server: StartSer
     (prompt,) = whole["prompts"]
     assert ("".join(prompt["token_texts"]), prompt["token_ids"]) == ("abcdef", list(b"abcdef"))
     for answer in whole["answers"]:
-        assert "".join(answer["token_texts"]) == "abcd"
+        assert ("".join(answer["token_texts"]), answer["text"]) == ("abcd", "abcd")
         times, counts = zip(*answer["events"], strict=True)
         assert sum(counts) == 4
         assert sorted(times) == list(times)
