@@ -45,8 +45,8 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     load = command.add_argument_group("the load")
     load.add_argument(
         "--concurrency", "--max-concurrency", type=_whole(1), nargs="+", metavar="N",
-        help="clients, each of which sends its next request when its last one has ended; with --rate, how many requests "
-        "may run at once. Several numbers are measured in turn (default 1 4 16; with --rate no limit)",
+        help="clients, each of which sends its next request when its last one has ended; with --rate, how many "
+        "requests may run at once. Several numbers are measured in turn (default 1 4 16; with --rate no limit)",
     )  # fmt: skip
     load.add_argument(
         "--rate", "--request-rate", type=_positive, nargs="+", metavar="R",
