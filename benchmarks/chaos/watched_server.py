@@ -1,6 +1,8 @@
 """`eagre` with a watcher inside, whose pauses go to a file.
 
     python -m benchmarks.chaos.watched_server PAUSES serve --port 8000
+
+What stands behind the path of the file are the arguments of `eagre`.
 """
 
 from __future__ import annotations
