@@ -40,7 +40,7 @@ ROOMS = (
     "server.storage",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
-    "engine", "engine.step", "engine.schedule", "engine.schedule.pace",
+    "engine", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface",
