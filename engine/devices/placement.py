@@ -70,7 +70,8 @@ class OneDevice:
 
     def put_params(self, params: Params) -> Params:
         # jnp.asarray would compile a program for each host array.
-        return jax.tree.map(jax.device_put, params)
+        placed: Params = jax.tree.map(jax.device_put, params)
+        return placed
 
     def abstract(self, tree: Tree) -> Tree:
         return shapes_of(tree)

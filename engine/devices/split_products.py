@@ -37,7 +37,7 @@ class SplitProducts:
         place = tokens - lax.axis_index(AXIS) * num_rows
         rows = self._local.embed(weights.array, jnp.clip(place, 0, num_rows - 1), layout, scale=scale)
         is_own = (place >= 0) & (place < num_rows)
-        return lax.psum(jnp.where(is_own[:, None], rows, 0), AXIS)
+        return _sum(jnp.where(is_own[:, None], rows, 0))
 
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, *,
@@ -70,7 +70,7 @@ class SplitProducts:
         added = self._local.add_experts(
             jnp.zeros_like(addend), x, gate_up.array, down.array, own, layer, layout, activation=activation
         )
-        return addend + lax.psum(added, AXIS)
+        return addend + _sum(added)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: SplitMatrix, *,
@@ -78,10 +78,17 @@ class SplitProducts:
     ) -> jax.Array:  # fmt: skip
         """As `Products.head_product`; each device computes its part of the vocabulary, and all get the whole."""
         own = self._local.head_product(x, sampled, norm, weights.array, bias=bias, scale=scale, softcap=softcap)
-        return lax.all_gather(own, AXIS, axis=1, tiled=True)[:, : weights.num_outputs]
+        logits: jax.Array = lax.all_gather(own, AXIS, axis=1, tiled=True)
+        return logits[:, : weights.num_outputs]
 
     def _summed(self, x: jax.Array, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        return lax.psum(self._local.norm_product(x, None, weights.array, layer, layout), AXIS)
+        return _sum(self._local.norm_product(x, None, weights.array, layer, layout))
+
+
+def _sum(x: jax.Array) -> jax.Array:
+    """Over all devices."""
+    total: jax.Array = lax.psum(x, AXIS)
+    return total
 
 
 def bodies_on(mesh: Mesh, config: EngineConfig) -> Bodies:

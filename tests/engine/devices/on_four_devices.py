@@ -143,11 +143,11 @@ async def test_the_engine_serves_over_two_devices(folders: Path) -> None:
     features = {"temperature": 1.0, "seed": 5, "top_k": 9, "min_p": 0.01, "presence_penalty": 0.5, "logprobs": 3}
     first = await tokens(prompts[0], **features)
     assert await tokens(prompts[0], **features) == first
-    for level in (1, 2):
-        await client.sleep(level)
-        await client.wake_up()
+    for drop_weights in (False, True):
+        await client.lifecycle.sleep(drop_weights=drop_weights)
+        await client.lifecycle.wake()
         await check()
-    await client.update_weights(folders / "llama")
+    await client.lifecycle.update_weights(folders / "llama")
     await check()
     stats = client.stats()
     assert stats.num_preemptions > 0
