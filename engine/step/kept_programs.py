@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
@@ -83,9 +83,9 @@ class KeptPrograms:
     def _stored(self) -> Mapping[str, bytes]:
         """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
         with suppress(OSError):
-            content = self._path.read_bytes()
-            digest, content = content[:_DIGEST_BYTES], memoryview(content)[_DIGEST_BYTES:]
-            if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != digest:
+            whole = memoryview(self._path.read_bytes())
+            content = whole[_DIGEST_BYTES:]
+            if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != whole[:_DIGEST_BYTES]:
                 _log.warning("the compiled programs in %s are damaged, and are compiled anew", self._path)
                 return {}
             end = int.from_bytes(content[:8], "little") + 8
@@ -127,7 +127,7 @@ def environment(modules: Iterable[str] = ()) -> str:
     """
     values = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     more = [_digest_of(file) for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))]
-    versions = (jax.__version__, jaxlib.__version__, sys.version, os.cpu_count(), os.environ.get("XLA_FLAGS"))
+    versions = (jax.__version__, jaxlib.version.__version__, sys.version, os.cpu_count(), os.environ.get("XLA_FLAGS"))
     return repr((versions, sorted(map(repr, values.items())), _digest_of_sources(), more))
 
 

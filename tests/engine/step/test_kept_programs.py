@@ -66,7 +66,9 @@ def test_another_fingerprint_finds_nothing(tmp_path):
     assert len(compiled(tmp_path, "other")[1]) == len(KEYS)
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: b"", lambda c: c[:40] + b"x" + c[41:]])
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: whole[:40] + b"x" + whole[41:]]
+)
 def test_a_damaged_file_is_replaced_and_the_log_says_so(tmp_path, caplog, damage):
     compiled(tmp_path)
     path = kept_file(tmp_path)
