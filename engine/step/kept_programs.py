@@ -7,9 +7,9 @@ all of them holds the interpreter lock for longer than everything else that a st
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -26,7 +26,8 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from engine.step.program_trees import ProgramTrees
 
 _FILE_NAME = "programs"
-_DIGEST_BYTES = 32
+_DIGEST_BYTES = 32  # of all that follows, at the begin of the file
+_SIZES = struct.Struct("<QQ")  # bytes of a key's text and of its program, which follow
 _PACKAGES = ("cache", "engine", "sampling")  # what programs are traced from
 
 _log = logging.getLogger(__name__)
@@ -88,18 +89,19 @@ class KeptPrograms:
             if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != whole[:_DIGEST_BYTES]:
                 _log.warning("the compiled programs in %s are damaged, and are compiled anew", self._path)
                 return {}
-            end = int.from_bytes(content[:8], "little") + 8
             os.utime(self._path.parent)  # the store removes first what was used longest ago
-            stored: dict[str, bytes] = {}
-            for name, size in json.loads(bytes(content[8:end])).items():
-                stored[name] = bytes(content[end : end + size])
-                end += size
+            stored, at = dict[str, bytes](), 0
+            while at < len(content):
+                name_size, size = _SIZES.unpack_from(content, at)
+                start = at + _SIZES.size + name_size
+                stored[str(content[start - name_size : start], "utf-8")] = bytes(content[start : start + size])
+                at = start + size
             return stored
         return {}
 
     def _write(self, blobs: Mapping[str, bytes]) -> None:
-        header = json.dumps({name: len(blob) for name, blob in blobs.items()}).encode()
-        content = b"".join((len(header).to_bytes(8, "little"), header, *blobs.values()))
+        entries = ((name.encode(), blob) for name, blob in blobs.items())
+        content = b"".join(_SIZES.pack(len(name), len(blob)) + name + blob for name, blob in entries)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{_FILE_NAME}-", delete=False) as file:
             try:
