@@ -14,8 +14,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import jax
@@ -48,7 +49,8 @@ class KeptPrograms:
         """
         self._path = store / hashlib.sha256(fingerprint.encode()).hexdigest()[:32] / _FILE_NAME
         self._trees_of = trees_of
-        self._is_damaged = False
+        self._warning = Lock()  # held from the first warning on, so that it is the only one
+        self._stored = self._read()
 
     def load(self, key: Hashable) -> Callable[..., Any] | None:
         """The program of a key, or None where there is none that can be used. May be called by several threads."""
@@ -61,9 +63,8 @@ class KeptPrograms:
                 stored, jax.tree.structure((trees.arguments, {})), jax.tree.structure(trees.results)
             )
         except Exception as error:  # noqa: BLE001 - JAX raises many kinds, and the program can be compiled instead
-            if not self._is_damaged:
-                _log.warning("a compiled program in %s cannot be used, and is compiled anew: %s", self._path, error)
-            self._is_damaged = True
+            if self._warning.acquire(blocking=False):
+                _log.warning("compiled programs in %s cannot be used, and are compiled anew: %s", self._path, error)
             return None
         return program
 
@@ -80,8 +81,7 @@ class KeptPrograms:
         with suppress(OSError):
             self._write(blobs)
 
-    @cached_property
-    def _stored(self) -> Mapping[str, bytes]:
+    def _read(self) -> Mapping[str, bytes]:
         """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
         with suppress(OSError):
             whole = memoryview(self._path.read_bytes())
