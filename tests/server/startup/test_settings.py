@@ -71,6 +71,8 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "request_timeout": "60",
         "queue_timeout": "5.5",
         "stall_timeout": "90",
+        "kv_events": "tcp://*:5557",
+        "kv_events_topic": "kv@a@b",
         "max_body_bytes": "2048",
         "body_timeout": "4",
         "max_preparing_bytes": "65536",
