@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ import aiohttp
 import orjson
 
 from benchmarks.fleet.replicas import MODEL
-from benchmarks.serving.sse import SSEParser
+from server.command.client.sse_parser import SseParser
 
 
 class StreamLost(RuntimeError):
@@ -24,6 +25,7 @@ class Answer:
     finish_reasons: list[str] = field(default_factory=list)
     usage: dict[str, Any] = field(default_factory=dict)
     num_events: int = 0
+    first_text: float | None = None  # seconds from the request to the first text
 
     @property
     def num_cached_tokens(self) -> int:
@@ -45,7 +47,8 @@ async def ask(
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     # SGLang's router refuses a body without a model.
     body = {"model": MODEL, **body, "stream": True, "stream_options": {"include_usage": True}}
-    answer, parser, last = Answer(), SSEParser(), b""
+    answer, parser, last = Answer(), SseParser(), b""
+    began = time.perf_counter()
     try:
         async with session.post(url + path, json=body) as response:
             if response.status != 200:
@@ -54,6 +57,8 @@ async def ask(
                 for last in parser.feed(piece):
                     if last != b"[DONE]":
                         _take(answer, orjson.loads(last))
+                if answer.first_text is None and answer.num_events:
+                    answer.first_text = time.perf_counter() - began
                 if cut_after is not None and answer.num_events >= cut_after:
                     response.close()
                     return answer

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from benchmarks.fleet.streams import StreamLost, ask
-from tests.benchmarks.conftest import BROKEN, CUT_OFF, NUM_CACHED_TOKENS, REFUSED, StubServer
+from tests.fakes.stub_server import BROKEN, CUT_OFF, NUM_CACHED_TOKENS, REFUSED, StubServer
 
 
 async def test_a_whole_stream_has_its_text_and_its_usage(stub: StubServer) -> None:
