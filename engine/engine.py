@@ -126,7 +126,7 @@ class Engine:
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
             placement = place(weights.params)
             # Programs of several devices are found in JAX's own cache alone.
-            is_kept = config.compilation_cache is not None and config.tensor_parallel == 1
+            folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return DeviceRunner(
                 weights.params,
                 opened.model,
@@ -136,7 +136,7 @@ class Engine:
                 table,
                 config.decode_chunk,
                 placement=placement,
-                store=Path(config.compilation_cache) if is_kept else None,
+                store=None if folder is None else Path(folder),
             )
 
         engine = cls(config, layout, model_info, make_runner, progress)

@@ -7,6 +7,7 @@ device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -68,7 +69,8 @@ class SplitLayout(ArrayLayout):
         if leaf.split is Split.REPLICATED:
             shares = [self._stack(layers, [tensor.shape for tensor in layers[0]], dtype)]
             run_all([partial(_fill, shares, i, tensors, leaf.split, count) for i, tensors in enumerate(layers)])
-            return jax.device_put(shares[0], NamedSharding(self._mesh, PartitionSpec()))
+            replicated: jax.Array = jax.device_put(shares[0], NamedSharding(self._mesh, PartitionSpec()))
+            return replicated
         if leaf.split is Split.EXPERTS:
             return self._placed_experts(leaf, layers, dtype, count)
         axis = 1 if leaf.split is Split.INPUTS else 0
@@ -107,7 +109,7 @@ class SplitLayout(ArrayLayout):
         return jax.make_array_from_single_device_arrays(shape, NamedSharding(self._mesh, spec), arrays)
 
 
-def _fill(shares: list[np.ndarray], layer: int, tensors: list[ModelTensor], split: Split, count: Count) -> None:
+def _fill(shares: list[np.ndarray], layer: int, tensors: Sequence[ModelTensor], split: Split, count: Count) -> None:
     """Writes one layer of a leaf into the stacks of all devices."""
     start = 0
     for tensor in tensors:

@@ -38,5 +38,5 @@ class ArrayLayout:
         count(tensor.num_bytes)
         return matrix
 
-    def dtype_names(self, matrix: jax.Array) -> frozenset[str]:
+    def dtype_names(self, matrix: Matrix) -> frozenset[str]:
         return frozenset({str(matrix.dtype.name)})
