@@ -103,6 +103,7 @@ class Generation:
         self._tell_progress = tell_progress
         self.prompts = prompts
         self.tokenizer = tokenizer
+        self.watch: Callable[[list[Delta]], None] | None = None  # sees all deltas as they come
         self._choices = choices
         self._metrics = metrics
         self._num_open = len(choices)
@@ -176,6 +177,8 @@ class Generation:
             while self._num_open:
                 deltas = await self._next_deltas()
                 if deltas:
+                    if self.watch is not None:
+                        self.watch(deltas)
                     return deltas
         except EngineError:
             self._num_open = 0  # nothing more is to come, of no choice
