@@ -36,7 +36,7 @@ ROOMS = (
     "server.tracing",
     "server.startup",
     "server.sources",
-    "server.tools", "server.holding",
+    "server.tools", "server.inspecting", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",

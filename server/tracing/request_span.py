@@ -76,7 +76,7 @@ class RequestSpan:
         """Names the generation whose figures the span gets at its end."""
         self._generation = generation
         if self._content is not None:
-            generation.watch = self._content.add
+            generation.on_deltas = self._content.add
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
