@@ -208,8 +208,8 @@ class Generation:
         """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
 
         It may be called between two items of the iteration, behind the first one: that brings what needs a task, as
-        reports of progress do. It returns at once where the sink is not ready, where there are several answers, and where
-        `on_deltas` is to see all deltas.
+        reports of progress do. It returns at once where the sink is not ready, where there are several answers, and
+        where `on_deltas` is to see all deltas.
 
         Raises:
             EngineError: the engine could not go on with the stream.

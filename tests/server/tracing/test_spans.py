@@ -18,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from server.tracing.tracing import Tracing
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.support.sse_reader import chunks_of
 from tests.server.tracing.test_trace_context import PARENT, TRACE_ID
 
 BODY = {"prompt": "abc", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "seed": 4}
@@ -101,16 +102,22 @@ async def test_a_failure_has_its_kind_and_no_words_of_the_client(start_server: S
     assert "secret" not in span.to_json()
 
 
-async def test_texts_are_in_spans_only_where_they_are_wanted(start_server: StartServer) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_texts_are_in_spans_only_where_they_are_wanted(start_server: StartServer, stream: bool) -> None:
     traced = await start(start_server, FakeEngineClient(), captures_content=True)
     messages = [{"role": "user", "content": [{"type": "text", "text": "tides"}]}]
-    status, answer = await traced.server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 4})
-    assert status == 200
+    body = {"messages": messages, "max_tokens": 9}
+    if stream:
+        chunks = chunks_of(await traced.server.stream_bytes("/v1/chat/completions", body))
+        text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    else:
+        text = (await traced.server.post("/v1/chat/completions", body))[1]["choices"][0]["message"]["content"]
+    assert len(text) == 9
     span = (await traced.spans(4))["chat fake"]
     said = json.loads(span.attributes["gen_ai.input.messages"])
     assert said == [{"role": "user", "parts": [{"type": "text", "content": "tides"}]}]
     (given,) = json.loads(span.attributes["gen_ai.output.messages"])
-    assert given["parts"][0]["content"] == answer["choices"][0]["message"]["content"]
+    assert given["parts"][0]["content"] == text
 
 
 async def test_a_client_that_leaves_ends_its_span(start_server: StartServer) -> None:
