@@ -125,7 +125,7 @@ def _of_request(request: GenerationRequest, model: str, operation: str) -> dict[
         "gen_ai.response.model": model,
         **_of_sampling(request.sampling),
     }
-    if request.max_tokens is not None:
+    if _fits(request.max_tokens):
         attributes["gen_ai.request.max_tokens"] = request.max_tokens
     if request.num_choices > 1:
         attributes["gen_ai.request.choice.count"] = request.num_choices
@@ -133,11 +133,15 @@ def _of_request(request: GenerationRequest, model: str, operation: str) -> dict[
 
 
 def _of_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        attribute: sampling[name]
-        for name, attribute in _SAMPLING.items()
-        if isinstance(sampling.get(name), int | float)
-    }
+    return {attribute: sampling[name] for name, attribute in _SAMPLING.items() if _fits(sampling.get(name))}
+
+
+def _fits(value: object) -> bool:
+    """Whether a span can carry the number; one of more than 64 bits would cost the whole batch its export.
+
+    A request's numbers are checked against their limits only behind the span's beginning.
+    """
+    return isinstance(value, float) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
 
 
 def _of_generation(generation: Generation) -> dict[str, Any]:

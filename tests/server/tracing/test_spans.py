@@ -94,9 +94,10 @@ async def test_a_trace_begins_here_where_the_caller_has_none(start_server: Start
 
 async def test_a_failure_has_its_kind_and_no_words_of_the_client(start_server: StartServer) -> None:
     traced = await start(start_server, FakeEngineClient())
-    status, _ = await traced.server.post("/v1/completions", {**BODY, "temperature": -7, "prompt": "secret words"})
+    status, _ = await traced.server.post("/v1/completions", {**BODY, "max_tokens": 1 << 63, "prompt": "secret words"})
     assert status == 400
     (span,) = (await traced.spans(1)).values()
+    assert "gen_ai.request.max_tokens" not in span.attributes, "what no span can carry would cost its batch the export"
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["error.type"]
     assert "secret" not in span.to_json()
