@@ -14,12 +14,10 @@ from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.devtools import Browser, Page
 
-CHROMIUM = find_chromium()
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.usefixtures(quiet_logs.__name__),
 ]
 
@@ -39,22 +37,13 @@ def answer(prompt_token_ids: Sequence[int], _: SamplingParams) -> Sequence[int]:
     return [*(EVIL if question.endswith("evil") else text).encode(), EOS]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    assert CHROMIUM is not None
-    browser = Browser(CHROMIUM)
-    await browser.start()
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def server() -> AsyncIterator[RunningServer]:
     async with server_starter() as start:
         yield await start(FakeEngineClient(respond=answer, max_model_len=2048))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def slow_server() -> AsyncIterator[RunningServer]:
     """Its tokens come by `engine.step()` alone."""
     async with server_starter() as start:
