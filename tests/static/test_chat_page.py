@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from engine.border.types import PromptProgress, WaitStage
 from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
@@ -122,7 +123,7 @@ async def test_a_reload_in_mid_stream_goes_on_without_a_gap(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_stop_ends_the_generation_although_its_stream_could_be_resumed(
+async def test_the_wait_is_told_and_stop_ends_the_generation_although_its_stream_could_be_resumed(
     browser: Browser, slow_server: RunningServer, transport: str
 ) -> None:
     engine = slow_server.engine
@@ -130,6 +131,9 @@ async def test_stop_ends_the_generation_although_its_stream_could_be_resumed(
     await page.click(f"input[name=transport][value={transport}]")
     await ask(page, "the tide")
     await eventually(lambda: len(engine.running) == 1)
+    await page.wait_for(f"{LAST}.querySelector('.waiting')")  # by now somebody reads what the stream tells
+    engine.submitted[-1].report(PromptProgress(WaitStage.QUEUED, queue_position=3, estimated_seconds=4.0))
+    await page.wait_for(f"{LAST}.querySelector('.waiting')?.textContent.startsWith('In the queue: 3 before this one')")
     for _ in range(3):
         engine.step()
     await page.wait_for(f"{LAST}?.querySelector('.content').textContent === 'THE'")
