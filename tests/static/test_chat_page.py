@@ -118,6 +118,7 @@ async def test_a_reload_in_mid_stream_goes_on_without_a_gap(
     assert await page.wait_for(f"{LAST}.dataset.finish") == "stop"
     assert await shown(page) == ["the tide is coming in", "THE TIDE IS COMING IN"]
     await reload(page)
+    await page.wait_for("document.querySelectorAll('.content').length === 2")  # it is read from the browser's database
     assert await shown(page) == ["the tide is coming in", "THE TIDE IS COMING IN"]
     await page.close()
 
