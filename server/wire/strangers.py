@@ -146,7 +146,7 @@ class Strangers:
         return kept
 
     def _meet(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
-        if any(_is_same(value, nothing) for nothing in (*_ASKS_FOR_NOTHING, *_DEFAULTS_OF_PEERS.get(name, ()))):
+        if _asks_for_nothing(name, value):
             return
         if name in _OF_ONE_ROUTE:
             raise UnknownField(name)
@@ -182,6 +182,14 @@ def is_slip(name: str, meant: str) -> bool:
         return True  # equal, or one letter more at the end
     a, b = first[start:], second[start:]
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether a stranger has the value that it has everywhere by itself. Where that is true, false asks for a change."""
+    defaults = _DEFAULTS_OF_PEERS.get(name, ())
+    if value is False and any(default is True for default in defaults):
+        return False
+    return any(_is_same(value, nothing) for nothing in (*_ASKS_FOR_NOTHING, *defaults))
 
 
 def _letters(name: str) -> str:

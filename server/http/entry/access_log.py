@@ -10,6 +10,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
+from server.routes.messages.call import MESSAGES
+from server.routes.messages.shapes import REQUEST_ID_HEADER as ANTHROPIC_HEADER
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
 from server.wire.errors import shorten
 
@@ -62,5 +64,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     """A response's headers name the request and what was ignored of it (an `on_response_prepare` signal)."""
     if REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
+        if request.path.startswith(MESSAGES.path):
+            response.headers[ANTHROPIC_HEADER] = request[REQUEST_ID]
     if request.get(IGNORED):
         response.headers[IGNORED_HEADER] = ", ".join(quote(name, safe="[]") for name in request[IGNORED])

@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.served import SERVED
 from server.routes.openai_shapes import shape_error
 from server.routes.route import ErrorShape
@@ -49,7 +50,7 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     path = request.path if resource is None else resource.canonical  # None: no route fits
     shape = request.app[ERROR_SHAPES].get(path, shape_error)
     response = web.Response(
-        body=orjson.dumps(shape(api_error)),
+        body=orjson.dumps(shape(api_error, request[REQUEST_ID])),
         status=api_error.status,
         headers=api_error.headers,
         content_type="application/json",

@@ -10,6 +10,7 @@ from aiohttp import web
 from engine.border.types import PromptProgress
 from server.answering.generation import Generation, TellProgress
 from server.holding.lanes import Lanes, Place, PlacedEvent
+from server.http.entry.access_log import REQUEST_ID
 from server.http.streams.held_stream import STREAM_HEADER
 from server.routes.encoding import encode
 from server.routes.route import BodyRoute, Call, StreamWriter
@@ -113,7 +114,7 @@ class EventStream:
 
     def _encode_failure(self, error: ApiError) -> bytes:
         told = b"" if self._writer is None else self._writer.encode_error(error)
-        return told or self._route.encode_error_event(error)
+        return told or self._route.encode_error_event(error, self._request[REQUEST_ID])
 
     async def _end(self, last: bytes) -> None:
         assert self._watch is not None

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_v
 
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import ApiError, UnknownField, shorten
-from server.wire.generation_fields import GenerationFields, StreamOptions
+from server.wire.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
 from server.wire.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
 from server.wire.responses.input_items import InputItem, ItemId, checked_items
 from server.wire.responses.text_config import TextConfig
@@ -139,7 +139,7 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         Annotated[ItemId, BeforeValidator(_as_conversation, json_schema_input_type=str | dict[str, str])] | None
     ) = None
     reasoning: Reasoning | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None  # of the reasoning
+    thinking_token_budget: ThinkingBudget | None = None  # of the reasoning
     stream_options: ResponseStreamOptions | None = None
     # Whose request it is and where it may be cached, for OpenAI's own purposes; an answer repeats them.
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
