@@ -5,6 +5,7 @@ import os
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPResponse
+from itertools import islice
 
 url = os.environ.get("EAGRE_URL", "http://127.0.0.1:8000")
 
@@ -27,8 +28,9 @@ request = urllib.request.Request(
 text = last_id = ""
 with urllib.request.urlopen(request) as response:
     stream = response.headers["X-Eagre-Stream"]
-    for _, (last_id, data) in zip(range(10), events(response), strict=False):
+    for event_id, data in islice(events(response), 10):
         text += json.loads(data)["choices"][0]["text"]
+        last_id = event_id
 print(f"{text}\n--- the connection is lost; the generation goes on ---")
 
 again = urllib.request.Request(f"{url}/v1/streams/{stream}", headers={"Last-Event-ID": last_id})

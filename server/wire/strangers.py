@@ -185,7 +185,7 @@ def is_slip(name: str, meant: str) -> bool:
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:
-    """Whether a stranger has the value that it has everywhere by itself. Where that is true, false asks for a change."""
+    """Whether a stranger has the value that it has everywhere by itself. Where that is true, false is a wish."""
     defaults = _DEFAULTS_OF_PEERS.get(name, ())
     if value is False and any(default is True for default in defaults):
         return False
