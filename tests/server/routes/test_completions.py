@@ -11,7 +11,7 @@ import pytest
 from sampling.host.params import SamplingParams
 from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
-from tests.fakes.text_model import EOS, FakeTextModel
+from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.sse_reader import SseReader, chunks_of, read_all
 
@@ -142,6 +142,21 @@ async def test_echo_is_complete_where_the_answer_is_empty(start_server: StartSer
     assert answer["choices"][0]["text"] == "ab"
 
 
+async def test_a_prompt_may_be_without_the_tokenizers_own_tokens(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def encode(_tokenizer: FakeTokenizer, text: str, *, add_special_tokens: bool, **_limit: Any) -> list[int]:
+        asked.append(add_special_tokens)
+        return ids(text)
+
+    monkeypatch.setattr(FakeTokenizer, "encode", encode)
+    for parameters in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+        assert (await server.post("/v1/completions", {"prompt": "tide", **parameters}))[0] == 200
+    assert asked == [True, True, False]
+
+
 async def test_no_tokens_at_all_are_the_prompt_and_its_logprobs(start_server: StartServer) -> None:
     """How lm-eval asks for the log probabilities of a text."""
     server = await start_server(FakeEngineClient(respond=lambda prompt, params: [EOS]))
@@ -154,7 +169,7 @@ async def test_no_tokens_at_all_are_the_prompt_and_its_logprobs(start_server: St
     assert choices[2]["logprobs"]["token_logprobs"] == [None, logprob_of(ord("d")), logprob_of(ord("e"))]
     assert {(choice["finish_reason"], str(choice["token_ids"])) for choice in choices} == {("length", "[]")}
     assert answer["usage"]["completion_tokens"] == 0
-    streamed = chunks_of(await server.stream_bytes("/v1/completions", {**body, "resumable": True}))
+    streamed = chunks_of(await server.stream_bytes("/v1/completions", body))
     assert sorted(chunk["choices"][0]["text"] for chunk in streamed) == ["ab", "ab", "cde", "cde"]
 
 
