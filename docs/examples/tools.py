@@ -39,8 +39,9 @@ answer = client.chat.completions.create(
 )
 messages.append(answer.choices[0].message)
 for call in answer.choices[0].message.tool_calls:
-    result = tide(**json.loads(call.function.arguments))
-    print(f"{call.function.name}({call.function.arguments}) -> {result}")
+    arguments = json.loads(call.function.arguments)
+    result = tide(**arguments)
+    print(f"{call.function.name}({arguments}): {result}")
     messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 answer = client.chat.completions.create(

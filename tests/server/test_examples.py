@@ -28,7 +28,7 @@ CHROMIUM = find_chromium()
 SHOWN = {
     "openai_chat.py": ["Paris", " tokens\n"],
     "plain_http.py": ["Paris"],
-    "tools.py": ['tide({"harbour": "B', "o'clock."],
+    "tools.py": ["tide({'harbour': 'B", "o'clock."],
     "structured.py": ["continent='", "\n20", "-"],
     "responses.py": ["Paris"],
     "websocket.py": ["list ended with length: ", "story ended with abort: "],
