@@ -29,7 +29,7 @@ SHOWN = {
     "openai_chat.py": ["Paris", " tokens\n"],
     "plain_http.py": ["Paris"],
     "tools.py": ["tide({'harbour': 'B", "o'clock."],
-    "structured.py": ["continent='", "\n20", "-"],
+    "structured.py": ["continent='", "is_by_the_sea=", "-"],
     "responses.py": ["Paris"],
     "websocket.py": ["list ended with length: ", "story ended with abort: "],
     "resumable.py": ["--- the connection is lost; the generation goes on ---"],

@@ -77,7 +77,7 @@ class EventStream(EventChannel):
         """
         head = b"id: " + stream_id.encode() + b":"
         async for events in lanes.read(had):
-            await self.write(b"".join([_with_place(head, event) for event in events]))
+            await self.write(b"".join([with_place(head, event) for event in events]))
         await self._end(b"")
 
     def _encode_failure(self, error: ApiError) -> bytes:
@@ -90,7 +90,8 @@ class EventStream(EventChannel):
         await self.end()
 
 
-def _with_place(head: bytes, event: PlacedEvent) -> bytes:
+def with_place(head: bytes, event: PlacedEvent) -> bytes:
+    """An event with a line for its place, if it has one. `head` is that line without the place."""
     return event.event if event.place is None else b"%b%b\n%b" % (head, event.place, event.event)
 
 

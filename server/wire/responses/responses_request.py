@@ -31,7 +31,6 @@ _OF_OTHER_ROUTES: Neutral = {
     "best_of": (1,),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
-    "resumable": (False,),
     "include_metrics": (False,),
     "prompt_logprobs": (),
     "logprob_token_ids": ([],),
@@ -182,6 +181,12 @@ class ResponsesRequest(TemplateFields, GenerationFields):
                 "background is true and store is false; a response in the background can only be fetched where it is "
                 "stored",
                 param="background",
+                code="invalid_value",
+            )
+        if self.background and self.resumable:
+            raise ApiError(
+                "background and resumable are both true; a response in the background is followed by its own id",
+                param="resumable",
                 code="invalid_value",
             )
         return self
