@@ -37,6 +37,9 @@ async def test_cut_anywhere_nothing_is_lost_or_repeated(server: RunningServer) -
     by_number = Follower(server, f"../responses/{follower.stream_id}?stream=true&starting_after=4")
     await by_number.go_on()
     assert by_number.data == follower.data[5:]
+    async with server.http.delete(f"{server.url}{PATH}/{follower.stream_id}") as response:
+        assert response.status == 200
+    assert server.served.held.num_answers == 0
 
 
 async def test_it_goes_on_through_a_cut_and_is_stopped(start_server: StartServer) -> None:
@@ -48,6 +51,8 @@ async def test_it_goes_on_through_a_cut_and_is_stopped(start_server: StartServer
     engine.step(2)
     await beginning
     engine.step(2)
+    async with server.http.delete(f"{server.url}{PATH}/{follower.stream_id}") as response:
+        assert response.status == 404, "it is not stored before its end"
     assert engine.running
     await follower.go_on(1)
     async with server.http.delete(f"{server.url}/v1/streams/{follower.stream_id}") as response:
