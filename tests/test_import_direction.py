@@ -35,7 +35,7 @@ ROOMS = (
     "server.routes", "server.serving",
     "server.startup",
     "server.sources",
-    "server.tools", "server.holding",
+    "server.tools", "server.inspecting", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",
