@@ -22,6 +22,9 @@ LAST_EVENT_ID = "Last-Event-ID"  # a browser's EventSource sends it when it come
 class Resumable(Protocol):
     """Makes an answer, and knows by itself how its stream goes on."""
 
+    async def __call__(self, answer: HeldAnswer) -> None:
+        """As `Work`."""
+
     async def resume(self, request: web.Request, answer: HeldAnswer, after: str | None) -> web.StreamResponse:
         """Streams what follows the place `after`, or all without one; 204 where nothing follows."""
 
