@@ -81,13 +81,8 @@ class EventStream(EventChannel):
         """
         head = b"id: " + stream_id.encode() + b":"
         async for events in lanes.read(had):
-<<<<<<< HEAD
             await self.write(b"".join([with_place(head, event) for event in events]))
-        await self._end(b"")
-=======
-            await self.write(b"".join([_with_place(head, event) for event in events]))
         await self.end()
->>>>>>> main
 
     def _encode_failure(self, error: ApiError) -> bytes:
         told = b"" if self._writer is None else self._writer.encode_error(error)
