@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pytest
 
 from server.wire.errors import ApiError
@@ -11,7 +13,7 @@ ITEMS = [{"id": name} for name in "abcde"]
 
 
 def ids(query: dict[str, str]) -> tuple[str, bool]:
-    page = ListQuery.parse(query).page(ITEMS)
+    page = ListQuery.parse(query).page(ITEMS, itemgetter("id"))
     names = "".join(item["id"] for item in page["data"])
     assert (page["first_id"], page["last_id"]) == (names[:1], names[-1:])
     return names, page["has_more"]
