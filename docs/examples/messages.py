@@ -11,7 +11,7 @@ client = Anthropic(base_url=os.environ.get("EAGRE_URL", "http://127.0.0.1:8000")
 model = client.models.list().data[0].id
 messages = [{"role": "user", "content": "Name the capital of France in one sentence."}]
 
-answer = client.messages.create(model=model, max_tokens=40, temperature=0, messages=messages)
+answer = client.messages.create(model=model, max_tokens=40, messages=messages, extra_body={"temperature": 0})
 print(answer.content[0].text)
 
 messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "What is it known for?"}]
