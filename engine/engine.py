@@ -122,7 +122,10 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            return DeviceRunner(weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk)
+            store = None if config.compilation_cache is None else Path(config.compilation_cache)
+            return DeviceRunner(
+                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk, store=store
+            )
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path
