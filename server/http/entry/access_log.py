@@ -62,9 +62,9 @@ def note_generation(generation: Generation) -> None:
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """A response's headers name the request and what was ignored of it (an `on_response_prepare` signal)."""
+    if request.path.startswith(MESSAGES.path) and REQUEST_ID in request:
+        response.headers[ANTHROPIC_HEADER] = request[REQUEST_ID]
     if REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
-        if request.path.startswith(MESSAGES.path):
-            response.headers[ANTHROPIC_HEADER] = request[REQUEST_ID]
     if request.get(IGNORED):
         response.headers[IGNORED_HEADER] = ", ".join(quote(name, safe="[]") for name in request[IGNORED])

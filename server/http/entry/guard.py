@@ -10,8 +10,6 @@ from aiohttp.typedefs import Handler
 
 from server.doors.hosts import ANY_ORIGIN, check_host, check_origin, foreign_origin, is_allowed
 from server.doors.keyring import ANYBODY, KeyRing, Tenant, presented_key
-from server.http.entry.access_log import IGNORED_HEADER
-from server.routes.messages.shapes import REQUEST_ID_HEADER as ANTHROPIC_HEADER
 from server.startup.logs import REQUEST_ID_HEADER, note
 
 TENANT = web.RequestKey("tenant", Tenant)
@@ -29,7 +27,7 @@ PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{pa
 
 _CORS_METHODS = "GET, POST, DELETE"
 _CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
-_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, {ANTHROPIC_HEADER}, Retry-After, {IGNORED_HEADER}, X-Eagre-Stream"
+_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After, X-Eagre-Stream"
 _CORS_MAX_AGE_S = "600"
 
 
