@@ -10,8 +10,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
-from server.routes.messages.call import MESSAGES
-from server.routes.messages.shapes import REQUEST_ID_HEADER as ANTHROPIC_HEADER
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
 from server.wire.errors import shorten
 
@@ -62,8 +60,6 @@ def note_generation(generation: Generation) -> None:
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """A response's headers name the request and what was ignored of it (an `on_response_prepare` signal)."""
-    if request.path.startswith(MESSAGES.path) and REQUEST_ID in request:
-        response.headers[ANTHROPIC_HEADER] = request[REQUEST_ID]
     if REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
     if request.get(IGNORED):
