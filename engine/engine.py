@@ -12,11 +12,15 @@ from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.errors import ModelError
+from engine.border.kv_endpoint import KVEndpoint
 from engine.border.types import EngineStats, Progress
-from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.devices.choice import choose_devices
+from engine.devices.placement import Placement
+from engine.kernels.bodies import kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.token_layout import pages_per_block
+from engine.kv_events.publisher import KVEventPublisher, check_libraries
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
 from engine.schedule.request_event import RequestEvent
@@ -48,11 +52,17 @@ class Engine:
             model_info: a request of its max_model_len must fit into the pages of `layout`.
             make_runner: makes the runner for the slots and shapes of this engine.
             make_scheduler: Scheduler, or a function with the same arguments, such as one that also measures.
+
+        Raises:
+            ValueError: the events of pages shall be published, and a library for it is missing.
         """
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._is_asleep = False
+        if config.kv_events is not None:
+            check_libraries()
+        self._kv_events: KVEventPublisher | None = None
         self._compile_counter = CompileCounter()
         self.pool = PagePool(layout.num_pages)
         block = pages_per_block(layout.page_size)
@@ -84,19 +94,19 @@ class Engine:
         """
         opened = open_model(path)
         sizes = opened.config
-        bodies = choose_bodies(config, sizes)
+        bodies, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, bodies, max_model_len)
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
         with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            return cls._load(opened, config, bodies, layout, max_model_len, progress)
+            return cls._load(opened, config, bodies, layout, max_model_len, place, progress)
 
     @classmethod
     def _load(
         cls, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout, max_model_len: int,
-        progress: Progress,
+        place: Callable[[Params], Placement], progress: Progress,
     ) -> Engine:  # fmt: skip
         sizes = opened.config
         weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
@@ -114,7 +124,20 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            return DeviceRunner(weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk)
+            placement = place(weights.params)
+            # Programs of several devices are found in JAX's own cache alone.
+            folder = config.compilation_cache if config.tensor_parallel == 1 else None
+            return DeviceRunner(
+                weights.params,
+                opened.model,
+                bodies,
+                layout,
+                buffer,
+                table,
+                config.decode_chunk,
+                placement=placement,
+                store=None if folder is None else Path(folder),
+            )
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path
@@ -123,12 +146,24 @@ class Engine:
     def make_loop(
         self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect."""
+        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect.
+
+        Raises:
+            ValueError: the events of pages cannot be published at their address.
+        """
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.runner.has_weights else self.read_weights())
         loop = EngineLoop(
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
         )
+        if self.config.kv_events is not None:
+            self._kv_events = KVEventPublisher(
+                KVEndpoint.parse(self.config.kv_events),
+                self.config.kv_events_topic,
+                self.pool,
+                self.scheduler.requests.page_size,
+                has_array_events=self.config.kv_events_format == "arrays",
+            )
         self._compile_counter.start(loop.thread)
         return loop
 
@@ -210,8 +245,10 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Stops the counter of compiles, which would otherwise count for ever."""
+        """Stops the counter of compiles, which would otherwise count for ever, and the events of pages."""
         self._compile_counter.stop()
+        if self._kv_events is not None:
+            self._kv_events.close()
 
 
 def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:
@@ -231,7 +268,8 @@ def _kv_layout(model: ModelConfig, config: EngineConfig, bodies: Bodies, max_mod
         return layout(config.num_pages)
     num_useful = config.max_num_seqs * -(-max_model_len // page_size) + 1
     num_pages = pages_that_fit(
-        layout(1).bytes_per_page,
+        # Devices other than CPUs have memory of their own, and each holds its share of a page.
+        layout(1).bytes_per_page // (config.tensor_parallel if jax.default_backend() != "cpu" else 1),
         num_useful,
         memory_utilization=config.memory_utilization,
         kv_cache_bytes=config.kv_cache_bytes,

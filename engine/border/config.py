@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from engine.border.kv_endpoint import ENDPOINT
 from engine.border.setting import Limit, alternatives, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
@@ -45,6 +46,12 @@ class EngineConfig:
     )
     matmul_backend: str = setting("auto", f"what computes matrix products: {_BACKEND_NAMES}", limit=_BACKENDS)
     attention_backend: str = setting("auto", f"what computes attention: {_BACKEND_NAMES}", limit=_BACKENDS)
+    tensor_parallel: int = setting(
+        1,
+        "devices that compute the model together, each with its share of the weights and of the cache",
+        limit=at_least(1),
+        metavar="N",
+    )
     max_model_len: int | None = setting(
         None,
         "tokens, prompt and output together; the model's own limit if not given",
@@ -116,6 +123,19 @@ class EngineConfig:
             f"it must be above 0 and at most {MAX_STALL_TIMEOUT:g} seconds",
         ),
         metavar="SECONDS",
+    )
+    kv_events: str | None = setting(
+        None,
+        "tcp://HOST:PORT at which routers are told over ZeroMQ which prefixes are cached; the next port replays "
+        "(pip install 'eagre[kv-events]')",
+        limit=ENDPOINT,
+        metavar="ADDRESS",
+    )
+    kv_events_topic: str = setting("", "topic of these messages, by which subscribers choose them")
+    kv_events_format: str = setting(
+        "maps",
+        "how an event is written: maps, or arrays as earlier versions of vLLM did",
+        limit=one_of("maps", "arrays"),
     )
     # Not settings, because the model and the user's cache folder decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept

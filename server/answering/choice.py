@@ -12,7 +12,7 @@ from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
-from server.answering.token_events import split
+from server.answering.token_events import split, without_tokens
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
 from server.wire.generation_fields import MAX_STOP_LENGTH
@@ -49,6 +49,7 @@ class Choice:
         "_least_tokens",
         "_metrics",
         "_min_tokens",
+        "_only_echoes",
         "_pending_ids",
         "_pending_logprobs",
         "_pending_prompt_logprobs",
@@ -73,11 +74,13 @@ class Choice:
         *,
         min_tokens: int = 0,
         echo: str = "",
+        only_echoes: bool = False,
         streaming: Streaming = PLAIN,
     ) -> None:
         """Args:
         min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
         echo: stands before the first text, and no stop string is looked for in it.
+        only_echoes: whether `echo` is the whole text, and the generated token is dropped.
         """
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
@@ -95,6 +98,7 @@ class Choice:
         self._metrics = metrics
         self._min_tokens = min_tokens
         self._echo = echo
+        self._only_echoes = only_echoes
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
@@ -156,6 +160,7 @@ class Choice:
             metrics,
             min_tokens=min_tokens,
             echo=echo,
+            only_echoes=request.only_echoes,
             streaming=request.streaming,
         )
 
@@ -177,6 +182,8 @@ class Choice:
         return deltas
 
     def _advance(self, event: TokenEvent) -> Delta | None:
+        if self._only_echoes:
+            event = without_tokens(event)
         self.num_cached_tokens = event.num_cached_tokens
         token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:
@@ -191,7 +198,21 @@ class Choice:
         if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             text += self._flush()
-        text = self._pending_text + text
+        return self._release(self._pending_text + text)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all its tokens become text in the same way, and none of them can end it."""
+        return self._stops is None and not self._is_exact
+
+    def advance_tokens(self, token_ids: Sequence[int]) -> Delta | None:
+        """`advance` for an event that has tokens and nothing else; the choice is plain."""
+        self._pending_ids += token_ids
+        self.num_tokens += len(token_ids)
+        return self._release(self._pending_text + self._detokenizer.decode(token_ids))
+
+    def _release(self, text: str) -> Delta | None:
+        """All that is pending, with this text, if it is enough for a delta."""
         if self.finish_reason is None:
             if not text or len(self._pending_ids) < self._least_tokens:
                 self._pending_text = text
@@ -227,12 +248,12 @@ class Choice:
     def observe(self, num_tokens: int, submitted_at: float) -> None:
         """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
         now = time.perf_counter()
-        if self._last_token_at == 0.0:
+        if self._last_token_at:
+            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
+        else:
             self._metrics.time_to_first_token.observe(now - submitted_at)
             if self.stream.admitted_at is not None:
                 self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
-        else:
-            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
         self._last_token_at = now
 
     def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:

@@ -24,6 +24,7 @@ from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
 from server.routes.prompt_progress import shape_progress
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
+from server.tracing.trace_context import trace_id
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
 
@@ -99,6 +100,7 @@ class StreamMessages(StreamWriter):
                 "stream_id": self._context.request_id,
                 "model": self._context.model,
                 "usage": {"prompt_tokens": self._generation.usage.num_prompt_tokens},
+                **({} if (trace := trace_id()) is None else {"trace_id": trace}),
                 **({} if self._context.stream is None else {"stream": self._context.stream}),
                 **({"ignored": self._ignored} if self._ignored else {}),
             }
@@ -142,16 +144,16 @@ class StreamMessages(StreamWriter):
         return self._encode(replace(delta, text=found.content), found)
 
     def _encode(self, delta: Delta, parts: PartsDelta = NO_PARTS) -> bytes:
-        logprobs = self._logprobs
-        return b'%b%d,"text":%b,"token_ids":%b%b%b%b}' % (
-            self._head,
-            delta.index,
-            orjson.dumps(delta.text),
-            orjson.dumps(delta.token_ids),
-            b',"reasoning_content":' + orjson.dumps(parts.reasoning) if parts.reasoning else b"",
-            b',"tool_calls":' + orjson.dumps(parts.tool_calls) if parts.tool_calls else b"",
-            b"" if logprobs is None else b',"logprobs":' + logprobs.encode(delta) + logprobs.encode_prompt(delta),
-        )
+        more = b""
+        if parts is not NO_PARTS:
+            if parts.reasoning:
+                more += b',"reasoning_content":' + orjson.dumps(parts.reasoning)
+            if parts.tool_calls:
+                more += b',"tool_calls":' + orjson.dumps(parts.tool_calls)
+        if self._logprobs is not None:
+            more += b',"logprobs":' + self._logprobs.encode(delta) + self._logprobs.encode_prompt(delta)
+        text, token_ids = orjson.dumps(delta.text), orjson.dumps(delta.token_ids)
+        return b'%b%d,"text":%b,"token_ids":%b%b}' % (self._head, delta.index, text, token_ids, more)
 
 
 def read_message(text: str, max_bytes: int) -> Generate | Cancel | Resume | Refusal:
