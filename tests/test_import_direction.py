@@ -40,6 +40,7 @@ ROOMS = (
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
     "engine", "engine.step", "engine.schedule", "engine.schedule.pace",
+    "engine.pages",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface",
@@ -82,6 +83,7 @@ ONLY_IN = {
 # Host logic, whose tests run in microseconds: folders, and files.
 HOST_LOGIC = (
     "engine/schedule/",
+    "engine/pages/",
     "cache/pool.py",
     "cache/page.py",
     "cache/free_queue.py",

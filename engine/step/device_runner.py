@@ -23,6 +23,7 @@ from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
+from engine.step.page_copies import PageBits, num_bytes, read_page, to_device, to_host, write_page
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
@@ -38,6 +39,7 @@ from sampling.state import Slots, allocate_states, row_of, write_row
 
 Tree = TypeVar("Tree")
 
+_ANY_PAGE = np.int32(0)
 _ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # every feature can make a row of these
 
 
@@ -46,8 +48,12 @@ class DeviceRunner:
 
     def __init__(
         self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
-        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1,
+        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *, copies_pages: bool = False,
     ) -> None:  # fmt: skip
+        """
+        Args:
+            copies_pages: whether `read_page` and `write_page` will be called.
+        """
         self._params = params
         self.model = model
         self.bodies = bodies
@@ -56,6 +62,9 @@ class DeviceRunner:
         self._decode_chunk = decode_chunk
         self._layout = layout
         self._kv = layout.allocate(empty=bodies.empty)
+        self._copies_pages = copies_pages
+        self._page_shapes: tuple[jax.ShapeDtypeStruct, ...] = jax.eval_shape(read_page, _abstract(self._kv), _ANY_PAGE)
+        self.page_bytes = num_bytes(self._page_shapes)
         self._slots = Slots.zeros(buffer.num_slots)
         self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
         self._states = allocate_states(self._state_shape, bodies.empty)
@@ -79,6 +88,10 @@ class DeviceRunner:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
         lowerings["pool"] = self._lower_pool
+        if self._copies_pages:
+            lowerings["read page"] = partial(jax.jit(read_page).lower, _abstract(self._kv), _ANY_PAGE)
+            write = jax.jit(write_page, donate_argnums=0)
+            lowerings["write page"] = partial(write.lower, _abstract(self._kv), _ANY_PAGE, self._page_shapes)
         self._programs.compile(lowerings, progress)
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
@@ -257,6 +270,25 @@ class DeviceRunner:
             out = out[: inputs.num_sampled]
             return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs, pooled)
         return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs, pooled)
+
+    def read_page(self, page_id: int) -> PageBits:
+        """Enqueues a copy of a page as it is behind all steps dispatched so far."""
+        page: PageBits = self._programs["read page"](self._kv, np.int32(page_id))
+        for leaf in page:
+            leaf.copy_to_host_async()
+        return page
+
+    def write_page(self, page_id: int, page: PageBits) -> None:
+        """Enqueues the writing of a page, before all steps that are dispatched later."""
+        self._kv = self._programs["write page"](self._kv, np.int32(page_id), page)
+
+    def to_host(self, page: PageBits) -> list[np.ndarray]:
+        """Waits for the copy of a page; any thread may call it."""
+        return to_host(page)
+
+    def to_device(self, content: np.ndarray) -> PageBits:
+        """Makes a page of its content, uint8[page_bytes]; any thread may call it."""
+        return to_device(content, self._page_shapes)
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has computed the tokens of the step; does not wait."""
