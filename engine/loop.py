@@ -163,6 +163,7 @@ class EngineLoop:
         if in_flight is not None:
             self._commit(in_flight)
         self._tell()
+        self._export_all()
 
     def _run_synchronously(self) -> None:
         """Computes the same steps one after the other."""
@@ -178,6 +179,7 @@ class EngineLoop:
             self._tell()
             did_work |= self._run_calls()
         self._tell()
+        self._export_all()
 
     def _dispatch(self) -> PendingStep | None:
         """Hands the next step to the device; returns None if there is nothing to compute now."""
@@ -197,6 +199,11 @@ class EngineLoop:
     def _export(self) -> bool:
         """Has pages copied that are to be kept outside, behind all steps dispatched so far; returns whether any."""
         return self._transfers is not None and self._may_plan and self._transfers.export()
+
+    def _export_all(self) -> None:
+        """Has as many pages copied as may be under way at once, because the thread ends."""
+        while self._export():
+            pass
 
     def _sample(self, dispatched: PendingStep) -> None:
         """Dispatches the sampling of a step whose forward pass is under way.

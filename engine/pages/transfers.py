@@ -40,12 +40,25 @@ class PageTransfers:
     All methods are called by the engine thread, but for the counters, `start` and `close`, while it does not run.
     """
 
-    def __init__(self, pool: PagePool, device: PageDevice, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pool: PagePool,
+        device: PageDevice,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        make_porters: Callable[..., Porters] = Porters,
+    ) -> None:
+        """
+        Args:
+            clock: seconds.
+            make_porters: Porters, or a function with the same arguments.
+        """
         self.num_read = 0  # pages that came into the pool
         self.on_arrival: Callable[[], None] = lambda: None  # called by other threads when `land` has something to do
         self._pool = pool
         self._device = device
         self._clock = clock
+        self._make_porters = make_porters
         self._per_turn = max(1, _BYTES_PER_TURN // device.page_bytes)
         self._most_under_way = max(2, _BYTES_UNDER_WAY // device.page_bytes)
         self._make: Callable[[], PageConnector] | None = None
@@ -65,7 +78,7 @@ class PageTransfers:
     def start(self) -> None:
         """Starts the threads, if they do not run."""
         if self._porters is None:
-            self._porters = Porters(self._device, self._wake, self._clock)
+            self._porters = self._make_porters(self._device, self._wake, self._clock)
             if self._make is not None:
                 self._porters.open(self._make)
 
