@@ -127,11 +127,11 @@ class PageTransfers:
         self._leaving.clear()
 
     def clear(self) -> None:
-        """Has all pages removed that are kept for this model."""
+        """Has all pages removed that are kept for this model; until that is done, none is held."""
+        make = self._make
         self.give_up()
-        connector = self.connector
-        if connector is not None and self._porters is not None:
-            self._porters.do(connector.clear)
+        if make is not None and self._porters is not None:
+            self._porters.open(lambda: _cleared(make()))
 
     # ---------------------------------------------------------------- pages leave
 
@@ -297,3 +297,8 @@ class PageTransfers:
         self._fetch_again_at = self._clock() + _REST
         for fetch in (*self._fetches, *self._queued):
             self._end(fetch)
+
+
+def _cleared(connector: PageConnector) -> PageConnector:
+    connector.clear()
+    return connector
