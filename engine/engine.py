@@ -12,12 +12,14 @@ from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.errors import ModelError
+from engine.border.kv_endpoint import KVEndpoint
 from engine.border.types import EngineStats, KeptFigures, Progress
 from engine.kept_pages import KeptPages, files_of, page_parts
 from engine.kernels.bodies import choose_bodies, kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.token_layout import pages_per_block
+from engine.kv_events.publisher import KVEventPublisher, check_libraries
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
 from engine.schedule.request_event import RequestEvent
@@ -49,12 +51,18 @@ class Engine:
             model_info: a request of its max_model_len must fit into the pages of `layout`.
             make_runner: makes the runner for the slots and shapes of this engine.
             make_scheduler: Scheduler, or a function with the same arguments, such as one that also measures.
+
+        Raises:
+            ValueError: the events of pages shall be published, and a library for it is missing.
         """
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._kept: KeptPages | None = None  # None: no pages are kept in a folder
         self._is_asleep = False
+        if config.kv_events is not None:
+            check_libraries()
+        self._kv_events: KVEventPublisher | None = None
         self._compile_counter = CompileCounter()
         self.pool = PagePool(layout.num_pages)
         block = pages_per_block(layout.page_size)
@@ -133,7 +141,11 @@ class Engine:
     def make_loop(
         self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect."""
+        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect.
+
+        Raises:
+            ValueError: the events of pages cannot be published at their address.
+        """
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.runner.has_weights else self.read_weights())
         if self._kept is not None:
@@ -142,6 +154,9 @@ class Engine:
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
             transfers=None if self._kept is None else self._kept.transfers,
         )  # fmt: skip
+        if self.config.kv_events is not None:
+            endpoint, topic = KVEndpoint.parse(self.config.kv_events), self.config.kv_events_topic
+            self._kv_events = KVEventPublisher(endpoint, topic, self.pool, self.scheduler.requests.page_size)
         self._compile_counter.start(loop.thread)
         return loop
 
@@ -242,12 +257,14 @@ class Engine:
         )
 
     def close(self, *, store_seconds: float = 0.0) -> None:
-        """Stops the counter of compiles, which would otherwise count for ever, and the threads that carry pages.
+        """Stops the counter of compiles, which would otherwise count for ever, and the threads of pages and events.
 
         Args:
             store_seconds: how long to wait at most until pages are stored that have left the engine.
         """
         self._compile_counter.stop()
+        if self._kv_events is not None:
+            self._kv_events.close()
         if self._kept is not None:
             self._kept.transfers.close(store_seconds)
 

@@ -18,6 +18,7 @@ class Fetch:
     """
 
     names: Sequence[PageHash]
+    parent_hash: bytes | None  # of the page before the first of them; None where that is the first of the prefix
     connector: PageConnector | None
     is_under_way: bool = True  # its request waits; otherwise nothing of it comes into the pool any more
     is_awaited: bool = True  # its request has not started yet, so that what came is still to be used
@@ -36,4 +37,4 @@ class Fetch:
         self.is_awaited = False
 
 
-NOTHING = Fetch((), None, is_under_way=False, is_awaited=False)
+NOTHING = Fetch((), None, None, is_under_way=False, is_awaited=False)

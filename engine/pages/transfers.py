@@ -188,11 +188,12 @@ class PageTransfers:
         """Whether any page is on its way."""
         return bool(self._arriving)
 
-    def fetch(self, names: Sequence[PageHash]) -> Fetch:
+    def fetch(self, names: Sequence[PageHash], parent_hash: bytes | None) -> Fetch:
         """Begins to bring the first of these pages, as many as are kept outside without a gap.
 
         Args:
             names: of the consecutive pages of a prefix that the pool lacks.
+            parent_hash: of the page before them; None if there is none.
 
         Returns:
             A fetch that is under way while there is something to wait for.
@@ -203,7 +204,7 @@ class PageTransfers:
         num_held = next((i for i, name in enumerate(names) if not connector.holds(name.hash_value)), len(names))
         if num_held == 0:
             return NOTHING
-        fetch = Fetch(names[:num_held], connector)
+        fetch = Fetch(names[:num_held], parent_hash, connector)
         self._queued.append(fetch)
         self._arriving.update(name.hash_value for name in fetch.names)
         self._ask()
@@ -240,6 +241,7 @@ class PageTransfers:
         num_written = 0
         while fetch.is_under_way and num_written < most and fetch.num_landed in fetch.ready:
             page_hash = fetch.names[fetch.num_landed]
+            parent_hash = fetch.names[fetch.num_landed - 1].hash_value if fetch.num_landed else fetch.parent_hash
             content = fetch.ready.pop(fetch.num_landed)
             is_known = self._pool.find(page_hash) is not None  # another request has computed it meanwhile
             if not is_known and (content is None or not self._pool.num_allocatable):
@@ -248,7 +250,7 @@ class PageTransfers:
             if not is_known:
                 (page,) = self._pool.allocate(1)
                 self._device.write_page(page.page_id, content)
-                self._pool.cache_page(page, page_hash)
+                self._pool.cache_page(page, page_hash, parent_hash)
                 self._pool.release([page])
                 num_written += 1
             self._arriving.discard(page_hash.hash_value)

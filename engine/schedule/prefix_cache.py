@@ -35,7 +35,9 @@ class PrefixCache:
             return False
         if request.fetch is None:
             names = self._reusable(request)
-            request.fetch = self.transfers.fetch(names[len(self._pool.match_prefix(names)) :])
+            num_cached = len(self._pool.match_prefix(names))
+            parent_hash = names[num_cached - 1].hash_value if num_cached else None
+            request.fetch = self.transfers.fetch(names[num_cached:], parent_hash)
         return request.fetch.is_under_way
 
     def stop_fetch(self, request: Request) -> None:
@@ -80,11 +82,14 @@ class PrefixCache:
         """Tells the pool the names of the first pages, but for those whose names it knows."""
         if num_full <= request.num_hashed_pages:
             return
-        for index in range(request.num_hashed_pages, num_full):
+        first = request.num_hashed_pages
+        parent_hash = request.page_hashes[first - 1].hash_value if first else None
+        for index in range(first, num_full):
             page, page_hash = request.pages[index], request.page_hashes[index]
             if self._computing:
                 self._forget_computing(page_hash, request)
-            self._pool.cache_page(page, page_hash)
+            self._pool.cache_page(page, page_hash, parent_hash)
+            parent_hash = page_hash.hash_value
             if self.transfers is not None:
                 self.transfers.note(page, page_hash)
         request.num_hashed_pages = num_full
