@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
 
@@ -46,7 +46,6 @@ class DiskConnector:
         self._clock = clock
         self._held: set[bytes] = set()
         self._lock = threading.Lock()  # of the folder's and this object's books
-        self._attempts = itertools.count()
         self._looked_at = -_REFRESH_SECONDS
         self._modified_ns: int | None = None  # of the shelf when it was looked at
         self._retry_at = 0.0
@@ -98,8 +97,8 @@ class DiskConnector:
                 if not self._folder.has_room(self._page_bytes):
                     return False  # others write faster than the least recently used pages leave
                 self._folder.shelf(self._key)
-                attempt = f"{os.getpid()}-{threading.get_native_id()}-{next(self._attempts)}"
-                self._folder.wrote(write_page_file(self._path(name), name, content, attempt=attempt))
+                # Other servers may write the same page, from other machines too.
+                self._folder.wrote(write_page_file(self._path(name), name, content, attempt=token_hex(8)))
             except OSError as error:
                 self._fail("written", error)
                 return False

@@ -20,6 +20,7 @@ class Fetch:
     names: Sequence[PageHash]
     parent_hash: bytes | None  # of the page before the first of them; None where that is the first of the prefix
     connector: PageConnector | None
+    began_at: float = 0.0  # seconds on the clock of the transfers
     is_under_way: bool = True  # its request waits; otherwise nothing of it comes into the pool any more
     is_awaited: bool = True  # its request has not started yet, so that what came is still to be used
     num_asked: int = 0

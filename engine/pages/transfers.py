@@ -28,6 +28,7 @@ _BYTES_UNDER_WAY = 64 << 20  # of copies that wait to be stored, and of pages th
 _MAX_FETCHES = 8  # whose pages may be in the pool before their requests start; else they would drive each other out
 _MAX_TOUCHES = 256  # notes of use that wait for the storing thread; more are dropped
 _PATIENCE = 2.0  # seconds without any page that was asked for; then all that wait are computed
+_LONGEST = 10.0  # seconds for one fetch; then the rest of it is computed, because the place is slow or much used
 _REST = 60.0  # seconds after that in which nothing is asked for
 _REFUSED_REST = 5.0  # seconds in which nothing is copied after the connector could not store
 
@@ -93,6 +94,7 @@ class PageTransfers:
             self._porters.close(join_seconds)
             self._num_stored_before += self._porters.num_stored
             self._porters = None
+            self._num_asked = 0  # what was asked for arrives nowhere any more
 
     def open(self, make: Callable[[], PageConnector]) -> None:
         """Changes where pages go to and come from.
@@ -204,7 +206,7 @@ class PageTransfers:
         num_held = next((i for i, name in enumerate(names) if not connector.holds(name.hash_value)), len(names))
         if num_held == 0:
             return NOTHING
-        fetch = Fetch(names[:num_held], parent_hash, connector)
+        fetch = Fetch(names[:num_held], parent_hash, connector, self._clock())
         self._queued.append(fetch)
         self._arriving.update(name.hash_value for name in fetch.names)
         self._ask()
@@ -277,14 +279,13 @@ class PageTransfers:
                 num_left -= 1
 
     def _drop_left(self) -> None:
-        """Lets go of fetches whose requests have started or ended."""
-        if all(fetch.is_awaited for fetch in (*self._fetches, *self._queued)):
-            return
+        """Lets go of fetches whose requests have started or ended, and ends those that take too long."""
+        oldest = self._clock() - _LONGEST
         for fetch in (*self._fetches, *self._queued):
-            if not fetch.is_awaited:
+            if not fetch.is_awaited or fetch.began_at < oldest:
                 self._end(fetch)
         self._fetches = [fetch for fetch in self._fetches if fetch.is_awaited]
-        self._queued = deque(fetch for fetch in self._queued if fetch.is_awaited)
+        self._queued = deque(fetch for fetch in self._queued if fetch.is_under_way)
 
     def _end(self, fetch: Fetch) -> None:
         fetch.end()
