@@ -282,7 +282,7 @@ class PageTransfers:
         """Lets go of fetches whose requests have started or ended, and ends those that take too long."""
         oldest = self._clock() - _LONGEST
         for fetch in (*self._fetches, *self._queued):
-            if not fetch.is_awaited or fetch.began_at < oldest:
+            if not fetch.is_awaited or (fetch.is_under_way and fetch.began_at < oldest):
                 self._end(fetch)
         self._fetches = [fetch for fetch in self._fetches if fetch.is_awaited]
         self._queued = deque(fetch for fetch in self._queued if fetch.is_under_way)
