@@ -125,17 +125,11 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-<<<<<<< HEAD
-            return DeviceRunner(
-                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk,
-                copies_pages=config.keeps_pages,
-            )  # fmt: skip
-=======
             store = None if config.compilation_cache is None else Path(config.compilation_cache)
             return DeviceRunner(
-                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk, store=store
-            )
->>>>>>> main
+                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk,
+                store=store, copies_pages=config.keeps_pages,
+            )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path

@@ -24,12 +24,9 @@ from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
-<<<<<<< HEAD
-from engine.step.page_copies import PageBits, num_bytes, read_page, to_device, to_host, write_page
-=======
 from engine.step.kept_programs import KeptPrograms, described, environment
+from engine.step.page_copies import PageBits, num_bytes, read_page, to_device, to_host, write_page
 from engine.step.program_trees import StepArrays
->>>>>>> main
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
@@ -54,19 +51,13 @@ class DeviceRunner:
 
     def __init__(
         self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
-<<<<<<< HEAD
-        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *, copies_pages: bool = False,
-    ) -> None:  # fmt: skip
-        """
-        Args:
-            copies_pages: whether `read_page` and `write_page` will be called.
-=======
         buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *, store: Path | None = None,
+        copies_pages: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
             store: the folder of a `ProgramStore` in which the programs are kept ready to run; None: nowhere.
->>>>>>> main
+            copies_pages: whether `read_page` and `write_page` will be called.
         """
         self._params = params
         self.model = model
@@ -103,13 +94,10 @@ class DeviceRunner:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
         lowerings["pool"] = self._lower_pool
-<<<<<<< HEAD
         if self._copies_pages:
             lowerings["read page"] = partial(jax.jit(read_page).lower, _abstract(self._kv), _ANY_PAGE)
             write = jax.jit(write_page, donate_argnums=0)
             lowerings["write page"] = partial(write.lower, _abstract(self._kv), _ANY_PAGE, self._page_shapes)
-        self._programs.compile(lowerings, progress)
-=======
         # JAX loads a kept program for all devices that there are, and an engine uses one of them.
         kept = None if self._store is None or jax.device_count() > 1 else self._kept_programs(self._store)
         self._programs.compile(lowerings, progress, kept)
@@ -119,10 +107,10 @@ class DeviceRunner:
         parts = (
             module, self.model, self.bodies.for_products.name, self.bodies.for_attention.name, self.bodies.detail,
             self._layout, self._table, self._decode_chunk, self._state_shape, self._buffer.page_table.shape,
+            self._copies_pages,
         )  # fmt: skip
         arrays = StepArrays(self._params, self._kv, self._slots, self._states)
         return KeptPrograms(store, f"{parts!r} {described(arrays)} {environment([module])}", arrays.trees_of)
->>>>>>> main
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
