@@ -156,8 +156,13 @@ class Engine:
             transfers=None if self._kept is None else self._kept.transfers,
         )  # fmt: skip
         if self.config.kv_events is not None:
-            endpoint, topic = KVEndpoint.parse(self.config.kv_events), self.config.kv_events_topic
-            self._kv_events = KVEventPublisher(endpoint, topic, self.pool, self.scheduler.requests.page_size)
+            self._kv_events = KVEventPublisher(
+                KVEndpoint.parse(self.config.kv_events),
+                self.config.kv_events_topic,
+                self.pool,
+                self.scheduler.requests.page_size,
+                has_array_events=self.config.kv_events_format == "arrays",
+            )
         self._compile_counter.start(loop.thread)
         return loop
 
