@@ -91,6 +91,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "ping_interval": "2",
         "write_timeout": "3",
         "allowed_origins": "https://a.example, https://b.example",
+        "playground_peers": "http://a.example:8001,https://b.example",
         "store": "store.sqlite",
         "store_bytes": "1048576",
         "store_records": "12",
