@@ -46,6 +46,12 @@ class EngineConfig:
     )
     matmul_backend: str = setting("auto", f"what computes matrix products: {_BACKEND_NAMES}", limit=_BACKENDS)
     attention_backend: str = setting("auto", f"what computes attention: {_BACKEND_NAMES}", limit=_BACKENDS)
+    tensor_parallel: int = setting(
+        1,
+        "devices that compute the model together, each with its share of the weights and of the cache",
+        limit=at_least(1),
+        metavar="N",
+    )
     max_model_len: int | None = setting(
         None,
         "tokens, prompt and output together; the model's own limit if not given",
@@ -147,6 +153,11 @@ class EngineConfig:
         check(self)
         if self.quantize is not None and self.dtype != "auto":
             raise ValueError(f"quantize is {self.quantize} and dtype {self.dtype}; quantised weights need dtype auto")
+        if self.tensor_parallel > 1 and self.prefix_cache_dir is not None:
+            raise ValueError(
+                f"tensor_parallel is {self.tensor_parallel} and prefix_cache_dir {self.prefix_cache_dir}; "
+                "pages that are split over devices are not kept in a folder"
+            )
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
