@@ -64,6 +64,8 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "kv_cache_bytes": "1000000",
         "kv_cache_dtype": "int8",
         "no_prefix_caching": "1",
+        "prefix_cache_dir": "pages",
+        "prefix_cache_bytes": "1048576",
         "synchronous": "true",
         "decode_chunk": "4",
         "seed": "5",
