@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
+from engine.step.jax_cache import cache_passed_by
 from engine.step.kept_programs import KeptPrograms, described, environment
 from engine.step.program_trees import StepArrays
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
@@ -89,7 +91,8 @@ class DeviceRunner:
         lowerings["pool"] = self._lower_pool
         # JAX loads a kept program for all devices that there are, and an engine uses one of them.
         kept = None if self._store is None or jax.device_count() > 1 else self._kept_programs(self._store)
-        self._programs.compile(lowerings, progress, kept)
+        with nullcontext() if kept is None else cache_passed_by():
+            self._programs.compile(lowerings, progress, kept)
 
     def _kept_programs(self, store: Path) -> KeptPrograms:
         module = type(self.model).__module__
