@@ -106,7 +106,7 @@ def cache_passed_by() -> Iterator[None]:
     It is a setting of the whole process. XLA cannot write out again what it has read from the cache: on CPUs such a
     copy lacks functions, which shows only when it runs.
     """
-    before = jax.config.jax_enable_compilation_cache
+    before = jax.config.values["jax_enable_compilation_cache"]
     try:
         jax.config.update("jax_enable_compilation_cache", False)
         compilation_cache.reset_cache()  # JAX looks at the setting only once
