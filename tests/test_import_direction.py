@@ -33,6 +33,7 @@ ROOMS = (
     "server.http.entry", "server.documents",
     "server.transport", "server.offline", "server.routes.responses", "server.routes.messages",
     "server.routes", "server.serving",
+    "server.tracing",
     "server.startup",
     "server.sources",
     "server.tools", "server.inspecting", "server.holding",
@@ -75,6 +76,7 @@ ONLY_IN = {
     "llguidance": ("server/grammar/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),
+    "opentelemetry": ("server/tracing/",),
     "sqlite3": ("server/storage/",),
     "safetensors": ("engine/weights/",),
     "zmq": ("engine/kv_events/",),

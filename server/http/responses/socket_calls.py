@@ -22,6 +22,7 @@ from server.routes.responses.turn import Turn
 from server.routes.route import checked
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
+from server.tracing.trace_context import take_from
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, body_too_large, shorten, to_api_error
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
@@ -134,6 +135,7 @@ class ResponseCalls:
     ) -> None:
         """One response from its message to its last event."""
         is_large = share.num_bytes > MAX_INLINE_BYTES
+        take_from(message.body)
         try:
             if before is not None:
                 try:
@@ -187,12 +189,11 @@ def _read(text: str, max_bytes: int) -> _Create | _Refusal:
             raise ApiError(f"type is {shorten(kind)}; it must be response.create", param="type", code="invalid_value")
         frame.pop("stream", None)  # a socket always streams
         is_generated = _take(frame, "generate", lambda value: value in (None, True, False), "true or false")
-        if frame.get("background"):
-            raise ApiError(
-                "background is true; a socket has no responses in the background",
-                param="background",
-                code="unsupported_parameter",
-            )
+        for name in ("background", "resumable"):
+            if frame.get(name):
+                raise ApiError(
+                    f"{name} is true; a response on a socket ends with it", param=name, code="unsupported_parameter"
+                )
         return _Create(lane, frame, is_generated is False)
     except ApiError as error:
         return _Refusal(lane, error.without_traces())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -34,14 +35,12 @@ class Life:
 
     engine: FakeEngineClient = field(default_factory=lambda: FakeEngineClient(is_manual=True))
     may_load: threading.Event = field(default_factory=threading.Event)
-    loading_told: threading.Event = field(default_factory=threading.Event)
     lines: list[str] = field(default_factory=list)
     error: Exception | None = None
     port: int = 0
 
     def load(self, _settings: ServerSettings, progress: Progress) -> LoadedModel:
         progress("load weights", 1, 4)
-        self.loading_told.set()
         assert self.may_load.wait(5)
         if self.error is not None:
             raise self.error
@@ -82,14 +81,20 @@ async def ask(http: aiohttp.ClientSession, url: str) -> tuple[int, Any, str | No
         return response.status, await response.json(), response.headers.get("Connection")
 
 
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 async def stream(http: aiohttp.ClientSession, url: str, prompt: str) -> bytes:
     async with http.post(url + "/v1/completions", json={"prompt": prompt, "stream": True}) as response:
         return await response.read()
+
+
+async def listening(life: Life, http: aiohttp.ClientSession) -> None:
+    """Waits until the server takes connections, and the load has begun."""
+    async with asyncio.timeout(5):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                async with http.get(life.url + "/readiness") as response:
+                    if "load weights" in (await response.json()).get("detail", ""):
+                        return
+            await asyncio.sleep(0.005)
 
 
 async def finish(serving: asyncio.Task[int]) -> int:
@@ -104,8 +109,7 @@ async def test_the_server_listens_while_it_loads_and_reports_readiness(http: aio
         async with http.get(life.url + path) as response:
             return response.status, await response.json()
 
-    await eventually(lambda: is_open(life.port))
-    await eventually(life.loading_told.is_set)
+    await listening(life, http)
     assert await get("/readiness") == (
         503,
         {"status": "loading", "detail": "the model is loading (load weights, 1 of 4)"},
