@@ -32,6 +32,7 @@ from engine.step.device_runner import DeviceRunner
 from engine.step.program_store import ProgramStore, processor
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
+from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
 
@@ -103,7 +104,9 @@ class Engine:
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
         with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            return cls._load(opened, config, bodies, layout, max_model_len, place, progress)
+            engine = cls._load(opened, config, bodies, layout, max_model_len, place, progress)
+        give_back_freed()
+        return engine
 
     @classmethod
     def _load(

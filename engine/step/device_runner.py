@@ -33,7 +33,7 @@ from engine.step.program_trees import StepArrays
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
-from engine.weights.host_memory import large_array
+from engine.weights.host_memory import give_back_freed, large_array
 from engine.weights.layout import Params
 from sampling.host.params import SamplingParams
 from sampling.host.rows import Level, SamplingRows
@@ -212,6 +212,7 @@ class DeviceRunner:
         # On a CPU the arrays lie in numpy's memory, which JAX lets go of in a callback of the garbage collector. The
         # youngest generation is enough, and takes no time.
         gc.collect(0)
+        give_back_freed()
 
     @property
     def has_weights(self) -> bool:
