@@ -7,6 +7,7 @@ import asyncio
 import orjson
 from aiohttp import web
 
+from server.http.entry.served import SERVED
 from server.startup.version import eagre_version
 
 
@@ -15,12 +16,13 @@ def add_routes(app: web.Application, *, is_strict: bool) -> None:
     Args:
         is_strict: whether the server refuses parameters that it does not know.
     """
-    encoded: list[bytes] = []  # the document, once it has been asked for
+    making: list[asyncio.Task[bytes]] = []  # the document, once it has been asked for
 
-    async def show(_request: web.Request) -> web.Response:
-        if not encoded:
-            encoded.append(await asyncio.to_thread(_encode, is_strict=is_strict))
-        return web.Response(body=encoded[0], content_type="application/json")
+    async def show(request: web.Request) -> web.Response:
+        if not making:  # those who ask meanwhile wait for the same; making it takes long
+            work = request.app[SERVED].workers.run_long(_encode, is_strict=is_strict)
+            making.append(asyncio.create_task(work))
+        return web.Response(body=await asyncio.shield(making[0]), content_type="application/json")
 
     app.router.add_get("/openapi.json", show)
 
