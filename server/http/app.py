@@ -74,7 +74,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     engine_events.add_routes(app)
     inspecting.add_routes(app)
     admin.add_routes(app)
-    handlers.add_routes(app, is_strict=settings.strict_parameters)
+    handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters)
     playground.add_routes(app)
     return app
 
