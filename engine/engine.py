@@ -122,7 +122,10 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            return DeviceRunner(weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk)
+            store = None if config.compilation_cache is None else Path(config.compilation_cache)
+            return DeviceRunner(
+                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk, store=store
+            )
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path
@@ -142,8 +145,13 @@ class Engine:
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
         )
         if self.config.kv_events is not None:
-            endpoint, topic = KVEndpoint.parse(self.config.kv_events), self.config.kv_events_topic
-            self._kv_events = KVEventPublisher(endpoint, topic, self.pool, self.scheduler.requests.page_size)
+            self._kv_events = KVEventPublisher(
+                KVEndpoint.parse(self.config.kv_events),
+                self.config.kv_events_topic,
+                self.pool,
+                self.scheduler.requests.page_size,
+                has_array_events=self.config.kv_events_format == "arrays",
+            )
         self._compile_counter.start(loop.thread)
         return loop
 
