@@ -29,10 +29,11 @@ from typing import Any, NamedTuple
 from benchmarks.bare.bare_loop import run_bare
 from benchmarks.bare.engine_streams import run_streams
 from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.load import Transport, Workload, measure_apart
+from benchmarks.serving.load import measure_apart
 from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, served_model, started_server
 from engine.engine import Engine
+from server.command.bench.load.workload import Route, Workload
 from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
@@ -103,26 +104,26 @@ def load_engine(settings: ServerSettings) -> Engine:
 def all_ways(engine: Engine, url: str, *, websocket: bool) -> dict[str, Way]:
     """The ways in the order of their turns; each leaves its engine idle, since they share a processor."""
     ways: dict[str, Way] = {
-        "bare": lambda load: run_bare(engine, load.token_prompts(), load.num_output_tokens).tokens_per_s,
+        "bare": lambda load: run_bare(engine, list(load.token_prompts()), load.num_output_tokens).tokens_per_s,
         "synchronous": lambda load: in_process(engine, load, overlap=False),
         "overlapped": lambda load: in_process(engine, load, overlap=True),
-        "SSE": lambda load: over_network(url, load, "sse"),
+        "SSE": lambda load: over_network(url, load, "completions"),
     }
     if websocket:
-        ways["WebSocket"] = lambda load: over_network(url, load, "ws")
+        ways["WebSocket"] = lambda load: over_network(url, load, "websocket")
     return ways
 
 
 def in_process(engine: Engine, load: Workload, *, overlap: bool) -> float:
-    return run_streams(engine, load.token_prompts(), load.num_output_tokens, overlap=overlap).tokens_per_s
+    return run_streams(engine, list(load.token_prompts()), load.num_output_tokens, overlap=overlap).tokens_per_s
 
 
-def over_network(url: str, load: Workload, transport: Transport) -> float:
+def over_network(url: str, load: Workload, route: Route) -> float:
     """
     Raises:
         ServerFailed: a request failed, or the streams never all flowed at once.
     """
-    report = measure_apart(dataclasses.replace(load, url=url, transport=transport))
+    report = measure_apart(dataclasses.replace(load, url=url, route=route))
     if report.num_failed or report.full_tokens_per_s is None:
         raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
     return report.full_tokens_per_s

@@ -31,7 +31,6 @@ import orjson
 
 from benchmarks.bare.engine_streams import StreamRequest, run_requests
 from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.load import Workload
 from benchmarks.serving.processor import Disturbance
 from engine.border.types import FinishReason
 from engine.engine import Engine
@@ -39,6 +38,7 @@ from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
 from sampling.host.params import SamplingParams
+from server.command.bench.load.workload import Workload
 from server.grammar.compiler import GrammarCompiler
 from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter

@@ -1,7 +1,7 @@
 """How fast the whole server is: tokens per second, time to first token and inter-token latency under load.
 
     python -m benchmarks.serve                                # starts `eagre serve`, measures, stops it
-    python -m benchmarks.serve --transport ws --concurrency 16 64
+    python -m benchmarks.serve --route websocket --concurrency 16 64
     python -m benchmarks.serve --url http://127.0.0.1:8000    # measures a server that runs
 
 The load comes from a process of its own, on the same machine: it takes its share of the processor.
@@ -16,12 +16,13 @@ import random
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.load import CHOICES, Workload, measure_apart
+from benchmarks.serving.load import measure_apart
 from benchmarks.serving.server_process import served_model, started_server
-from benchmarks.serving.trace import Report, Spread
+from server.command.bench.load.report import Report, Spread
+from server.command.bench.load.workload import PromptKind, Route, Workload
 
 PROGRAM = "benchmarks.serve"
 COLUMNS = (
@@ -70,9 +71,7 @@ def print_row(cells: Sequence[str]) -> None:
 
 def run_all(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measures every concurrency in turn, printing the table as it grows; returns the records for --json."""
-    warm_up = Workload(
-        url=url, model=served_model(url), transport=options.transport, num_requests=1, num_output_tokens=8
-    )
+    warm_up = Workload(url=url, model=served_model(url), route=options.route, num_requests=1, num_output_tokens=8)
     # Prompts unlike those of earlier runs: a running server may have them in its prefix cache.
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     measure_apart(dataclasses.replace(warm_up, seed=seed))
@@ -111,8 +110,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, help="in all, for each concurrency (default: 2 a client, at least 4)")
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=128)
-    parser.add_argument("--prompt-kind", choices=CHOICES["prompt_kind"], default="ids")
-    parser.add_argument("--transport", choices=CHOICES["transport"], default="sse")
+    parser.add_argument("--prompt-kind", choices=get_args(PromptKind), default="ids")
+    parser.add_argument("--route", choices=get_args(Route), default="completions")
     parser.add_argument("--connections", type=int, default=1, help="WebSockets that the clients share")
     parser.add_argument("--seed", type=int, help="of the prompts (default: another one each time)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")

@@ -28,8 +28,9 @@ import numpy as np
 import orjson
 
 from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.load import Workload, run_clients
 from benchmarks.serving.server_process import ServerFailed, get, started_server
+from server.command.bench.load.load import Load
+from server.command.bench.load.workload import Workload
 
 PROGRAM = "benchmarks.several"
 NAMES = ("first", "second")
@@ -121,13 +122,15 @@ def _gaps_beside_load(workload: Workload, second: str) -> LoadGaps:
 
 async def _stream_and_look(workload: Workload, second: str, *, is_loaded: bool) -> tuple[list[list[float]], float]:
     """Runs the workload once; the arrivals of each stream, and when the second model was found to be there, or 0."""
-    streaming = asyncio.ensure_future(run_clients(workload))
+    load = Load(workload)
+    streaming = asyncio.ensure_future(load.run())
     loaded_at = 0.0
     while not streaming.done() and not is_loaded and not loaded_at:
         await asyncio.sleep(POLL_S)
         if await asyncio.to_thread(state_of, workload.url, second) == "ready":
             loaded_at = time.perf_counter()
-    return [[arrival.time for arrival in trace.arrivals] for trace in await streaming], loaded_at
+    await streaming
+    return [[arrival.time for arrival in trace.arrivals] for trace in load.traces], loaded_at
 
 
 def split_gaps(arrivals: Sequence[Sequence[float]], at: float) -> tuple[list[float], list[float]]:

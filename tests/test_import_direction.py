@@ -27,14 +27,15 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.command.chat", "server.command.top", "server.command.client",
+    "server.command", "server.command.chat", "server.command.top", "server.command.bench",
+    "server.command.bench.load", "server.command.client",
     "server.http", "server.http.responses", "server.http.streams",
     "server.http.entry", "server.documents",
     "server.transport", "server.offline", "server.routes.responses", "server.routes.messages",
     "server.routes", "server.serving",
     "server.startup",
     "server.sources",
-    "server.tools", "server.holding",
+    "server.tools", "server.inspecting", "server.holding",
     "server.answering", "server.grammar",
     "server.storage",
     "server.text", "server.text.vocabularies",

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.bare.bare_loop import Decoded, greedy
-from benchmarks.serving.trace import Arrival, Trace, full_rate
 from engine.border.types import FinishReason
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
+from server.command.bench.load.report import full_rate
+from server.command.bench.load.trace import Arrival, Trace
 
 
 class StreamFailed(RuntimeError):

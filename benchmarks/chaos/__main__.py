@@ -9,13 +9,16 @@ gets is compared with what it got undisturbed. The attackers are a process of th
 Exits with 1 if a text differs, pages, requests, descriptors or tasks are left, memory has grown, or an answer came that
 no attack asked for. With --each, calm and attacked times alternate, and it is also a failure where the 99th percentile
 of the gaps between a stream's pieces is more than twice the calm one. How it compares with the one beside as many
-well-behaved clients is printed too: computing more rows takes longer, whoever asks for them.
+well-behaved clients is printed too: computing more rows takes longer, whoever asks for them. Below each attack stand
+the longest pauses of the server's asyncio loop, of its interpreter lock and of the host's part of a step, each with
+the thread that computed meanwhile and where it was (benchmarks.chaos.watcher).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +28,8 @@ import aiohttp
 from benchmarks.chaos.aftermath import Remains, when_quiet
 from benchmarks.chaos.attackers import ATTACKS
 from benchmarks.chaos.ledger import Ledger
-from benchmarks.chaos.rounds import Stage
+from benchmarks.chaos.pauses import Pauses, describe
+from benchmarks.chaos.rounds import Round, Stage
 from benchmarks.chaos.target import KEY, MAX_BODY_BYTES
 from benchmarks.chaos.witnesses import Witness, undisturbed
 from benchmarks.serving.command import run
@@ -59,7 +63,7 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
     ]  # fmt: skip
 
 
-async def chaos(server: RunningServer, options: argparse.Namespace) -> int:
+async def chaos(server: RunningServer, options: argparse.Namespace, pauses: Pauses) -> int:
     """Everything but the server's start; the process's exit status."""
     url, witnesses = server.url, [Witness(index) for index in range(options.witnesses)]
     headers = {"Authorization": f"Bearer {WITNESS_KEY}"}
@@ -67,7 +71,7 @@ async def chaos(server: RunningServer, options: argparse.Namespace) -> int:
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         texts, calm = await undisturbed(session, url, witnesses)
         print(f"calm: gaps of {len(witnesses)} streams p50 {calm.quantile(0.5):.1f}, p99 {calm.quantile(0.99):.1f} ms")
-        stage = Stage(url, session, witnesses, texts, options.attackers)
+        stage = Stage(url, session, witnesses, texts, options.attackers, pauses)
         # The first round touches what takes memory only when it is used, such as pages.
         await stage.attacked(min(options.seconds / 3, ROUND_SECONDS), options.seed)
         before = await when_quiet(session, url, server.pid)
@@ -97,6 +101,7 @@ async def _everything(stage: Stage, options: argparse.Namespace, pid: int) -> No
             f"{remains.num_descriptors} descriptors, {remains.num_tasks} tasks",
             flush=True,
         )
+        _print_pauses(now)
 
 
 async def _each(stage: Stage, options: argparse.Namespace) -> None:
@@ -106,12 +111,19 @@ async def _each(stage: Stage, options: argparse.Namespace) -> None:
     names = [GOOD_CLIENTS, *(name for name in ATTACKS if name != GOOD_CLIENTS)]
     for name in names if options.only is None else [GOOD_CLIENTS, *options.only.split(",")]:
         calm = (await stage.calm(options.each)).p99
-        attacked = (await stage.attacked(options.each, options.seed, name)).p99
+        outcome = await stage.attacked(options.each, options.seed, name)
+        attacked = outcome.p99
         good_clients = good_clients or attacked
         growth, more = attacked / max(calm, 0.001), attacked / max(good_clients, 0.001)
         print(f"{name:>26}  {calm:7.1f} {attacked:9.1f} {growth:6.2f} {more:16.2f}", flush=True)
+        _print_pauses(outcome)
         if growth > MAX_GAP_GROWTH:
             stage.ledger.fail(f"beside '{name}' the p99 gap is {growth:.2f} times the calm one")
+
+
+def _print_pauses(outcome: Round) -> None:
+    for pause in outcome.pauses:
+        print(f"{'':>12}{describe(pause)}", flush=True)
 
 
 def _print(ledger: Ledger, before: Remains, after: Remains) -> None:
@@ -145,10 +157,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("server_arguments", nargs="*", help="more flags of `eagre serve`, after --")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="eagre-chaos-") as folder:
-        port = free_port()
+        port, pauses = free_port(), Path(folder) / "pauses"
         flags = [*server_flags(Path(folder), options.num_pages), *options.server_arguments]
-        with running_server(eagre_command(port, flags), f"http://127.0.0.1:{port}") as server:
-            return asyncio.run(chaos(server, options))
+        watched = [sys.executable, "-m", "benchmarks.chaos.watched_server", str(pauses)]
+        with running_server(eagre_command(port, flags, watched), f"http://127.0.0.1:{port}") as server:
+            return asyncio.run(chaos(server, options, Pauses(pauses)))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 import aiohttp
 
 from benchmarks.chaos.attackers import attackers_process
 from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.pauses import Pause, Pauses
 from benchmarks.chaos.witnesses import Gaps, Witness, read_stream
 
 
@@ -21,6 +23,7 @@ class Stage:
     witnesses: list[Witness]
     texts: list[str]
     num_attackers: int
+    pauses: Pauses
     ledger: Ledger = field(default_factory=Ledger)
     num_rounds: int = 0
 
@@ -39,7 +42,7 @@ class Stage:
 
     async def _watch(self, until: asyncio.Task[object]) -> Round:
         """Runs every witness again and again, and compares what it gets, until the task has ended."""
-        outcome = Round()
+        outcome, began = Round(), time.perf_counter()
 
         async def repeat(witness: Witness, text: str) -> None:
             while not until.done():
@@ -54,6 +57,7 @@ class Stage:
                 outcome.num_streams += 1
 
         await asyncio.gather(*(repeat(*pair) for pair in zip(self.witnesses, self.texts, strict=True)))
+        outcome.pauses = self.pauses.longest(began, time.perf_counter())
         return outcome
 
 
@@ -63,6 +67,7 @@ class Round:
 
     num_streams: int = 0  # that were compared
     gaps: Gaps = field(default_factory=Gaps)
+    pauses: list[Pause] = field(default_factory=list)  # of the server, the longest of each kind
 
     @property
     def p50(self) -> float:

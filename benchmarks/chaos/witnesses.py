@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from benchmarks.serving.sse import SSEParser
+from server.command.client.sse_parser import SseParser
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=120)
 MAX_TOKENS = 48
@@ -72,7 +72,7 @@ async def read_stream(session: aiohttp.ClientSession, url: str, witness: Witness
 
 async def _read_sse(session: aiohttp.ClientSession, url: str, witness: Witness, gaps: Gaps) -> str:
     text, reason, is_done = "", None, False
-    parser, last = SSEParser(), 0.0
+    parser, last = SseParser(), 0.0
     body = {**witness.body, "stream": True}
     async with session.post(f"{url}/v1/completions", json=body, timeout=TIMEOUT) as response:
         assert response.status == 200, await response.text()

@@ -50,10 +50,14 @@ class RunningServer(NamedTuple):
     started: float  # time.perf_counter, before there was a process
 
 
-def eagre_command(port: int, arguments: Sequence[str]) -> list[str]:
-    """`eagre serve`, without a line for each request: it keeps the tables readable."""
-    serve = [sys.executable, "-c", EAGRE, "serve", "--host", "127.0.0.1", "--port", str(port)]
-    return [*serve, "--log-level", "warning", *arguments]
+def eagre_command(port: int, arguments: Sequence[str], program: Sequence[str] = ()) -> list[str]:
+    """`eagre serve`, without a line for each request: it keeps the tables readable.
+
+    Args:
+        program: what to run in the place of the console script.
+    """
+    eagre = program or (sys.executable, "-c", EAGRE)
+    return [*eagre, "serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning", *arguments]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ T = TypeVar("T")
 # thread of value 0 gets, where both want the same core. A much smaller share would do harm: a thread that holds the
 # interpreter lock and gets no time keeps all others waiting for it, and beside busy processes a load would not end.
 CALM_NICE = 5
-CALM_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while a calm thread runs
+SHORT_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while SHORT_SWITCHES are entered
 
 
 def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = False) -> asyncio.Future[T]:
@@ -44,7 +44,7 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
         result: T | None = None
         error: BaseException | None = None
         try:
-            with _SHORT_SWITCHES if is_calm else contextlib.nullcontext():
+            with SHORT_SWITCHES if is_calm else contextlib.nullcontext():
                 result = function()
         except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
             error = raised
@@ -59,8 +59,9 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
 class _ShortSwitches:
     """While it is entered, a thread that computes in Python soon gives the interpreter lock to those who wait for it.
 
-    An engine thread takes the lock several times in a step, and waits for a whole interval each time. The interval is
-    one of the whole process, so that several threads may have entered.
+    An engine thread takes the lock several times in a step, and waits each time for a whole interval of every thread
+    that computes: five milliseconds each where nothing else is said. The interval is one of the whole process, so that
+    several threads may have entered.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class _ShortSwitches:
         with self._lock:
             if self._num_inside == 0:
                 self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(CALM_SWITCH_INTERVAL, self._usual))
+                sys.setswitchinterval(min(SHORT_SWITCH_INTERVAL, self._usual))
             self._num_inside += 1
 
     def __exit__(self, *exc_info: object) -> None:
@@ -82,7 +83,7 @@ class _ShortSwitches:
                 sys.setswitchinterval(self._usual)
 
 
-_SHORT_SWITCHES = _ShortSwitches()
+SHORT_SWITCHES = _ShortSwitches()  # entered by threads that compute beside an engine
 
 
 def stand_back() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias
 
 from engine.border.types import DeadEnd, EngineError, FinishReason, PromptProgress, TokenEvent, TokenLogprobs
 from server.answering.choice import Choice, Delta
@@ -28,6 +28,17 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 
 # Writes how one answer waits for its first token; called with the answer's index, and while nothing else is written.
 TellProgress: TypeAlias = Callable[[PromptProgress, int], Awaitable[None]]
+
+
+class Watcher(Protocol):
+    """Who keeps a record of a request."""
+
+    def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
+        """Every answer to these prompts is in the engine's queue."""
+
+    def note(self, choice: Choice, event: TokenEvent) -> None:
+        """`choice` has taken in an event of its stream."""
+
 
 # From the most complete answer to the least complete one.
 _SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, FinishReason.ABORT)
@@ -94,12 +105,15 @@ class Generation:
         metrics: Metrics,
         tokenizer: HasTokenTexts,
         tell_progress: TellProgress | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         """
         Args:
             tokenizer: by which the answers' tokens become text.
             tell_progress: called while the generation is read.
+            watcher: told of the events that are read.
         """
+        self._watcher = watcher
         self._tell_progress = tell_progress
         self.prompts = prompts
         self.tokenizer = tokenizer
@@ -124,6 +138,7 @@ class Generation:
         metrics: Metrics,
         rules: Sequence[AnswerRules | None] = (),
         tell_progress: TellProgress | None = None,
+        watcher: Watcher | None = None,
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
 
@@ -131,6 +146,7 @@ class Generation:
             tokenizer: by which the answers' tokens become text.
             rules: what every answer to each prompt has to follow; empty where that may be anything.
             tell_progress: of the first answer to each prompt, whose prompt the others share; None: it is not asked for.
+            watcher: keeps a record of the request; None: nobody does.
 
         Raises:
             QueueFull, EngineError: from the engine.
@@ -156,7 +172,9 @@ class Generation:
             for choice in choices:
                 choice.stream.abort()
             raise
-        return cls(choices, prompts, metrics, tokenizer, tell_progress)
+        if watcher is not None:
+            watcher.begin(prompts)
+        return cls(choices, prompts, metrics, tokenizer, tell_progress, watcher)
 
     async def __aenter__(self) -> Self:
         return self
@@ -323,6 +341,8 @@ class Generation:
             raise error(event.error or "the engine failed on this request")
         num_before = choice.num_tokens
         deltas = choice.advance(event)
+        if self._watcher is not None:
+            self._watcher.note(choice, event)
         num_new = choice.num_tokens - num_before
         if num_new:
             if self.time_to_first_token is None:

@@ -51,7 +51,7 @@ async def prepare(
 ) -> list[PreparedPrompt]:
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
     template = text_model.chat_template
-    if not _takes_long(request) and (template is None or not template.is_slow):
+    if not takes_long(request) and (template is None or not template.is_slow):
         # A template that takes longer begins again in a worker thread, and is run in one from then on.
         with suppress(RenderingTakesLong), rendering_briefly(MAX_INLINE_SECONDS):
             return prepare_here(request, text_model, engine)
@@ -132,7 +132,12 @@ def _with_tokens_of_texts(
     return params
 
 
-def _takes_long(request: GenerationRequest) -> bool:
+def takes_long(request: GenerationRequest) -> bool:
+    """Whether the texts of `request` belong in a worker thread.
+
+    Raises:
+        ApiError: what it tells a chat template is nested too deeply.
+    """
     if request.sampling.get("dry_multiplier"):
         return True  # the whole vocabulary may have to be looked through for sequence breakers
     num_chars = sum(prompt.num_chars for prompt in request.prompts)

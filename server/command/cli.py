@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _chat(options)
             case "top":
                 return _top(options)
+            case "bench":
+                return _bench(options)
             case "completion":
                 from server.command.completion import completion_script
 
@@ -160,6 +162,16 @@ def _top(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass  # the way to end it
     return EXIT_OK
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from server.command.bench.bench import run_bench
+    from server.command.client.errors import NoAnswer
+
+    try:
+        return run_bench(options, _key(options))
+    except NoAnswer as error:
+        return _fail(str(error), EXIT_FAILURE)
 
 
 def _key(options: argparse.Namespace) -> str | None:

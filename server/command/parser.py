@@ -7,6 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from server.command.bench.flags import EXAMPLES as BENCH_EXAMPLES
+from server.command.bench.flags import add_flags as add_bench_flags
+
 DEFAULT_MAX_TOKENS = 256
 
 _EXAMPLES = """examples:
@@ -15,6 +18,7 @@ _EXAMPLES = """examples:
   eagre models                           list the models that are here
   eagre chat                             talk with it in the terminal
   eagre top                              watch what the server does
+  eagre bench --html report.html         measure it under load
   eagre complete "Once upon a time"      stream a story to the terminal
   eagre pull smollm2-135m-instruct       fetch a model ahead of time
 """
@@ -146,6 +150,11 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     _add_key(top)
     top.add_argument("--model", help="one of the server's models (default: the first)")
     top.add_argument("--once", action="store_true", help="print one picture, as without a terminal")
+
+    bench = _add_command(commands, "bench", "measure a server under load", BENCH_EXAMPLES)
+    add_bench_flags(bench)
+    _add_key(bench)
+
     completion = _add_command(commands, "completion", "write a script for the shell", _COMPLETION_EXAMPLES)
     completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     return parser

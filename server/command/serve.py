@@ -26,6 +26,7 @@ from server.startup.model_list import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
 from server.storage.record_key import StoreError
+from server.text.vocabularies.library_encoder import encode_in_callers_thread
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -43,6 +44,7 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     set_up_logs(settings.log_level, settings.log_format)
     raise_file_limit()
     limit_arenas()
+    encode_in_callers_thread()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _make_calm_load()))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter

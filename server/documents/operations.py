@@ -93,6 +93,10 @@ OPERATIONS = (
     ),
     Operation("DELETE", "/v1/requests/{id}", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation),
     Operation(
+        "GET", "/v1/requests", Tag.ADMIN, "The last requests of all clients", key=Key.ADMIN, query=("limit", "before"),
+    ),
+    Operation("GET", "/v1/requests/{id}", Tag.ADMIN, "One of them, with its tokens and events", key=Key.ADMIN),
+    Operation(
         "POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest, event=answers.ResponseEvent
     ),
     Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket for many responses", is_socket=True),

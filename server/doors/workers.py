@@ -10,6 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from engine.border.background import SHORT_SWITCHES
+
 NUM_THREADS = 4  # more would only take turns at the interpreter lock, and take them from the asyncio thread
 NUM_LONG = 2  # of them, those that calls of seconds may take together; the others stay free for short ones
 
@@ -29,14 +31,15 @@ class Workers:
 
         A call that has begun goes on when its waiter is cancelled; one that still waits for a thread is dropped.
         """
-        call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+        call = partial(_run, contextvars.copy_context(), partial(function, *args, **kwargs))
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     async def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, for a call that may take seconds. It waits where enough of its kind run, so that these never take
         all threads.
         """
-        loop, call = asyncio.get_running_loop(), partial(contextvars.copy_context().run, function, *args, **kwargs)
+        loop = asyncio.get_running_loop()
+        call = partial(_run, contextvars.copy_context(), partial(function, *args, **kwargs))
 
         def release(_: Future[T]) -> None:  # in the thread, because the call goes on when its waiter has left
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -50,3 +53,8 @@ class Workers:
     def close(self) -> None:
         """Takes no more calls and drops those that wait; does not wait for those that run."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run(context: contextvars.Context, call: Callable[[], T]) -> T:
+    with SHORT_SWITCHES:
+        return context.run(call)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from server.holding.byte_budget import ByteBudget
+from server.holding.byte_budget import Budget
 from server.wire.errors import ApiError
 
 EVENT_BYTES = 64  # what Python needs for an event beside its bytes
@@ -28,7 +28,7 @@ class EventLog:
     A log that would pass its bound drops its oldest events. A reader that has yet to read them gets an error.
     """
 
-    def __init__(self, max_bytes: int, budget: ByteBudget) -> None:
+    def __init__(self, max_bytes: int, budget: Budget) -> None:
         """Args:
         max_bytes: of this log's events; the last event is always kept.
         budget: of all logs together.
@@ -109,9 +109,13 @@ class EventLog:
                 error.
         """
         seen: bytes | None = None  # the last event without a number
+        is_behind = False
         while True:
+            if is_behind:  # a client that takes everything at once would keep the loop until it has the whole log
+                await asyncio.sleep(0)
             if start < self.first_kept:
                 raise events_dropped(self.first_kept)
+            is_behind = start + MAX_BATCH < self.num_events
             if start < self.num_events:
                 at = start - self._offset
                 events = self._events[at : at + MAX_BATCH]

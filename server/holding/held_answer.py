@@ -19,8 +19,11 @@ Work: TypeAlias = Callable[["HeldAnswer"], Awaitable[None]]
 class Holder(Protocol):
     """Who knows the answers."""
 
-    def note_end(self, answer: HeldAnswer) -> None:
-        """All events of the answer have been made."""
+    def note_unread(self, answer: HeldAnswer) -> None:
+        """All events of the answer have been made, and nobody reads them."""
+
+    def note_reader(self, answer: HeldAnswer) -> None:
+        """Somebody reads the answer."""
 
     def forget(self, answer: HeldAnswer) -> None:
         """Nobody has read the ended answer for the grace."""
@@ -119,6 +122,7 @@ class HeldAnswer:
                 headers={"Retry-After": "1"},
             )
         self.num_readers += 1
+        self._holder.note_reader(self)
         self._stop_clock()
         try:
             yield self.log
@@ -157,7 +161,6 @@ class HeldAnswer:
             if not self._begun.done():
                 self._begun.cancel()
             self._on_stop = None
-            self._holder.note_end(self)
             self._rest()
 
     def _fail(self, error: ApiError) -> None:
@@ -175,7 +178,10 @@ class HeldAnswer:
         if self.is_forgotten:
             if not self.is_running:
                 self.log.free()
-        elif not (self.is_running and self.is_background):
+            return
+        if not self.is_running:
+            self._holder.note_unread(self)
+        if not (self.is_running and self.is_background):
             self._timer = self._loop.call_later(self._grace, self._end_grace)
 
     def _end_grace(self) -> None:

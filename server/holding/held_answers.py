@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from server.holding.byte_budget import ByteBudget
+from server.holding.byte_budget import ByteBudget, OwnedBytes
 from server.holding.event_log import EventLog
 from server.holding.held_answer import HeldAnswer, Work
 from server.wire.errors import RETRY_AFTER_S, ApiError, shorten
@@ -16,12 +17,24 @@ LOG_SHARE = 4  # one log may take this part of all the memory
 ROOM_SHARE = 8  # this part of it must be free for a new answer, which could not keep its events otherwise
 
 
+@dataclass(slots=True)
+class _Holding:
+    """What one owner holds."""
+
+    bytes: OwnedBytes
+    answers: dict[str, HeldAnswer] = field(default_factory=dict)
+    unread: dict[str, HeldAnswer] = field(default_factory=dict)  # that have ended; first the one unread for longest
+
+
 class HeldAnswers:
     """The held answers of a server, bounded in their number and in the bytes of their events.
 
     Where there are too many, the owner who holds the most gives way, so that one key cannot take all the room. Of that
-    owner's answers the one that ended first goes before the others, among those that nobody reads. An answer that is
-    being made is given up only for an owner who holds fewer, if nobody reads it and it is not of the background.
+    owner's answers that have ended the one goes first that nobody has read for longest. An answer that is being made is
+    given up only for an owner who holds fewer, if nobody reads it and it is not of the background.
+
+    Room is made for every event while the budget is passed, so looking for the one to give up takes the same time
+    however many answers there are.
     """
 
     def __init__(self, *, grace: float, max_bytes: int, max_answers: int) -> None:
@@ -33,7 +46,7 @@ class HeldAnswers:
         self._max_answers = max_answers
         self._budget = ByteBudget(max_bytes, self._make_room)
         self._answers: dict[str, HeldAnswer] = {}
-        self._ended: dict[str, HeldAnswer] = {}  # those of them that have ended, in the order of their ends
+        self._holdings: dict[str | None, _Holding] = {}  # by owner; of those who hold an answer
 
     @property
     def num_answers(self) -> int:
@@ -73,9 +86,10 @@ class HeldAnswers:
             answer_id = secrets.token_hex(ID_BYTES)
         if answer_id in self._answers:
             raise ValueError(f"the answer {answer_id} is held already")
-        log = EventLog(self._max_bytes // LOG_SHARE, self._budget)
+        holding = self._holdings.setdefault(owner, _Holding(OwnedBytes(self._budget)))
+        log = EventLog(self._max_bytes // LOG_SHARE, holding.bytes)
         answer = HeldAnswer(answer_id, owner, log, self._grace, self, is_background=is_background)
-        self._answers[answer_id] = answer
+        self._answers[answer_id] = holding.answers[answer_id] = answer
         answer.start(work)
         return answer
 
@@ -98,7 +112,11 @@ class HeldAnswers:
         """Stops the answer and gives up its memory. Those who read it now read on to its end."""
         if self._answers.get(answer.id) is answer:
             del self._answers[answer.id]
-            self._ended.pop(answer.id, None)
+            holding = self._holdings[answer.owner]
+            del holding.answers[answer.id]
+            holding.unread.pop(answer.id, None)
+            if not holding.answers:
+                del self._holdings[answer.owner]
             answer.free()
             if answer.on_forget is not None:
                 answer.on_forget()
@@ -111,13 +129,18 @@ class HeldAnswers:
 
     async def close(self) -> None:
         """Ends every task and frees every log."""
-        answers, self._answers, self._ended = tuple(self._answers.values()), {}, {}
+        answers, self._answers, self._holdings = tuple(self._answers.values()), {}, {}
         await asyncio.gather(*(answer.close() for answer in answers))
 
-    def note_end(self, answer: HeldAnswer) -> None:
-        """All events of the answer have been made: it may be given up where room is needed."""
+    def note_unread(self, answer: HeldAnswer) -> None:
+        """The answer has ended, and nobody reads it: it may be given up where room is needed."""
         if self._answers.get(answer.id) is answer:
-            self._ended[answer.id] = answer
+            self._holdings[answer.owner].unread[answer.id] = answer
+
+    def note_reader(self, answer: HeldAnswer) -> None:
+        """Somebody reads the answer: it is not given up."""
+        if self._answers.get(answer.id) is answer:
+            self._holdings[answer.owner].unread.pop(answer.id, None)
 
     @property
     def _has_room(self) -> bool:
@@ -131,37 +154,33 @@ class HeldAnswers:
 
     def _forget_one(self) -> bool:
         """Gives up an ended answer that nobody reads, of the owner who has the most; False where there is none."""
-        unread = [answer for answer in self._ended.values() if not answer.num_readers]
-        if not unread:
+        owner = self._who_has_most(owner for owner, holding in self._holdings.items() if holding.unread)
+        if owner is None:
             return False
-        held = self._held_by_owner()
-        self.forget(max(unread, key=lambda answer: held[answer.owner]))  # of equal ones the first
+        self.forget(next(iter(owner.unread.values())))
         return True
 
     def _forget_begun(self, owner: str | None) -> bool:
         """Stops an answer that nobody reads, of the owner who has the most, for one with fewer; False where none may
         be stopped.
         """
-        held = self._held_by_owner()
-        most = max(held, key=lambda name: held[name], default=owner)
-        if most == owner or held[most][0] <= held[owner][0] + 1:
+        most, own = self._who_has_most(self._holdings), self._holdings.get(owner)
+        if most is None or most is own or self._held_by(most)[0] <= (0 if own is None else self._held_by(own)[0]) + 1:
             return False
-        of_most = (answer for answer in self._answers.values() if answer.owner == most)
-        victim = next((answer for answer in of_most if not (answer.num_readers or answer.is_background)), None)
+        victim = next((each for each in most.answers.values() if not (each.num_readers or each.is_background)), None)
         if victim is None:
             return False
         self.forget(victim)
         return True
 
-    def _held_by_owner(self) -> defaultdict[str | None, tuple[int, int]]:
-        """How many answers each owner has, and their bytes; in the other order where it is the bytes that are short."""
-        held: defaultdict[str | None, tuple[int, int]] = defaultdict(lambda: (0, 0))
-        is_crowded = len(self._answers) >= self._max_answers
-        for answer in self._answers.values():
-            added = (1, answer.log.num_bytes) if is_crowded else (answer.log.num_bytes, 1)
-            before = held[answer.owner]
-            held[answer.owner] = (before[0] + added[0], before[1] + added[1])
-        return held
+    def _who_has_most(self, owners: Iterable[str | None]) -> _Holding | None:
+        """The largest holding of those owners, of equal ones the first; None of nobody."""
+        return max((self._holdings[owner] for owner in owners), key=self._held_by, default=None)
+
+    def _held_by(self, holding: _Holding) -> tuple[int, int]:
+        """How many answers an owner has, and their bytes; in the other order where it is the bytes that are short."""
+        held = len(holding.answers), holding.bytes.num_bytes
+        return held if len(self._answers) >= self._max_answers else held[::-1]
 
 
 def unknown_stream(answer_id: str) -> ApiError:

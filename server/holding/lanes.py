@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple, TypeAlias
 
@@ -42,7 +44,10 @@ class Lanes:
         self._log = log
         self._num_lanes = 1 if num_choices == 1 else num_choices + 1
         self._is_recomputed = is_recomputed
-        self._lane_of = bytearray()  # of each event, the dropped ones included
+        # Of the events, the dropped ones included; a single lane needs neither. A reader that comes back finds its
+        # place by the second without going through all events.
+        self._lane_of = bytearray()
+        self._numbers = [array("I") for _ in range(self._num_lanes)]  # of each lane's events, ascending
         self._counts = [0] * self._num_lanes
         self._is_complete = False
 
@@ -59,7 +64,9 @@ class Lanes:
         """
         lane = 0 if self._num_lanes == 1 or choice is None else choice + 1
         self._counts[lane] += 1
-        self._lane_of.append(lane)
+        if self._num_lanes > 1:
+            self._numbers[lane].append(len(self._lane_of))
+            self._lane_of.append(lane)
         self._is_complete = is_last
         self._log.append(event)
 
@@ -120,12 +127,9 @@ class Lanes:
 
     def _skip(self, had: Place) -> tuple[list[int], int]:
         """The counts before the first event that a reader with `had` lacks, and the number of that event."""
-        counts = [0] * self._num_lanes
-        for number, lane in enumerate(self._lane_of):
-            if counts[lane] >= had[lane]:
-                return counts, number
-            counts[lane] += 1
-        return counts, len(self._lane_of)
+        lacking = (numbers[had[lane]] for lane, numbers in enumerate(self._numbers) if had[lane] < len(numbers))
+        first = min(lacking, default=len(self._lane_of))
+        return [bisect_left(numbers, first) for numbers in self._numbers], first
 
 
 def encode(place: Iterable[int]) -> bytes:

@@ -8,9 +8,9 @@ from aiohttp import web
 
 from server.documents import handlers
 from server.doors.keyring import KeyRing
-from server.http import admin, engine_events, generating, models, playground, probes, queries, websocket
+from server.http import admin, engine_events, generating, inspecting, models, playground, probes, queries, websocket
 from server.http.entry.access_log import add_headers, log_access
-from server.http.entry.error_answers import ERROR_SHAPES, answer_errors
+from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
 from server.http.responses import routes as responses
@@ -40,6 +40,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
+    app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = set()
     app[KEPT] = KeptRequests(served, ROUTES)
     app.cleanup_ctx.append(sweep)
@@ -70,6 +71,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     if settings.metrics_port is None:
         _add_figures(app)
     engine_events.add_routes(app)
+    inspecting.add_routes(app)
     admin.add_routes(app)
     handlers.add_routes(app, is_strict=settings.strict_parameters)
     playground.add_routes(app)
@@ -80,7 +82,7 @@ def build_metrics_app(served: ServedModels) -> web.Application:
     """What machines ask of `served`, for a port that only they can reach: no key is wanted there."""
     app = _make_app(served, Guard(None, _hosts(served.settings), ()))
     app[ERROR_SHAPES] = {}
-    app[SOCKET_ROUTES] = frozenset()
+    app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
     _add_probes(app)
     _add_figures(app)
     return app

@@ -19,7 +19,7 @@ from server.http.entry.served import SERVED
 from server.routes.framing import SERVER_SENT_EVENTS
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
-from server.transport.write_watch import WriteWatch
+from server.transport.event_channel import EventChannel
 from server.wire.errors import ApiError
 
 PATH = "/engine/events"
@@ -73,28 +73,17 @@ def _check_reader(served: ServedModels, tenant: Tenant) -> None:
 
 
 async def _stream(request: web.Request, served: ServedModels, model: ServedModel, tenant: Tenant) -> web.StreamResponse:
-    framing, settings = SERVER_SENT_EVENTS, served.settings
-    response = web.StreamResponse(headers=framing.headers)
-    await response.prepare(request)
-
-    def cut() -> None:
-        if request.transport is not None:
-            request.transport.abort()
-
-    watch = WriteWatch(
-        response.write, cut, ping=framing.ping, ping_interval=settings.ping_interval,
-        write_timeout=settings.write_timeout,
-    )  # fmt: skip
-    async with watch:
+    async with EventChannel(request, served.settings) as channel:
         after_step = -1
         while served.phase is Phase.READY:
             began = time.perf_counter()
             event, after_step = _event(served, model, tenant, after_step)
             spent = time.perf_counter() - began
-            await watch.write(event)
+            await channel.write(event)
             await asyncio.sleep(max(INTERVAL_S, spent / MOST_SHARE))
-        await watch.finish(response.write_eof)
-    return response
+        await channel.open()
+        await channel.end()
+    return channel.response
 
 
 def _event(served: ServedModels, model: ServedModel, tenant: Tenant, after_step: int) -> tuple[bytes, int]:

@@ -60,25 +60,18 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
             return await _follow(request, route, answer, preparing)
         held_id = NOT_HELD
     async with EventStream(request, route, served, held_id) as stream:
-        try:
-            if not model.is_open:
-                await stream.open()  # the client waits for the model, and sees that it does
-            tell = stream.tell_progress(call, _ids(request, call)[0], model)
-            async with _generate(request, call, model, tell) as generation:
-                preparing.close()  # from here on the limits of the engine's queue hold
-                writer = call.make_writer(generation, _context(request, route, call, model))
-                try:
-                    await stream.open(writer.begin())
-                    await stream.write(generation, writer)
-                finally:
-                    note_generation(generation)
-        except ConnectionError:
-            raise
-        except Exception as error:
-            if not stream.is_open:
-                raise
-            await stream.fail(error)
-        return stream.response
+        if not model.is_open:
+            await stream.open()  # the client waits for the model, and sees that it does
+        tell = stream.tell_progress(call, _ids(request, call)[0], model)
+        async with _generate(request, call, model, tell) as generation:
+            preparing.close()  # from here on the limits of the engine's queue hold
+            writer = call.make_writer(generation, _context(request, route, call, model))
+            try:
+                await stream.open(writer.begin())
+                await stream.stream(generation, writer)
+            finally:
+                note_generation(generation)
+    return stream.response
 
 
 async def _follow(
@@ -98,16 +91,10 @@ async def _follow(
                 await stream.open()
                 lanes = held.open(events)
                 await stream.follow(answer.id, lanes, lanes.beginning)
-        except ConnectionError:
-            raise
-        except Exception as error:
-            if not stream.is_open:
-                raise
-            await stream.fail(error)
         finally:
             if not stream.is_open:
                 served.held.forget(answer)  # the client has never learnt its id
-        return stream.response
+    return stream.response
 
 
 async def _answer_whole(

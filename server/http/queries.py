@@ -24,7 +24,7 @@ from server.routes.messages.shapes import shape_error
 from server.routes.route import ErrorShape
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.text.tokenizer import Tokenizer
+from server.text.detokenizer import token_text_alone
 from server.text.vocabularies.failures import TooManyTokens
 from server.transport.json_body import json_response, send_whole
 from server.wire.messages.request import CountTokensRequest
@@ -146,15 +146,9 @@ async def _detokenize(
         text = {"prompt": model.tokenizer.decode(query.tokens)}
         if query.return_token_texts is not True:
             return text
-        return text | {"token_texts": [_text_of(model.tokenizer, token_id) for token_id in query.tokens]}
+        return text | {"token_texts": [token_text_alone(model.tokenizer, token_id) for token_id in query.tokens]}
 
     return await served.workers.run(work) if len(query.tokens) > MAX_INLINE_CHARS else work()
-
-
-def _text_of(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token by itself: U+FFFD for bytes that are no UTF-8, the name of a control token."""
-    data = tokenizer.token_bytes[token_id]
-    return data.decode("utf-8", errors="replace") if data else tokenizer.token_text(token_id)
 
 
 async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import orjson
 from engine.border.types import TokenLogprobs
 from server.answering.choice import Delta
 from server.answering.generation import Answer
-from server.text.detokenizer import HasTokenTexts
+from server.text.detokenizer import HasTokenTexts, token_text_alone
 
 PROMPT_SLICE = 256  # tokens of a prompt whose logprobs are encoded at once; a parser of JSON may not be interrupted
 LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
@@ -91,9 +91,7 @@ class WireLogprobs(ABC):
     def _text(self, token_id: int) -> str:
         text = self._texts.get(token_id)
         if text is None:
-            data = self.tokenizer.token_bytes[token_id]
-            text = data.decode("utf-8", errors="replace") if data else self.tokenizer.token_text(token_id)
-            self._texts[token_id] = text
+            text = self._texts[token_id] = token_text_alone(self.tokenizer, token_id)
         return text
 
     def _listed(self, logprobs: TokenLogprobs) -> dict[str, float]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from engine.border.types import EngineState
-from server.answering.generation import Generation, TellProgress
+from server.answering.generation import Generation, TellProgress, Watcher
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
@@ -209,6 +209,7 @@ class ServedModel:
         running: RunningRequest,
         check_accepting: Callable[[], None],
         tell_progress: TellProgress | None = None,
+        watcher: Watcher | None = None,
     ) -> AsyncIterator[Generation]:
         """Submits `request`. Whatever still runs when the context is left is aborted.
 
@@ -216,6 +217,7 @@ class ServedModel:
             running: is told of the generation, so that others can end it.
             check_accepting: raises if the server takes no requests any more.
             tell_progress: told how the request waits for its first token.
+            watcher: keeps a record of the request.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
@@ -235,6 +237,7 @@ class ServedModel:
                 metrics=self.metrics,
                 rules=rules,
                 tell_progress=tell_progress,
+                watcher=watcher,
             )
             self._generations.add(generation)
             self._on_change()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,8 @@ from server.doors.keyring import ANYBODY, Tenant
 from server.doors.preparation import Preparation
 from server.doors.workers import Workers
 from server.holding.held_answers import HeldAnswers
+from server.inspecting.request_record import RequestRecord
+from server.inspecting.request_records import RequestRecords
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.load_progress import telling_of_load
 from server.serving.residency import Bring, Residency
@@ -62,6 +64,7 @@ class ServedModels:
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
         self.requests = RunningRequests()
+        self.records = RequestRecords(settings.inspect_bytes) if settings.inspect_requests else None
         self.held = HeldAnswers(
             grace=settings.resume_grace,
             max_bytes=settings.resume_max_bytes,
@@ -190,11 +193,17 @@ class ServedModels:
             cache_salt=tenant.cache_salt(request.cache_salt),
             tenant=tenant.name,
         )
-        with self.requests.hold(tenant.salt, request_ids) as running, self.residency.use(model):
+        with (
+            self.requests.hold(tenant.salt, request_ids) as running,
+            self.residency.use(model),
+            self._record(request_ids, tenant, model) as record,
+        ):
+            if record is not None and self.records is not None:
+                await self.records.describe(record, request, self.workers)
             if not model.is_open:
                 request = await self._wait_for(model, request, running, tell)
                 self.check_accepting()
-            async with model.generate(request, running, self.check_accepting, tell) as generation:
+            async with model.generate(request, running, self.check_accepting, tell, record) as generation:
                 self.residency.ask_for(model)  # once more: a load may have failed before the request was in the queue
                 yield generation
 
@@ -250,6 +259,14 @@ class ServedModels:
         for model in self.all:
             if model.is_open:
                 model.engine.end_streams()
+
+    def _record(
+        self, request_ids: Sequence[str], tenant: Tenant, model: ServedModel
+    ) -> AbstractContextManager[RequestRecord | None]:
+        """The record of a request while the context lasts; None where none is kept."""
+        if self.records is None:
+            return nullcontext()
+        return self.records.watching(request_ids, tenant.name, model.model_name)
 
     async def _wait_for(
         self, model: ServedModel, request: GenerationRequest, running: RunningRequest, tell: TellProgress | None

@@ -77,6 +77,13 @@ class ServerSettings:
         (), "names, comma-separated, besides localhost, that clients without a key may call the server by",
         metavar="NAMES",
     )  # fmt: skip
+    inspect_requests: bool = setting(
+        False, "keep the last requests of all clients, prompts and answers, for the administrator to look at"
+    )
+    inspect_bytes: int = setting(
+        64 << 20, "most bytes of requests that are kept for that; the oldest go first", limit=at_least(1 << 16),
+        metavar="BYTES",
+    )  # fmt: skip
     models: tuple[str, ...] = setting(
         (DEFAULT_MODEL,),
         "a built-in model, owner/name of one of the Hub, path of a GGUF file or a Hugging Face folder, or of a folder "
@@ -188,6 +195,8 @@ class ServerSettings:
             raise SettingsError(str(error)) from error
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
+        if self.inspect_requests and not self.admin_keys:
+            raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
         self.engine_config()
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from engine.border.background import SHORT_SWITCHES
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 from server.storage.table import Table
@@ -64,7 +65,26 @@ class RecordStore:
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._run(lambda table: _get(table, key))
+        return await self.read(key, orjson.loads)
+
+    async def read(self, key: RecordKey, pick: Callable[[bytes], T]) -> T | None:
+        """What `pick` makes of the value's bytes; the value counts as used. None where there is none.
+
+        A parser holds the interpreter lock from beginning to end. What needs only a part of a large value, or can take
+        it apart, should not parse the whole.
+
+        Args:
+            pick: runs in the store's thread, and what it raises is raised here.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+        def work(table: Table) -> T | None:
+            content = table.get(key)
+            return None if content is None else pick(content)
+
+        return await self._run(work)
 
     async def delete(self, key: RecordKey) -> bool:
         """Whether there was such a record.
@@ -74,22 +94,27 @@ class RecordStore:
         """
         return await self._run(lambda table: table.delete(key))
 
-    async def change(self, key: RecordKey, change: Callable[[Any | None], Any | None]) -> Any | None:
-        """Sets the value of `key` to what `change` makes of it, with nothing else in between; returns the new value.
+    async def put_bytes(self, key: RecordKey, content: bytes) -> None:
+        """As `put`, of a value that is encoded, in a form that `read` and `change` understand."""
+        await self._run(lambda table: table.put(key, content))
+
+    async def change(self, key: RecordKey, change: Callable[[bytes], bytes | None]) -> bytes | None:
+        """Sets the bytes of `key` to what `change` makes of them, with nothing else in between; returns the new ones.
 
         Args:
-            change: from the value, or None where there is none, to the new value, or None to leave everything as it
-                is. It runs in the store's thread, and what it raises is raised here.
+            change: from the bytes to the new ones, or None to leave everything as it is. It runs in the store's
+                thread, and what it raises is raised here. It is not called where there is no such record.
 
         Raises:
             StoreError: as `put`.
         """
 
-        def work(table: Table) -> Any | None:
-            value = change(_get(table, key))
-            if value is not None:
-                table.put(key, orjson.dumps(value))
-            return value
+        def work(table: Table) -> bytes | None:
+            content = table.get(key)
+            changed = None if content is None else change(content)
+            if changed is not None:
+                table.put(key, changed)
+            return changed
 
         return await self._run(work)
 
@@ -146,9 +171,13 @@ class RecordStore:
         """The result of `work`. It happens even where its waiter is cancelled."""
         if self._is_closed:
             raise StoreError("the store is closed")
-        future = asyncio.wrap_future(self._thread.submit(lambda: work(self._open())))
+        future = asyncio.wrap_future(self._thread.submit(self._work, work))
         future.add_done_callback(_look_at)
         return await asyncio.shield(future)
+
+    def _work(self, work: Callable[[Table], T]) -> T:
+        with SHORT_SWITCHES:
+            return work(self._open())
 
     def _open(self) -> Table:
         if self._table is None:
@@ -164,8 +193,3 @@ def _look_at(future: asyncio.Future[Any]) -> None:
     """Keeps asyncio from complaining about an exception that nobody waits for any more."""
     if not future.cancelled():
         future.exception()
-
-
-def _get(table: Table, key: RecordKey) -> Any | None:
-    content = table.get(key)
-    return None if content is None else orjson.loads(content)

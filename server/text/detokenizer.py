@@ -20,6 +20,12 @@ class HasTokenTexts(HasTokenBytes, Protocol):
     def token_text(self, token_id: int) -> str: ...
 
 
+def token_text_alone(tokenizer: HasTokenTexts, token_id: int) -> str:
+    """What a token stands for by itself: U+FFFD for bytes that are no UTF-8, the name of a control token."""
+    data = tokenizer.token_bytes[token_id]
+    return data.decode("utf-8", errors="replace") if data else tokenizer.token_text(token_id)
+
+
 class IncrementalDetokenizer:
     """Turns the tokens of one output into text, and never emits half a character.
 

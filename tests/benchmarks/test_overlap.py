@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from benchmarks.overlap import compare, compare_all
-from benchmarks.serving.load import Workload
+from server.command.bench.load.workload import Workload
 
 SPEEDS = {"bare": 100.0, "synchronous": 50.0, "overlapped": 75.0, "SSE": 90.0}
 

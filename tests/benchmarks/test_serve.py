@@ -7,14 +7,14 @@ import orjson
 import pytest
 
 from benchmarks.serve import COLUMNS, main
-from tests.benchmarks.conftest import StubServer
+from tests.fakes.stub_server import StubServer
 
 
 async def test_table_and_figures_of_a_running_server(
     stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "figures.json"
-    arguments = f"--url {stub.url} --transport ws --concurrency 2 --requests 4 --output-tokens 9 --json {file}"
+    arguments = f"--url {stub.url} --route websocket --concurrency 2 --requests 4 --output-tokens 9 --json {file}"
     assert await asyncio.to_thread(main, arguments.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == " ".join(COLUMNS).split()

@@ -50,10 +50,13 @@ class ServerClient:
         async with self._ask("GET" if body is None else "POST", path, body, (200,)) as response:
             parser = SseParser()
             async for chunk in response.content.iter_any():
-                for data in parser.decode(chunk):
-                    if data == "[DONE]":
+                for data in parser.feed(chunk):
+                    if data == b"[DONE]":
                         return
-                    event = orjson.loads(data)
+                    try:
+                        event = orjson.loads(data)
+                    except orjson.JSONDecodeError:
+                        raise NoAnswer(f"the server at {self.url} sent an event that is no JSON") from None
                     if "error" in event:
                         raise NoAnswer(event["error"]["message"])
                     yield event

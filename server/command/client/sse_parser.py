@@ -1,45 +1,44 @@
-"""An incremental parser of server-sent events, for the client in the command line."""
+"""An incremental parser of server-sent events, for the commands that ask a server."""
 
 from __future__ import annotations
 
-import codecs
+from collections.abc import Iterator
 
 
 class SseParser:
-    """Turns bytes into events; how the bytes are split makes no difference.
+    """Takes the bytes of an event stream in any pieces and returns the data of each event.
 
-    Only the field `data` is read. Comments, other fields and events without data are dropped. Lines may end
-    in LF, CR LF or CR.
-
-        for data in parser.decode(chunk): …
+    It follows the HTML standard: lines end in CR, LF or CRLF, several data lines are joined by LF, and an
+    empty line completes an event. Comments, other fields and a byte order mark at the start are skipped.
     """
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-        self._line = ""
-        self._data: list[str] = []
-        self._after_cr = False
+        self._rest = b""  # the incomplete line
+        self._data: list[bytes] = []  # the data lines of the incomplete event
+        self._after_cr = False  # whether the last byte was a CR, to which a following LF belongs
+        self._is_first_line = True
 
-    def decode(self, chunk: bytes) -> list[str]:
-        """The data of every event that `chunk` completes."""
-        events = []
-        for character in self._decoder.decode(chunk):
-            if character == "\n" and self._after_cr:
-                self._after_cr = False
-                continue
-            self._after_cr = character == "\r"
-            if character not in "\r\n":
-                self._line += character
-                continue
-            line, self._line = self._line, ""
-            if line:
-                self._read_field(line)
-            elif self._data:
-                events.append("\n".join(self._data))
-                self._data.clear()
-        return events
+    def feed(self, chunk: bytes) -> list[bytes]:
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        if not chunk:
+            return []
+        self._after_cr = chunk.endswith(b"\r")
+        # bytes.splitlines splits at exactly these three line ends, and no UTF-8 character contains one of them.
+        lines = (self._rest + chunk).splitlines(keepends=True)
+        self._rest = b"" if chunk.endswith((b"\r", b"\n")) else lines.pop()
+        return [event for line in lines for event in self._end_line(line.rstrip(b"\r\n"))]
 
-    def _read_field(self, line: str) -> None:
-        name, _, value = line.partition(":")
-        if name == "data":
-            self._data.append(value.removeprefix(" "))
+    def _end_line(self, line: bytes) -> Iterator[bytes]:
+        if self._is_first_line:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+            self._is_first_line = False
+        if not line:
+            if self._data:
+                yield b"\n".join(self._data)
+            self._data = []
+            return
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))

@@ -8,6 +8,8 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.http.entry.access_log import REQUEST_ID
+from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.routes.openai_shapes import shape_error
 from server.routes.route import ErrorShape
@@ -17,6 +19,8 @@ from server.wire.errors import ApiError, body_too_large, shorten, to_api_error, 
 
 # By the path that the route is registered under. Every other path has OpenAI's.
 ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
+# Routes whose refused requests are worth a record, where records are kept.
+GENERATING = web.AppKey("generating", frozenset[str])
 
 
 @web.middleware
@@ -47,6 +51,9 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
         log.exception("request_failed")
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits
+    records = request.app[SERVED].records
+    if records is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
+        records.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
     shape = request.app[ERROR_SHAPES].get(path, shape_error)
     response = web.Response(
         body=orjson.dumps(shape(api_error)),

@@ -17,6 +17,10 @@ SOCKET_ROUTES = web.AppKey("socket_routes", frozenset[str])  # as they are regis
 
 ADMIN_PREFIX = "/admin/"
 
+# Other routes that want an administrator's key, as they are registered; their other methods are for clients.
+REQUESTS, ONE_REQUEST = "/v1/requests", "/v1/requests/{id}"
+_INSPECTING = frozenset({(method, route) for method in ("GET", "HEAD") for route in (REQUESTS, ONE_REQUEST)})
+
 # The only routes that want no key, as they are registered: probes, which tell no more than a word, and the files of
 # the page, which asks its reader for the key.
 PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{path:.+}"})
@@ -54,7 +58,7 @@ class Guard:
         check_origin(request.method, request.headers, host, self.origins, is_socket=is_socket)
         if self.keys is None:
             return ANYBODY
-        if route.startswith(ADMIN_PREFIX):
+        if route.startswith(ADMIN_PREFIX) or (request.method, route) in _INSPECTING:
             return self.keys.identify_admin(presented_key(request.headers))
         if route in PUBLIC_ROUTES:
             return ANYBODY

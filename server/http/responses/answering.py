@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import orjson
 
@@ -24,6 +24,7 @@ from server.routes.responses.records import (
 )
 from server.routes.responses.response_object import Response
 from server.routes.responses.response_writer import ResponseWriter
+from server.routes.responses.stored_conversation import StoredConversation
 from server.routes.responses.turn import Turn
 from server.routes.route import AnswerContext
 from server.serving.served_models import Phase, ServedModels
@@ -32,7 +33,6 @@ from server.storage.record_key import StoreError
 from server.wire.errors import ApiError, to_api_error
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
-MAX_CONVERSATION_ITEMS = 10_000
 
 Deliver: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
 
@@ -48,7 +48,8 @@ class Answering:
         self._served = served
         self._tenant = tenant
         self._local = local
-        self.history = History(served.store, tenant.owner, HISTORY_SHARE * served.settings.max_body_bytes, local)
+        most = HISTORY_SHARE * served.settings.max_body_bytes
+        self.history = History(served.store, served.workers, tenant.owner, most, local)
 
     async def look_back(self, turn: Turn, share: Share) -> None:
         """Gives the turn what came before it, which counts as if the client had sent it.
@@ -167,26 +168,24 @@ class Answering:
         Raises:
             StoreError: it cannot be stored.
         """
-        record = make_record(response, turn.given, self._before(turn))
-        await self._served.store.put(response_key(self._tenant.owner, turn.id), record)
+        await self._served.store.put(response_key(self._tenant.owner, turn.id), _record_of(turn, response))
 
     async def _keep(self, turn: Turn, response: Response) -> None:
         """Stores the response as its request asks. An answer that cannot be stored is an answer all the same."""
         body, store = turn.body, self._served.store
-        record = make_record(response, turn.given, self._before(turn))
-        key = response_key(self._tenant.owner, turn.id)
+        record, key = _record_of(turn, response), response_key(self._tenant.owner, turn.id)
         try:
             if self._local is not None:
-                self._local.put(record)
+                self._local.put(turn.id, await self._served.workers.run(orjson.dumps, record))
             if body.background:  # which may have been deleted meanwhile
-                await store.change(key, lambda old: None if old is None else record)
+                await store.change(key, lambda _: orjson.dumps(record))
             elif body.is_stored:
                 await store.put(key, record)
             if body.conversation is not None and not turn.is_warm_up and response["status"] in _KEPT:
                 items, most = [*turn.given, *response["output"]], self._served.settings.max_body_bytes
                 await store.change(
                     conversation_key(self._tenant.owner, body.conversation),
-                    lambda old: add_items(old, items, most),
+                    lambda content: StoredConversation.from_bytes(content).with_items(items, most).to_bytes(),
                 )
         except StoreError as error:
             log.warning("response_not_stored", response_id=turn.id, reason=str(error))
@@ -195,29 +194,12 @@ class Answering:
     def _is_shut_down(self) -> bool:
         return self._served.phase is not Phase.READY
 
-    def _before(self, turn: Turn) -> list[Item] | None:
-        return turn.before if turn.body.conversation is not None else None
+
+def _record_of(turn: Turn, response: Response) -> Record:
+    return make_record(response, turn.given, turn.before if turn.body.conversation is not None else None)
 
 
 _KEPT = ("completed", "incomplete")  # responses that become part of their conversation
-
-
-def add_items(conversation: Record | None, items: Sequence[Item], max_bytes: int) -> Record | None:
-    """The conversation with more items at its end; the oldest go where there are too many. None stays None.
-
-    Every use of a conversation reads it whole, so it may have no more than one request's body.
-
-    Args:
-        max_bytes: of all items; the last item is always kept.
-    """
-    if conversation is None:
-        return None
-    kept = [*conversation["items"], *items][-MAX_CONVERSATION_ITEMS:]
-    first, num_bytes = len(kept), 0
-    while first and (num_bytes := num_bytes + size_of(kept[first - 1])) <= max_bytes:
-        first -= 1
-    changed: dict[str, Any] = {**conversation, "items": kept[min(first, len(kept) - 1) :] if kept else []}
-    return changed
 
 
 def size_of(item: Item) -> int:

@@ -13,11 +13,11 @@ from server.holding.held_answer import HeldAnswer
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
-from server.http.responses.event_channel import EventChannel
 from server.routes.responses.events import Event, error_event
 from server.routes.responses.response_object import Response
 from server.routes.responses.turn import Turn
 from server.serving.served_models import ServedModels
+from server.transport.event_channel import EventChannel
 from server.wire.errors import ApiError, shorten, to_api_error
 
 MAX_WAIT_S = 10.0  # for the end of a response that was stopped
@@ -115,7 +115,7 @@ async def follow(request: web.Request, response: Response, start_at: int) -> web
                 async for events in log.read(start_at):
                     await channel.write(b"".join(events.events))
                 await channel.open()
-            except (ConnectionError, asyncio.CancelledError):
+            except ConnectionError:
                 raise
             except Exception as error:
                 if not channel.is_open:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
+import orjson
 from aiohttp import web
 
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
-from server.http.responses.answering import HISTORY_SHARE, add_items
+from server.http.responses.answering import HISTORY_SHARE
 from server.routes.responses.history import History
 from server.routes.responses.ids import new_conversation_id, new_item_id
 from server.routes.responses.items import Item, shape_items
-from server.routes.responses.records import Record, conversation_key, conversation_not_found
+from server.routes.responses.records import conversation_key, conversation_not_found
+from server.routes.responses.stored_conversation import StoredConversation, id_of
 from server.storage.record_key import RecordKey
 from server.transport.json_body import json_response, send_whole
 from server.wire.errors import ApiError, shorten
@@ -23,36 +26,34 @@ from server.wire.responses.conversation_bodies import AddedItems, ConversationCh
 from server.wire.responses.input_items import InputItem
 from server.wire.responses.list_query import ListQuery
 
+T = TypeVar("T")
+
 
 async def create(request: web.Request) -> web.Response:
     """POST /v1/conversations."""
+    served = request.app[SERVED]
     with ExitStack() as preparing:
         body = await read_asked(request, NewConversation.parse, preparing)
-        conversation: Record = {
-            "id": new_conversation_id(),
-            "created_at": int(time.time()),
-            "metadata": body.metadata or {},
-            "items": await _shape(request, body.items or ()),
-        }
-        key = conversation_key(request[TENANT].owner, conversation["id"])
-        await request.app[SERVED].store.put(key, conversation)
-    return json_response(_told(conversation))
+        items = await _shape(request, body.items or ())
+        conversation_id = new_conversation_id()
+        told = {"id": conversation_id, "created_at": int(time.time()), "metadata": body.metadata or {}}
+        key = conversation_key(request[TENANT].owner, conversation_id)
+        content = await served.workers.run(lambda: StoredConversation.new(told, items).to_bytes())
+        await served.store.put_bytes(key, content)
+    return json_response({"object": "conversation", **told})
 
 
 async def fetch(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}."""
-    return json_response(_told(await _find(request)))
+    return json_response(await _read(request, lambda conversation: conversation.told))
 
 
 async def change(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}: other metadata."""
     with ExitStack() as preparing:
         body = await read_asked(request, ConversationChange.parse, preparing)
-
-        def tell(old: Record | None) -> Record | None:
-            return None if old is None else {**old, "metadata": body.metadata or {}}
-
-        return json_response(_told(_found(request, await request.app[SERVED].store.change(_key(request), tell))))
+        changed = await _change(request, lambda conversation: conversation.with_metadata(body.metadata or {}))
+        return json_response(changed)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -65,78 +66,104 @@ async def delete(request: web.Request) -> web.Response:
 async def list_items(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}/items."""
     query = ListQuery.parse(request.query)
-    conversation = await _find(request)
-    return await _send(request, query.page(conversation["items"]))
+
+    def page(conversation: StoredConversation) -> web.Response:
+        listed = query.page(conversation.lines, id_of)
+        return json_response({**listed, "data": [orjson.Fragment(line) for line in listed["data"]]})
+
+    return await _send(request, await _read(request, page))
 
 
 async def add(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}/items: items at the end; the answer lists them."""
+    served = request.app[SERVED]
     with ExitStack() as preparing:
         body = await read_asked(request, AddedItems.parse, preparing)
         items = await _shape(request, body.items)
-        served = request.app[SERVED]
         most = served.settings.max_body_bytes
-        changed = await served.store.change(_key(request), lambda old: add_items(old, items, most))
-        _found(request, changed)
-        return await _send(request, ListQuery(limit=len(items), is_ascending=True).page(items))
+        await _change(request, lambda conversation: conversation.with_items(items, most))
+        listed = ListQuery(limit=len(items), is_ascending=True).page(items, itemgetter("id"))
+        return await _send(request, await served.workers.run(json_response, listed))
 
 
 async def fetch_item(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}/items/{item}."""
-    conversation, item_id = await _find(request), request.match_info["item"]
-    for item in conversation["items"]:
-        if item["id"] == item_id:
-            return await _send(request, item)
-    raise _item_not_found(item_id)
+    item_id = request.match_info["item"]
+
+    def find(conversation: StoredConversation) -> bytes:
+        line = conversation.line_of(item_id)
+        if line is None:
+            raise _item_not_found(item_id)
+        return line
+
+    body = await _read(request, find)
+    return await _send(request, web.Response(body=body, content_type="application/json"))
 
 
 async def delete_item(request: web.Request) -> web.Response:
     """DELETE /v1/conversations/{id}/items/{item}: the answer is the conversation."""
     item_id = request.match_info["item"]
 
-    def remove(old: Record | None) -> Record | None:
-        if old is None:
-            return None
-        left = [item for item in old["items"] if item["id"] != item_id]
-        if len(left) == len(old["items"]):
+    def remove(conversation: StoredConversation) -> StoredConversation:
+        if conversation.line_of(item_id) is None:
             raise _item_not_found(item_id)
-        return {**old, "items": left}
+        return conversation.without(item_id)
 
-    return json_response(_told(_found(request, await request.app[SERVED].store.change(_key(request), remove))))
+    return json_response(await _change(request, remove))
 
 
 async def _shape(request: web.Request, items: Sequence[InputItem]) -> list[Item]:
     served, owner = request.app[SERVED], request[TENANT].owner
-    history = History(served.store, owner, HISTORY_SHARE * served.settings.max_body_bytes)
+    history = History(served.store, served.workers, owner, HISTORY_SHARE * served.settings.max_body_bytes)
     return await history.resolve(shape_items(items, lambda kind, at: new_item_id(kind)), "items")
 
 
-async def _find(request: web.Request) -> Record:
-    return _found(request, await request.app[SERVED].store.get(_key(request)))
+async def _read(request: web.Request, pick: Callable[[StoredConversation], T]) -> T:
+    """What `pick` makes of the conversation, in the store's thread.
+
+    Raises:
+        ApiError: 404, the tenant has no such conversation.
+    """
+
+    def work(content: bytes) -> T:
+        return pick(StoredConversation.from_bytes(content))
+
+    return _found(request, await request.app[SERVED].store.read(_key(request), work))
 
 
-def _found(request: web.Request, conversation: Record | None) -> Record:
+async def _change(request: web.Request, change: Callable[[StoredConversation], StoredConversation]) -> dict[str, Any]:
+    """What the API shows of the conversation after `change`, which runs in the store's thread.
+
+    Raises:
+        ApiError: 404, the tenant has no such conversation.
+    """
+    told: dict[str, Any] = {}
+
+    def work(content: bytes) -> bytes:
+        changed = change(StoredConversation.from_bytes(content))
+        told.update(changed.told)
+        return changed.to_bytes()
+
+    _found(request, await request.app[SERVED].store.change(_key(request), work))
+    return told
+
+
+def _found(request: web.Request, found: T | None) -> T:
     """
     Raises:
         ApiError: 404, the tenant has no such conversation.
     """
-    if conversation is None:
+    if found is None:
         raise conversation_not_found(request.match_info["id"])
-    return conversation
+    return found
 
 
 def _key(request: web.Request) -> RecordKey:
     return conversation_key(request[TENANT].owner, request.match_info["id"])
 
 
-def _told(conversation: Mapping[str, Any]) -> dict[str, Any]:
-    """A conversation as the API shows it, without its items."""
-    told = {name: conversation[name] for name in ("id", "created_at", "metadata")}
-    return {"object": "conversation", **told}
-
-
-async def _send(request: web.Request, body: Mapping[str, Any]) -> web.Response:
-    return await send_whole(request, json_response(body), request.app[SERVED].settings)
+async def _send(request: web.Request, response: web.Response) -> web.Response:
+    return await send_whole(request, response, request.app[SERVED].settings)
 
 
 def _item_not_found(item_id: str) -> ApiError:

@@ -13,9 +13,9 @@ from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_asked
 from server.http.responses import background
 from server.http.responses.answering import Answering
-from server.http.responses.event_channel import EventChannel
 from server.routes.responses.events import Event
 from server.routes.responses.turn import Turn
+from server.transport.event_channel import EventChannel
 from server.transport.json_body import json_response, send_whole
 from server.wire.responses.responses_request import ResponsesRequest
 

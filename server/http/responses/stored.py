@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from aiohttp import web
@@ -10,6 +11,7 @@ from aiohttp import web
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses import background
+from server.routes.responses.items import Item
 from server.routes.responses.records import Record, response_key, response_not_found
 from server.routes.responses.response_object import fail_response
 from server.transport.json_body import json_response, send_whole
@@ -66,8 +68,8 @@ async def list_input(request: web.Request) -> web.StreamResponse:
     """GET /v1/responses/{id}/input_items: what the response was made from, less what came before it."""
     query = ListQuery.parse(request.query)
     record = await _find(request, request.match_info["id"])
-    items: Sequence[Any] = record["input"]
-    return await _send(request, query.page(items))
+    items: Sequence[Item] = record["input"]
+    return await _send(request, query.page(items, itemgetter("id")))
 
 
 async def _find(request: web.Request, response_id: str) -> Record:
@@ -87,4 +89,6 @@ async def _find(request: web.Request, response_id: str) -> Record:
 
 
 async def _send(request: web.Request, body: dict[str, Any]) -> web.Response:
-    return await send_whole(request, json_response(body), request.app[SERVED].settings)
+    """Answers with `body`. A stored response may be as large as a request's body."""
+    served = request.app[SERVED]
+    return await send_whole(request, await served.workers.run(json_response, body), served.settings)

@@ -35,20 +35,13 @@ async def resume(request: web.Request) -> web.StreamResponse:
         return web.Response(status=204)
     with answer.reading():
         async with EventStream(request, held.route, served, stream_id) as stream:
-            try:
-                if not held.model.is_open:
-                    await stream.open()  # an EventSource gives up at an error, and waits for a stream that pings
-                async with held.tell_load(stream.open):
-                    await answer.begun()
-                await stream.open()
-                await stream.follow(stream_id, lanes, had)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                if not stream.is_open:
-                    raise
-                await stream.fail(error)
-            return stream.response
+            if not held.model.is_open:
+                await stream.open()  # an EventSource gives up at an error, and waits for a stream that pings
+            async with held.tell_load(stream.open):
+                await answer.begun()
+            await stream.open()
+            await stream.follow(stream_id, lanes, had)
+        return stream.response
 
 
 async def stop(request: web.Request) -> web.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
@@ -16,74 +16,47 @@ from server.routes.route import BodyRoute, Call, StreamWriter
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
-from server.transport.write_watch import WriteWatch
+from server.transport.event_channel import EventChannel
 from server.wire.errors import ApiError, to_api_error
 
 
-class EventStream:
-    """The streamed answer to one request; used as `async with`.
-
-    Until it is open an error may still be answered with a status. Afterwards the client gets pings whenever nothing
-    else is written, and errors as one event.
-    """
+class EventStream(EventChannel):
+    """The streamed answer to one request. Once it is open, an error is told to the client as its last event."""
 
     def __init__(
         self, request: web.Request, route: BodyRoute, served: ServedModels, stream_id: str | None = None
     ) -> None:
-        """Args:
-        stream_id: by which the client can resume it, or that it cannot.
         """
-        self._request = request
+        Args:
+            stream_id: by which the client can resume it, or that it cannot.
+        """
+        headers = None if stream_id is None else {STREAM_HEADER: stream_id}
+        super().__init__(request, served.settings, framing=route.framing, headers=headers)
         self._route = route
         self._served = served
-        self._watch: WriteWatch | None = None
         self._writer: StreamWriter | None = None  # of what has begun to be streamed
-        headers = {} if stream_id is None else {STREAM_HEADER: stream_id}
-        self.response = web.StreamResponse(headers={**route.framing.headers, **headers})
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer = None
-        watch, self._watch = self._watch, None  # they know each other, and would be kept until a garbage collection
-        if watch is not None:
-            await watch.__aexit__(kind, error, trace)
+    ) -> bool:
+        try:
+            if not self.is_open or not isinstance(error, Exception) or isinstance(error, ConnectionError):
+                return False  # nobody hears it here: a broken connection takes no event
+            await self._end(self._encode_failure(_log_failure(error)))
+            return True
+        finally:
+            self._writer = None
+            await super().__aexit__(kind, error, trace)
 
-    @property
-    def is_open(self) -> bool:
-        return self._watch is not None
-
-    async def open(self, first: bytes = b"") -> None:
-        """Sends the headers and a ping, so that a proxy sees a living stream before there is a token; then `first`."""
-        framing, settings = self._route.framing, self._served.settings
-        if self._watch is not None:
-            if first:
-                await self._watch.write(first)
-            return
-        await self.response.prepare(self._request)
-        watch = WriteWatch(
-            self.response.write,
-            self._cut,
-            ping=framing.ping,
-            ping_interval=settings.ping_interval,
-            write_timeout=settings.write_timeout,
-        )
-        self._watch = await watch.__aenter__()
-        await watch.write(framing.opening + first)
-
-    async def write(self, generation: Generation, writer: StreamWriter) -> None:
+    async def stream(self, generation: Generation, writer: StreamWriter) -> None:
         """Streams `generation` to its end; the stream is open.
 
         The caller owns the generation and aborts it when this is cancelled, which happens when
         the client leaves or its socket stalls beyond the write timeout.
         """
-        assert self._watch is not None
         self._writer = writer
         async for deltas in generation:
-            await self._watch.write(b"".join(await encode(writer, deltas, self._served.workers)))
+            await self.write(b"".join(await encode(writer, deltas, self._served.workers)))
         await self._end(writer.end())
 
     def tell_progress(self, call: Call[Any], request_id: str, model: ServedModel) -> TellProgress:
@@ -101,29 +74,19 @@ class EventStream:
         Raises:
             ApiError: as `Lanes.read`.
         """
-        assert self._watch is not None
         head = b"id: " + stream_id.encode() + b":"
         async for events in lanes.read(had):
-            await self._watch.write(b"".join([_with_place(head, event) for event in events]))
+            await self.write(b"".join([_with_place(head, event) for event in events]))
         await self._end(b"")
-
-    async def fail(self, error: Exception) -> None:
-        """Tells the client of an error. The status is sent; what is left is one event and the end."""
-        await self._end(self._encode_failure(_log_failure(error)))
 
     def _encode_failure(self, error: ApiError) -> bytes:
         told = b"" if self._writer is None else self._writer.encode_error(error)
         return told or self._route.encode_error_event(error)
 
     async def _end(self, last: bytes) -> None:
-        assert self._watch is not None
         if last:
-            await self._watch.write(last)
-        await self._watch.finish(self.response.write_eof)
-
-    def _cut(self) -> None:
-        if self._request.transport is not None:
-            self._request.transport.abort()
+            await self.write(last)
+        await self.end()
 
 
 def _with_place(head: bytes, event: PlacedEvent) -> bytes:

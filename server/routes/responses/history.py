@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
+import orjson
+
+from server.doors.workers import Workers
 from server.routes.responses.ids import response_of_item
 from server.routes.responses.items import Item
 from server.routes.responses.records import (
@@ -16,6 +20,7 @@ from server.routes.responses.records import (
     previous_of,
     response_key,
 )
+from server.routes.responses.stored_conversation import StoredConversation
 from server.storage.record_key import TooLarge
 from server.storage.record_store import RecordStore
 from server.wire.errors import ApiError, shorten
@@ -24,16 +29,27 @@ from server.wire.responses.responses_request import ResponsesRequest
 MAX_REFERENCES = 256  # of one request
 
 
+class _Named(NamedTuple):
+    """An item that a reference names."""
+
+    item: Item
+    num_bytes: int  # as JSON
+
+
 class History:
     """Looks up what one owner has stored.
 
     Args:
+        workers: where a socket's records are parsed.
         local: what a socket remembers beside the store.
         max_bytes: of all that comes before a request, as JSON.
     """
 
-    def __init__(self, store: RecordStore, owner: str, max_bytes: int, local: LocalRecords | None = None) -> None:
+    def __init__(
+        self, store: RecordStore, workers: Workers, owner: str, max_bytes: int, local: LocalRecords | None = None
+    ) -> None:
         self._store = store
+        self._workers = workers
         self._owner = owner
         self._max_bytes = max_bytes
         self._local = local
@@ -45,10 +61,10 @@ class History:
             ApiError: they are not there, or there are too many of them.
         """
         if body.conversation is not None:
-            conversation = await self._store.get(conversation_key(self._owner, body.conversation))
-            if conversation is None:
+            key = conversation_key(self._owner, body.conversation)
+            items = await self._store.read(key, lambda content: StoredConversation.from_bytes(content).items)
+            if items is None:
                 raise conversation_not_found(body.conversation)
-            items: list[Item] = conversation["items"]
             return items
         if body.previous_response_id is None:
             return []
@@ -59,42 +75,60 @@ class History:
         """`items` with what their references name in the place of these.
 
         Raises:
-            ApiError: one names no item, or there are too many.
+            ApiError: one names no item, or they are too many, or too large.
         """
-        if sum(item["type"] == "item_reference" for item in items) > MAX_REFERENCES:
+        asked = [item["id"] for item in items if item["type"] == "item_reference"]
+        if len(asked) > MAX_REFERENCES:
             raise ApiError(f"{path} has more than {MAX_REFERENCES} references to items, the limit", param=path)
+        if not asked:
+            return list(items)
+        of_response: dict[str, set[str]] = {}
+        for item_id in asked:
+            of_response.setdefault(response_of_item(item_id), set()).add(item_id)
+        named: dict[str, _Named] = {}
+        num_bytes = 0
+        for response_id, ids in of_response.items():
+            for each in await self._pick(response_id, ids):
+                named[each.item["id"]] = each
+                num_bytes += each.num_bytes
+            self._check_size(num_bytes, path)
+        self._check_size(sum(named[item_id].num_bytes for item_id in asked if item_id in named), path)
         found = []
-        records: dict[str, list[Item]] = {}  # the items of each response that was looked up
         for at, item in enumerate(items):
             if item["type"] != "item_reference":
                 found.append(item)
                 continue
-            response_id = response_of_item(item["id"])
-            if response_id not in records:
-                record = await self._get(response_id)
-                records[response_id] = [] if record is None else items_of(record)
-            named = next((known for known in records[response_id] if known["id"] == item["id"]), None)
-            if named is None:
+            if item["id"] not in named:
                 raise ApiError(
                     f"Item with id {shorten(item['id'])} not found.", param=f"{path}[{at}].id", code="item_not_found"
                 )
-            found.append(named)
+            found.append(named[item["id"]].item)
         return found
 
-    async def _get(self, response_id: str) -> Record | None:
-        record = None if self._local is None else self._local.get(response_id)
-        return record if record is not None else await self._store.get(response_key(self._owner, response_id))
+    def _check_size(self, num_bytes: int, path: str) -> None:
+        if num_bytes > self._max_bytes:
+            raise ApiError(
+                f"the items that {path} names have more than {self._max_bytes} bytes together",
+                param=path,
+                code="history_too_long",
+            )
+
+    async def _pick(self, response_id: str, ids: Set[str]) -> list[_Named]:
+        """Those of the items with these ids that the response has."""
+
+        def pick(content: bytes) -> list[_Named]:
+            known = {item["id"]: item for item in reversed(items_of(orjson.loads(content)))}  # of equal ids the first
+            found = [known[item_id] for item_id in ids if item_id in known]
+            return [_Named(item, len(orjson.dumps(item))) for item in found]
+
+        local = None if self._local is None else self._local.get_bytes(response_id)
+        if local is not None:
+            return await self._workers.run(pick, local)
+        return await self._store.read(response_key(self._owner, response_id), pick) or []
 
     async def _follow(self, response_id: str) -> list[Record]:
         """The chain of responses that ends with this one, the last first."""
-        chain: list[Record] = []
-        following: str | None = response_id
-        while following is not None and self._local is not None:
-            record = self._local.get(following)
-            if record is None:
-                break
-            chain.append(record)
-            following = previous_of(record)
+        chain, following = await self._follow_local(response_id)
         if following is not None:
             try:
                 chain += await self._store.follow(
@@ -112,3 +146,19 @@ class History:
                 code="response_in_progress",
             )
         return chain
+
+    async def _follow_local(self, response_id: str) -> tuple[list[Record], str | None]:
+        """The part of the chain that the socket remembers, and the id at which it goes on in the store."""
+        local = self._local
+        if local is None or local.get_bytes(response_id) is None:
+            return [], response_id
+
+        def follow() -> tuple[list[Record], str | None]:
+            chain: list[Record] = []
+            following: str | None = response_id
+            while following is not None and (content := local.get_bytes(following)) is not None:
+                chain.append(orjson.loads(content))
+                following = previous_of(chain[-1])
+            return chain, following
+
+        return await self._workers.run(follow)

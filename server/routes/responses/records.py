@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-import orjson
-
 from server.routes.responses.items import Item
 from server.routes.responses.response_object import Response
 from server.storage.record_key import RecordKey
@@ -79,17 +77,16 @@ class LocalRecords:
         self._records: OrderedDict[str, bytes] = OrderedDict()
         self._num_bytes = 0
 
-    def put(self, record: Record) -> None:
-        """Remembers a response; one that is larger than all may be is not remembered."""
-        content = orjson.dumps(record)
+    def put(self, response_id: str, content: bytes) -> None:
+        """Remembers a response's record, as JSON; one that is larger than all may be is not remembered."""
         if len(content) > self._max_bytes:
             return
-        self._records[record["response"]["id"]] = content
+        self._records[response_id] = content
         self._num_bytes += len(content)
         while self._num_bytes > self._max_bytes or len(self._records) > MAX_LOCAL_RECORDS:
             _, oldest = self._records.popitem(last=False)
             self._num_bytes -= len(oldest)
 
-    def get(self, response_id: str) -> Record | None:
-        content = self._records.get(response_id)
-        return None if content is None else orjson.loads(content)
+    def get_bytes(self, response_id: str) -> bytes | None:
+        """The record as JSON, which belongs in a worker thread to be parsed; None where there is none."""
+        return self._records.get(response_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
@@ -9,6 +10,16 @@ from tokenizers import AddedToken, Tokenizer
 
 from server.text.vocabularies.control_tokens import ControlTokens, Part
 from server.text.vocabularies.failures import TooManyTokens, panics_as_errors
+
+
+def encode_in_callers_thread() -> None:
+    """Keeps the library from handing a text to threads of its own, where the environment says nothing of it.
+
+    A single text gains nothing by them. The caller would sleep until one of them has computed, and on a machine whose
+    cores are busy with the steps of an engine that takes a hundred times as long as the work: the asyncio loop, which
+    encodes short texts itself, would stand still.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class LibraryEncoder:

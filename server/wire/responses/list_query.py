@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from server.wire.errors import ApiError, shorten
+
+T = TypeVar("T")
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
@@ -29,8 +31,11 @@ class ListQuery(NamedTuple):
             raise ApiError(f"order is {shorten(order)}; it must be asc or desc", param="order", code="invalid_value")
         return cls(parse_number(query, "limit", 1, MAX_LIMIT, DEFAULT_LIMIT), query.get("after"), order == "asc")
 
-    def page(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def page(self, items: Sequence[T], id_of: Callable[[T], str]) -> dict[str, Any]:
         """The part of `items`, which are in the order of their making, as the API lists them.
+
+        Args:
+            id_of: the id of an item.
 
         Raises:
             ApiError: `after` names none of them.
@@ -38,15 +43,15 @@ class ListQuery(NamedTuple):
         ordered = list(items if self.is_ascending else reversed(items))
         start = 0
         if self.after is not None:
-            start = next((at for at, item in enumerate(ordered, start=1) if item["id"] == self.after), 0)
+            start = next((at for at, item in enumerate(ordered, start=1) if id_of(item) == self.after), 0)
             if not start:
                 raise ApiError(f"after is {shorten(self.after)}, which is no item of this list", param="after")
         data = ordered[start : start + self.limit]
         return {
             "object": "list",
             "data": data,
-            "first_id": data[0]["id"] if data else "",
-            "last_id": data[-1]["id"] if data else "",
+            "first_id": id_of(data[0]) if data else "",
+            "last_id": id_of(data[-1]) if data else "",
             "has_more": start + self.limit < len(ordered),
         }
 

@@ -1,9 +1,11 @@
-/** One answer from the request to its end: the transport read, the text gathered, the meter kept. */
+/** One answer from the request to its end: the transport read, the text gathered, the meter kept, the wait described. */
 
 import { FrameText } from "./frame_text.js";
 import { Meter, describe } from "./meter.js";
+import { Waiting } from "./waiting.js";
 
 const METER_INTERVAL = 200; // milliseconds between two looks at the running figures
+const MOST_AT_ONCE = 8; // milliseconds of work between two frames: one read may bring thousands of events
 
 /**
  * @typedef {{finish: string, error: Error|null, figures: string[], numTokens: number}} Outcome
@@ -20,22 +22,30 @@ export class Generation {
    * Never rejects: an error is part of the outcome, beside the text that came before it.
    *
    * @param {(signal: AbortSignal) => AsyncIterable<import("../transport/chunk.js").Chunk>} open
-   * @param {{onText?: (text: string) => void, onFigures: (figures: string[]) => void,
+   * @param {{onText?: (text: string) => void, onFigures: (figures: string[]) => void, onWaiting: (text: string) => void,
    *          onChunk?: (chunk: import("../transport/chunk.js").Chunk, at: number) => void}} handlers `onText` is called
-   *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request
+   *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request, `onWaiting` with what is
+   *   being waited for, or an empty text
    * @returns {Promise<Outcome>}
    */
-  async run(open, { onText = () => undefined, onFigures, onChunk = () => undefined }) {
+  async run(open, { onText = () => undefined, onFigures, onWaiting, onChunk = () => undefined }) {
     const text = new FrameText(onText);
+    const waiting = new Waiting(onWaiting);
     const start = performance.now();
     const meter = new Meter(start);
     let lastFigures = start;
+    let sliceBegan = start;
     let finish = "error";
     let error = null;
+    waiting.start();
     try {
       for await (const chunk of open(this.#abort.signal)) {
         const now = performance.now();
-        const numTokens = chunk.tokenIds?.length ?? (chunk.text === "" && chunk.reasoning === "" ? 0 : 1);
+        const hasText = chunk.text !== "" || chunk.reasoning !== "";
+        const numTokens = chunk.tokenIds?.length ?? (hasText ? 1 : 0);
+        if (chunk.isWaiting) waiting.start("The connection was lost; coming back…");
+        else if (chunk.progress !== null) waiting.tell(chunk.progress);
+        else if (hasText || numTokens > 0 || chunk.toolCalls !== null) waiting.stop();
         onChunk(chunk, now - start);
         if (numTokens > 0) meter.add(numTokens, now);
         if (chunk.usage?.completion_tokens !== undefined) meter.correct(chunk.usage.completion_tokens);
@@ -45,11 +55,16 @@ export class Generation {
           lastFigures = now;
           onFigures(describe(meter));
         }
+        if (now - sliceBegan > MOST_AT_ONCE) {
+          await new Promise((resolve) => setTimeout(resolve));
+          sliceBegan = performance.now();
+        }
       }
     } catch (thrown) {
       error = thrown;
       finish = "error";
     }
+    waiting.stop();
     text.flush();
     const figures = describe(meter, finish);
     onFigures(figures);

@@ -113,6 +113,7 @@ export class Story {
         this.#follower.around(() => this.#text.setRangeText(text, end, end, "preserve"));
       },
       onFigures: (figures) => showFigures(this.#figures, figures),
+      onWaiting: (text) => text !== "" && showFigures(this.#figures, [text]),
       onChunk: (chunk) => {
         // The text and the place move together, whatever is shown by now.
         kept.text += chunk.text;

@@ -12,6 +12,7 @@
  * @property {object|null} usage null but once at the end, by the names of the chat route
  * @property {object|null} metrics the server's own timings
  * @property {{id: string, place: string|null}|null} stream where a resumable stream is, once this chunk is read
+ * @property {object|null} progress how the request waits, before the first token: the server's `prompt_progress`
  * @property {boolean} isWaiting the connection was lost and is being made anew
  * @property {object|null} raw the server's event as it came
  */
@@ -27,6 +28,7 @@ const EMPTY = Object.freeze({
   usage: null,
   metrics: null,
   stream: null,
+  progress: null,
   isWaiting: false,
   raw: null,
 });
@@ -50,6 +52,7 @@ export function chunkOfPayload(payload, stream = null) {
     finish: choice?.finish_reason ?? null,
     usage: payload.usage ?? null,
     metrics: payload.metrics ?? null,
+    progress: payload.prompt_progress ?? null,
     stream,
     raw: payload,
   });
@@ -68,6 +71,7 @@ export function chunkOfMessage(message, stream = null) {
     tokenIds: message.token_ids ?? null,
     promptTokenIds: message.prompt_token_ids ?? null,
     logprobs: message.logprobs ?? null,
+    progress: message.prompt_progress ?? null,
     stream,
     raw: message,
   });

@@ -81,7 +81,7 @@ export class ResponsesTransport {
 
 /** The first message of the socket, from the parameters of a chat. */
 export function requestOf(task) {
-  const request = { type: "response.create", store: false, input: task.messages.flatMap(itemsOf) };
+  const request = { type: "response.create", store: false, return_progress: true, input: task.messages.flatMap(itemsOf) };
   for (const [name, value] of Object.entries(task)) if (!NOT_SENT.has(name)) request[name] = value;
   const length = task.max_completion_tokens ?? task.max_tokens;
   if (length !== undefined) request.max_output_tokens = length;
@@ -127,6 +127,8 @@ function chunkOfEvent(event) {
       return makeChunk({ toolCalls: callsOf(event), raw });
     case "response.function_call_arguments.delta":
       return makeChunk({ toolCalls: [{ index: event.output_index, function: { arguments: event.delta } }], raw });
+    case "response.eagre.progress":
+      return makeChunk({ progress: event.prompt_progress, raw });
     case "response.completed": {
       const hasCalls = event.response.output?.some(({ type }) => type === "function_call");
       return makeChunk({ finish: hasCalls ? "tool_calls" : "stop", usage: usageOf(event.response.usage), raw });

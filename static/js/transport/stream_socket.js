@@ -123,6 +123,7 @@ export class StreamSocket {
         generation.handlers.onStart?.(message);
         break;
       case "delta":
+      case "progress":
         generation.handlers.onDelta?.(message);
         break;
       case "done":

@@ -13,7 +13,7 @@ import { chunkOfMessage, chunkOfPayload, makeChunk } from "./chunk.js";
 import { reconnecting } from "./reconnecting.js";
 import { openEvents, readEvents } from "./sse.js";
 
-const ALWAYS = { return_token_ids: true, resumable: true };
+const ALWAYS = { return_token_ids: true, resumable: true, return_progress: true };
 
 export class SseTransport {
   #fetch;

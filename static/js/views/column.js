@@ -1,13 +1,12 @@
 /** One column of the workbench: its own settings, its answers as branches, and the view of the one that is shown. */
 
+import { Generation } from "../answer/generation.js";
 import { make } from "../page/dom.js";
 import { addChunk, makeAnswer } from "./answer.js";
 import { TokenFlow, shown } from "./token_flow.js";
 import { describeLatency, summary } from "./latency.js";
 
 export const TRANSPORTS = { sse: "SSE", websocket: "WebSocket" };
-const FIGURES_INTERVAL = 250; // milliseconds
-const MOST_AT_ONCE = 8; // milliseconds of work between two frames
 
 export class Column {
   element = make("section", "column");
@@ -15,7 +14,7 @@ export class Column {
   answers = []; // branches, the first answer first
   #shownAt = 0;
   #deps;
-  #abort = null;
+  #generation = null;
   #tabs = make("div", "branches chips");
   #prompt = make("div", "prompt-tokens");
   #tokens = make("div", "tokens");
@@ -71,11 +70,11 @@ export class Column {
   }
 
   get isRunning() {
-    return this.#abort !== null;
+    return this.#generation !== null;
   }
 
   stop() {
-    this.#abort?.abort();
+    this.#generation?.stop();
   }
 
   clear() {
@@ -111,31 +110,25 @@ export class Column {
     answer.label = label;
     this.answers.push(answer);
     this.show(this.answers.length - 1);
-    const abort = (this.#abort = new AbortController());
-    const began = performance.now();
-    let lastFigures = began;
-    let sliceBegan = began;
-    try {
-      for await (const chunk of this.#deps.transportOf(transport).stream(task, { signal: abort.signal })) {
-        const now = performance.now();
-        addChunk(answer, chunk, now - began);
+    const generation = (this.#generation = new Generation());
+    const open = (signal) => this.#deps.transportOf(transport).stream(task, { signal });
+    const { finish, error } = await generation.run(open, {
+      onChunk: (chunk, at) => {
+        addChunk(answer, chunk, at);
         if (this.answer === answer) this.flow.update();
-        if (now - lastFigures > FIGURES_INTERVAL) {
-          lastFigures = now;
-          this.#showFigures();
-          this.#deps.onChange();
-        }
-        if (now - sliceBegan > MOST_AT_ONCE) {
-          await new Promise((resolve) => setTimeout(resolve)); // one read may bring thousands of events
-          sliceBegan = performance.now();
-        }
-      }
-    } catch (error) {
-      answer.error = error.message;
-      answer.finish = "error";
-    }
-    answer.finish ??= "error";
-    if (this.#abort === abort) this.#abort = null;
+      },
+      onFigures: () => {
+        this.#showFigures();
+        this.#deps.onChange();
+      },
+      onWaiting: (text) => {
+        answer.waiting = text;
+        this.#showFigures();
+      },
+    });
+    answer.error = error?.message ?? null;
+    answer.finish = finish;
+    if (this.#generation === generation) this.#generation = null;
     this.#showFigures();
     this.#showPrompt(answer);
     this.#deps.onChange();
@@ -165,7 +158,7 @@ export class Column {
   #showFigures() {
     const { answer } = this;
     const own = answer.tokens.slice(answer.numGiven);
-    const parts = [...describeLatency(summary(own)), `${own.length} tokens`];
+    const parts = answer.waiting ? [answer.waiting] : [...describeLatency(summary(own)), `${own.length} tokens`];
     if (answer.numCached !== null) parts.push(`${answer.numCached} of ${answer.promptTokens?.length ?? "?"} from the cache`);
     if (answer.note) parts.push(answer.note);
     this.#figures.replaceChildren(...parts.map((part) => make("span", "figure", part)));

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import aiohttp
 import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.pauses import Pauses
 from benchmarks.chaos.rounds import Stage
 from benchmarks.chaos.witnesses import Witness
 
@@ -34,7 +37,7 @@ def completions(texts: list[str]) -> web.Application:
 
 async def stage_of(server: TestServer, session: aiohttp.ClientSession) -> Stage:
     witnesses = [Witness(index) for index in range(len(TEXTS))]
-    return Stage(str(server.make_url("/")).rstrip("/"), session, witnesses, TEXTS, num_attackers=2)
+    return Stage(str(server.make_url("/")).rstrip("/"), session, witnesses, TEXTS, 2, Pauses(Path("/nonexistent")))
 
 
 async def test_the_outcomes_of_attacks_and_the_gaps_beside_them_come_back() -> None:

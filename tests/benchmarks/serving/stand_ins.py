@@ -6,10 +6,11 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 
-from benchmarks.serving.load import Workload
 from benchmarks.serving.peer_server import Peer, PeerServer
 from benchmarks.serving.resident_memory import ResidentMemory
-from benchmarks.serving.trace import Arrival, Report, Trace
+from server.command.bench.load.report import Report
+from server.command.bench.load.trace import Arrival, Trace
+from server.command.bench.load.workload import Workload
 
 PAIR = (Peer("Eagre", lambda port: ["eagre", str(port)], "/"), Peer("llama.cpp", lambda port: ["llama"], "/"))
 SPEEDS = {"Eagre": 8.0, "llama.cpp": 4.0, "before": 4.0, "after": 8.0}  # tokens per second of each stream

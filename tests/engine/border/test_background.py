@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from engine.border.background import CALM_NICE, CALM_SWITCH_INTERVAL, run_in_background
+from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL, run_in_background
 
 
 async def test_the_result_and_the_error_come_back() -> None:
@@ -41,8 +41,8 @@ async def test_the_interpreter_lock_changes_hands_faster_beside_a_calm_thread() 
     may_end = threading.Event()
     first = run_in_background(lambda: may_end.wait(5), name="first", is_calm=True)
     inside = await run_in_background(sys.getswitchinterval, name="second", is_calm=True)
-    assert inside == pytest.approx(CALM_SWITCH_INTERVAL)
-    assert sys.getswitchinterval() == pytest.approx(CALM_SWITCH_INTERVAL)  # the first thread still runs
+    assert inside == pytest.approx(SHORT_SWITCH_INTERVAL)
+    assert sys.getswitchinterval() == pytest.approx(SHORT_SWITCH_INTERVAL)  # the first thread still runs
     may_end.set()
     assert await first
     assert sys.getswitchinterval() == usual

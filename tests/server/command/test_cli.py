@@ -22,7 +22,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
-COMMANDS = ("serve", "pull", "models", "complete", "chat", "top", "completion")
+COMMANDS = ("serve", "pull", "models", "complete", "chat", "top", "bench", "completion")
 
 
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)])

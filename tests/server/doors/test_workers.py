@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pytest
 
+from engine.border.background import SHORT_SWITCH_INTERVAL
 from server.doors.workers import NUM_LONG, NUM_THREADS, Workers
 
 
@@ -35,3 +37,11 @@ async def test_an_error_of_a_long_call_is_its_callers() -> None:
         with pytest.raises(ZeroDivisionError):
             await workers.run_long(lambda: 1 // 0)
     workers.close()
+
+
+async def test_those_who_wait_for_the_interpreter_lock_get_it_soon_while_a_call_runs() -> None:
+    workers, usual = Workers(), sys.getswitchinterval()
+    assert await workers.run(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
+    assert await workers.run_long(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
+    workers.close()
+    assert sys.getswitchinterval() == usual

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from server.holding.byte_budget import ByteBudget
-from server.holding.event_log import EVENT_BYTES, EventLog, Events
+from server.holding.event_log import EVENT_BYTES, MAX_BATCH, EventLog, Events
 from server.wire.errors import ApiError
 
 
@@ -133,3 +133,21 @@ async def test_an_event_without_a_number_is_seen_once_by_those_who_wait_and_not_
     await reader
     assert seen == [b"1 of 3", b"2 of 3", [b"first"]]
     assert await read_all(log) == [b"first"]
+
+
+async def test_a_reader_of_much_lets_others_have_a_turn_in_between() -> None:
+    log, turns = a_log(), 0
+    for _ in range(4 * MAX_BATCH):
+        log.append(b"x")
+    log.end()
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    assert len(await read_all(log)) == 4 * MAX_BATCH
+    assert turns >= 3
+    task.cancel()

@@ -238,3 +238,29 @@ async def test_what_is_read_or_of_the_background_gives_way_to_nobody(hold: Hold)
     with answers[-1].reading(), pytest.raises(ApiError, match="3 answers"):
         held.start("few", Tap())
     assert all(answer.is_running for answer in answers)
+
+
+class Owner(str):
+    """Counts how often it is looked up."""
+
+    num_looks = 0
+
+    def __hash__(self) -> int:
+        Owner.num_looks += 1
+        return super().__hash__()
+
+
+async def test_making_room_does_not_look_at_every_answer(hold: Hold) -> None:
+    event, num_answers = b"x" * 1000, 100
+    held = hold(max_bytes=num_answers * (len(event) + EVENT_BYTES), max_answers=1000)
+    for _ in range(7 * num_answers // ROOM_SHARE):
+        answer = held.start(Owner("many"), tap := Tap())
+        tap.events.put_nowait(event)
+        await end(answer, tap)
+    writer = held.start("few", Tap())
+    Owner.num_looks = 0
+    for _ in range(num_answers // 5):
+        writer.log.append(event)
+    num_forgotten = 7 * num_answers // ROOM_SHARE + 1 - held.num_answers
+    assert num_forgotten > 5
+    assert Owner.num_looks <= 10 * num_forgotten

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,13 +34,15 @@ async def test_values_are_json(store: RecordStore) -> None:
 
 
 async def test_changes_do_not_lose_one_another(store: RecordStore) -> None:
-    def append(value: Any | None) -> Any:
-        return [*(value or ()), len(value or ())]
-
-    await asyncio.gather(*(store.change(key("list"), append) for _ in range(20)))
-    assert await store.get(key("list")) == list(range(20))
-    assert await store.change(key("none"), lambda value: None) is None
-    assert await store.get(key("none")) is None
+    await store.put_bytes(key("list"), b"")
+    assert await asyncio.gather(*(store.change(key("list"), lambda old: old + b"x") for _ in range(20))) == [
+        b"x" * number for number in range(1, 21)
+    ]
+    assert await store.read(key("list"), len) == 20
+    assert await store.change(key("list"), lambda _: None) is None
+    assert await store.read(key("list"), len) == 20
+    assert await store.change(key("none"), lambda old: old + b"never called") is None
+    assert await store.read(key("none"), len) is None
 
 
 async def test_a_chain_is_followed_from_its_last_record_to_its_first(store: RecordStore) -> None:

@@ -8,7 +8,6 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from openai.types.conversations import Conversation
 
-from server.http.responses.answering import add_items
 from tests.server.conftest import RunningServer
 from tests.server.http.responses.conftest import ask, text_of
 from tests.server.support.responses_judge import judge_response
@@ -86,5 +85,3 @@ async def test_a_conversation_has_no_more_than_one_body_may_have(start_saying) -
         assert (await server.post(f"{path}/items", body))[0] == 200
     _, listed = await server.get(f"{path}/items?order=asc")
     assert [item["content"][0]["text"][0] for item in listed["data"]] == ["c", "d"]
-    huge = {"id": "x" * 3000}
-    assert add_items({"items": [{"id": "y"}]}, [huge], 2048) == {"items": [huge]}  # the last item stays in any case

@@ -179,3 +179,14 @@ async def test_what_came_before_counts_as_if_it_was_sent(start_saying) -> None:
         assert (await server.post("/v1/responses", {"input": [reference]}))[0] == 200
     assert text_of(await ask(server, input="y", previous_response_id=first["id"])) == "yes"  # alone it is let in
     assert (preparation.num_bytes, preparation.num_requests) == (0, 0)
+
+
+async def test_what_references_name_together_is_bounded(start_saying) -> None:
+    server = await start_saying("\1" * 150, max_body_bytes=1024)
+    _, first = await server.post("/v1/responses", {"input": "tide"})
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    for num_references, status in ((2, 200), (5, 400)):  # what comes before a request has four times its bytes at most
+        got, answer = await server.post("/v1/responses", {"input": [reference] * num_references})
+        assert got == status
+    assert answer["error"]["message"] == "the items that input names have more than 4096 bytes together"
+    assert (answer["error"]["param"], answer["error"]["code"]) == ("input", "history_too_long")

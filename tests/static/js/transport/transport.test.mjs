@@ -42,6 +42,7 @@ test("SSE: completions and chat give the same chunks, from their own routes", as
   assert.equal(seen.url, "/v1/completions");
   assert.deepEqual(seen.body, {
     ...TASK, stream: true, stream_options: { include_usage: true }, return_token_ids: true, resumable: true,
+    return_progress: true,
   });
 
   const messages = [{ role: "user", content: "hi" }];

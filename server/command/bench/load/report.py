@@ -1,62 +1,16 @@
-"""The figures of a load, as its clients see them.
-
-ttft   time to first token, from just before the request is sent
-itl    inter-token latency: the gaps between consecutive chunks with tokens, pooled over all requests.
-       A chunk may have several tokens; `tokens_per_chunk` is their average number
-tpot   time per output token: the time from the first chunk to the last, divided by the number of tokens
-       after the first chunk
-"""
+"""The figures of a load, as its clients see them; `trace.py` says what each time is."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-MAX_ERRORS = 3  # how many distinct errors a report quotes
+from server.command.bench.load.trace import Trace
 
-
-class Arrival(NamedTuple):
-    time: float  # seconds of time.perf_counter
-    num_tokens: int
-
-
-@dataclass(slots=True)
-class Trace:
-    """One request, as its client saw it."""
-
-    sent: float = field(default_factory=time.perf_counter)
-    arrivals: list[Arrival] = field(default_factory=list)  # of chunks with tokens
-    ended: float = 0.0
-    num_output_tokens: int | None = None  # as the server reports it
-    num_cached_tokens: int = 0  # prompt tokens from the prefix cache, as the server reports it
-    finish_reason: str | None = None
-    error: str | None = None
-
-    @property
-    def num_tokens(self) -> int:
-        if self.num_output_tokens is not None:
-            return self.num_output_tokens
-        return sum(arrival.num_tokens for arrival in self.arrivals)
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds; None if no token came."""
-        return self.arrivals[0].time - self.sent if self.arrivals else None
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between consecutive chunks."""
-        return [later.time - earlier.time for earlier, later in itertools.pairwise(self.arrivals)]
-
-    @property
-    def tpot(self) -> float | None:
-        """Seconds; None if all tokens came in one chunk."""
-        after_first = sum(arrival.num_tokens for arrival in self.arrivals[1:])
-        return (self.arrivals[-1].time - self.arrivals[0].time) / after_first if after_first else None
+MAX_ERRORS = 5  # how many distinct errors a report quotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +19,7 @@ class Spread:
 
     mean: float
     p50: float
+    p90: float
     p99: float
     max: float
 
@@ -74,7 +29,8 @@ class Spread:
         ordered = sorted(1000 * value for value in seconds)
         if not ordered:
             return None
-        return cls(sum(ordered) / len(ordered), percentile(ordered, 50), percentile(ordered, 99), ordered[-1])
+        p50, p90, p99 = (percentile(ordered, percent) for percent in (50, 90, 99))
+        return cls(sum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -121,41 +77,56 @@ class Report:
 
     num_requests: int
     num_failed: int
-    errors: tuple[str, ...]  # the first distinct errors
+    num_cut: int  # requests whose answers had not ended when the load was stopped
+    errors: dict[str, int]  # how often each error came, the most frequent first
     num_off_length: int  # requests that ended with another number of tokens than they asked for
+    num_prompt_tokens: int | None  # of all prompts; None where the server does not report them
     num_output_tokens: int
     num_cached_tokens: int  # of all prompts
     seconds: float  # from the first request sent to the last one ended
     tokens_per_s: float  # output tokens over `seconds`, prefill included
+    requests_per_s: float  # answers that ended, over `seconds`
     full_tokens_per_s: float | None  # see full_rate
     tokens_per_chunk: float | None
     ttft: Spread | None
-    itl: Spread | None
+    itl: Spread | None  # pooled over all requests
     tpot: Spread | None
+    e2el: Spread | None
+    delay: Spread | None  # of sending, against the time that the rate gave; None without a rate
 
     @classmethod
-    def of(cls, traces: Sequence[Trace], *, concurrency: int, num_output_tokens: int) -> Report:
+    def of(cls, traces: Sequence[Trace], *, concurrency: int | None, num_output_tokens: int | None) -> Report:
         """Summarises traces.
 
         Args:
-            num_output_tokens: how many tokens each request asked for.
+            concurrency: how many clients there were; None where that was not fixed.
+            num_output_tokens: how many tokens each request was to get; None where that is not known.
         """
         good = [trace for trace in traces if trace.error is None]
+        ended = [trace for trace in good if not trace.is_cut]
+        errors = Counter(trace.error for trace in traces if trace.error is not None)
         num_tokens = sum(trace.num_tokens for trace in good)
         num_chunks = sum(len(trace.arrivals) for trace in good)
+        prompts = [trace.num_prompt_tokens for trace in ended if trace.num_prompt_tokens is not None]
         seconds = max((trace.ended for trace in traces), default=0.0) - min((t.sent for t in traces), default=0.0)
+        off_length = [trace for trace in ended if num_output_tokens not in (None, trace.num_tokens)]
         return cls(
             num_requests=len(traces),
             num_failed=len(traces) - len(good),
-            errors=tuple(dict.fromkeys(trace.error for trace in traces if trace.error is not None))[:MAX_ERRORS],
-            num_off_length=sum(trace.num_tokens != num_output_tokens for trace in good),
+            num_cut=len(good) - len(ended),
+            errors=dict(errors.most_common(MAX_ERRORS)),
+            num_off_length=len(off_length),
+            num_prompt_tokens=sum(prompts) if prompts else None,
             num_output_tokens=num_tokens,
             num_cached_tokens=sum(trace.num_cached_tokens for trace in good),
             seconds=seconds,
-            tokens_per_s=num_tokens / seconds if seconds else 0.0,
-            full_tokens_per_s=full_rate(good, concurrency),
+            tokens_per_s=num_tokens / seconds if seconds > 0 else 0.0,
+            requests_per_s=len(ended) / seconds if seconds > 0 else 0.0,
+            full_tokens_per_s=None if concurrency is None else full_rate(good, concurrency),
             tokens_per_chunk=num_tokens / num_chunks if num_chunks else None,
             ttft=Spread.of(trace.ttft for trace in good if trace.ttft is not None),
             itl=Spread.of(gap for trace in good for gap in trace.gaps),
             tpot=Spread.of(trace.tpot for trace in good if trace.tpot is not None),
+            e2el=Spread.of(trace.e2el for trace in good if trace.e2el is not None),
+            delay=Spread.of(trace.sent - trace.due for trace in traces if trace.due is not None),
         )

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.serving.trace import Arrival, Report, Spread, Trace, full_rate
+from server.command.bench.load.report import Report, Spread, full_rate
+from server.command.bench.load.trace import Arrival, Trace
 
 
 def trace(sent: float, *arrivals: tuple[float, int], **rest: object) -> Trace:
@@ -64,13 +65,13 @@ def test_report() -> None:
         trace(0.5, error="HTTP 429"),
     ]
     report = Report.of(traces, concurrency=1, num_output_tokens=2)
-    assert (report.num_requests, report.num_failed, report.errors) == (4, 2, ("HTTP 429",))
+    assert (report.num_requests, report.num_failed, report.errors) == (4, 2, {"HTTP 429": 2})
     assert report.num_off_length == 1
     assert report.num_output_tokens == 6
     assert report.seconds == 9.0
     assert report.tokens_per_s == pytest.approx(6 / 9)
     assert report.tokens_per_chunk == pytest.approx(6 / 4)
-    assert report.ttft == Spread(mean=1500.0, p50=1500.0, p99=1990.0, max=2000.0)
+    assert report.ttft == Spread(mean=1500.0, p50=1500.0, p90=1900.0, p99=1990.0, max=2000.0)
 
 
 def test_chunks_of_several_tokens_that_only_the_server_counts() -> None:

@@ -2,63 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from aiohttp import web
 
-from server.routes.framing import SERVER_SENT_EVENTS
+from server.routes.framing import SERVER_SENT_EVENTS, Framing
 from server.startup.settings import ServerSettings
 from server.transport.write_watch import WriteWatch
 
 
 class EventChannel:
-    """Server-sent events to one client; used as `async with`.
+    """A stream of events to one client; used as `async with`.
 
     Until it is open, an error may still be answered with a status. Afterwards the client gets pings whenever nothing
     else is written, and one that takes nothing is cut off.
     """
 
-    def __init__(self, request: web.Request, settings: ServerSettings) -> None:
+    def __init__(
+        self,
+        request: web.Request,
+        settings: ServerSettings,
+        *,
+        framing: Framing = SERVER_SENT_EVENTS,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            headers: of the response, besides those of the framing.
+        """
         self._request = request
         self._settings = settings
+        self._framing = framing
         self._watch: WriteWatch | None = None
-        self.response = web.StreamResponse(headers=SERVER_SENT_EVENTS.headers)
+        self.response = web.StreamResponse(headers={**framing.headers, **(headers or {})})
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool | None:
+        """True where a child has told the client of the error, which then goes no further."""
         watch, self._watch = self._watch, None  # they know each other, and would be kept until a garbage collection
         if watch is not None:
             await watch.__aexit__(kind, error, trace)
+        return None
 
     @property
     def is_open(self) -> bool:
         return self._watch is not None
 
-    async def open(self) -> None:
-        """Sends the headers and a ping, so that a proxy sees a living stream before there is an event. Idempotent."""
+    async def open(self, first: bytes = b"") -> None:
+        """Sends the headers and what shows a proxy a living stream before there is an event, and then `first`.
+
+        A channel that is open already only sends `first`.
+        """
         if self._watch is not None:
+            if first:
+                await self._watch.write(first)
             return
         await self.response.prepare(self._request)
         watch = WriteWatch(
             self.response.write,
             self._cut,
-            ping=SERVER_SENT_EVENTS.ping,
+            ping=self._framing.ping,
             ping_interval=self._settings.ping_interval,
             write_timeout=self._settings.write_timeout,
         )
         self._watch = await watch.__aenter__()
-        await watch.write(SERVER_SENT_EVENTS.ping)
+        await watch.write(self._framing.opening + first)
 
     async def write(self, data: bytes) -> None:
         """Sends events; the channel is opened if it is not open yet."""
-        await self.open()
-        assert self._watch is not None
-        await self._watch.write(data)
+        if self._watch is None:
+            await self.open(data)
+        else:
+            await self._watch.write(data)
 
     async def end(self) -> None:
         """Nothing more will be written."""

@@ -1,0 +1,69 @@
+"""When the server's asyncio loop, its interpreter lock or its engine thread stood still, and who held them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+LOOP, LOCK, ENGINE = "loop", "lock", "engine"
+
+
+class Pause(NamedTuple):
+    """One pause; times are seconds of `time.perf_counter`, which all processes of a machine share on Linux."""
+
+    what: str  # LOOP: a callback waited; LOCK: a thread waited to run Python; ENGINE: the host's part of a step
+    began: float
+    seconds: float
+    culprit: str = ""  # the thread that computed most of the time, and where it was
+
+    def to_line(self) -> bytes:
+        """What `Pauses` reads."""
+        return orjson.dumps(self._asdict(), option=orjson.OPT_APPEND_NEWLINE)
+
+
+class Pauses:
+    """The pauses that the watcher within a server has written to a file, one a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def longest(self, began: float, ended: float) -> list[Pause]:
+        """The longest pause of each kind that began between two times."""
+        if not self._path.exists():
+            return []
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        # The watcher may be in the middle of its last line.
+        read = [_read(orjson.loads(line)) for line in lines if line.endswith(b"\n")]
+        return longest_of_each(pause for pause in read if began <= pause.began < ended)
+
+
+def longest_of_each(pauses: Iterable[Pause]) -> list[Pause]:
+    """The longest of each kind. An engine's pause without a culprit gets that of the lock's pause within it."""
+    known = list(pauses)
+    found = []
+    for what in (LOOP, LOCK, ENGINE):
+        longest = max((pause for pause in known if pause.what == what), key=lambda pause: pause.seconds, default=None)
+        if longest is None:
+            continue
+        if not longest.culprit:
+            within = (pause for pause in known if pause.what == LOCK and _overlap(pause, longest))
+            culprit = max(within, key=lambda pause: pause.seconds, default=None)
+            longest = longest._replace(culprit="" if culprit is None else culprit.culprit)
+        found.append(longest)
+    return found
+
+
+def describe(pause: Pause) -> str:
+    """One line for people."""
+    return f"{pause.what:>6} {1000 * pause.seconds:6.1f} ms  {pause.culprit or 'no thread of Python computed'}"
+
+
+def _read(told: dict[str, Any]) -> Pause:
+    return Pause(**told)
+
+
+def _overlap(one: Pause, other: Pause) -> bool:
+    return one.began < other.began + other.seconds and other.began < one.began + one.seconds

@@ -1,0 +1,145 @@
+"""A thread within a server that notes when the asyncio loop, the interpreter lock or an engine thread stand still."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from benchmarks.chaos.pauses import ENGINE, LOCK, LOOP, Pause
+from engine.loop import EngineLoop
+from engine.timeline import StepTimes, Timeline
+
+LEAST_PAUSE_S = 0.005  # that is noted
+INTERVAL_S = 0.001  # between two looks
+REST_S = 0.002  # between two beats of the loop
+MOST_FRAMES = 4  # of a culprit's stack that are told, the innermost first
+LEAST_SHARE = 0.2  # of a pause that a thread must have computed to be named
+_THREAD_CLOCK = 0b110  # of one thread, in nanoseconds (include/linux/posix-timers.h)
+
+
+class Watcher(threading.Thread):
+    """Asks the loop for a sign of life every few milliseconds, and writes pauses to a file.
+
+    It must take the interpreter lock as every thread does: how much later than asked it wakes up is how long the lock
+    was not to be had. The processor's clock of each thread tells who computed meanwhile. Where nobody did, the machine
+    had no core left.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, path: Path, timelines: Callable[[], list[Timeline]], main: int
+    ) -> None:
+        """Args:
+        path: of the file.
+        timelines: those of the engines that run now.
+        main: the id of the thread in which the loop runs.
+        """
+        super().__init__(name="watcher", daemon=True)
+        self._loop = loop
+        self._path = path
+        self._timelines = timelines
+        self._main = main
+        self._cpu: dict[int, float] = {}  # seconds that each thread had computed at the last look
+        self._last_steps: dict[int, int] = {}  # of each timeline, by its id
+        self._beaten = 0.0
+
+    def run(self) -> None:
+        """The body of the thread; ends with the loop."""
+        with self._path.open("ab", buffering=0) as file:
+            while not self._loop.is_closed():
+                for pause in [*self._watch_beat(), *self._engine_pauses()]:
+                    file.write(pause.to_line())
+                time.sleep(REST_S)
+
+    def _watch_beat(self) -> list[Pause]:
+        """The pauses until the loop has run one more callback."""
+        pauses: list[Pause] = []
+        self._beaten = 0.0
+        self._cpu = _processor_seconds()
+        posted, where = time.perf_counter(), ""
+        try:
+            self._loop.call_soon_threadsafe(self._beat)
+        except RuntimeError:  # the loop has just been closed
+            return []
+        while not self._beaten and not self._loop.is_closed():
+            began = time.perf_counter()
+            time.sleep(INTERVAL_S)
+            late = time.perf_counter() - began - INTERVAL_S
+            if late >= LEAST_PAUSE_S:
+                pauses.append(Pause(LOCK, began, late, self._who_computed(late)))
+            self._cpu = _processor_seconds()
+            if not self._beaten and time.perf_counter() - posted >= LEAST_PAUSE_S / 2:
+                where = where or _where(sys._current_frames().get(self._main))
+        seconds = self._beaten - posted
+        if seconds >= LEAST_PAUSE_S:
+            # A loop that waited for the lock was delayed by whoever had it.
+            held = max(pauses, key=lambda pause: pause.seconds, default=None)
+            if not where or (held is not None and held.seconds > seconds / 2):
+                where = "" if held is None else held.culprit
+            pauses.append(Pause(LOOP, posted, seconds, where))
+        return pauses
+
+    def _beat(self) -> None:
+        self._beaten = time.perf_counter()
+
+    def _who_computed(self, seconds: float) -> str:
+        """The threads that computed in the last `seconds`, the most busy first, with its stack."""
+        frames, now = sys._current_frames(), _processor_seconds()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        shares = {ident: (now[ident] - self._cpu.get(ident, 0.0)) / seconds for ident in now if ident != self.ident}
+        busy = sorted((ident for ident in shares if shares[ident] >= LEAST_SHARE), key=lambda ident: -shares[ident])
+        told = [f"{names.get(ident, '?')} {shares[ident]:.0%}" for ident in busy]
+        return f"{', '.join(told)}: {_where(frames.get(busy[0]))}" if busy else ""
+
+    def _engine_pauses(self) -> list[Pause]:
+        """The long parts of the host in the steps that were committed since the last call."""
+        pauses = []
+        for timeline in self._timelines():
+            steps = timeline.last_steps(64)
+            last = self._last_steps.get(id(timeline), -1)
+            for times in steps:
+                if times.step > last:
+                    pauses += _host_pauses(times)
+            if steps:
+                self._last_steps[id(timeline)] = steps[-1].step
+        return pauses
+
+
+def engine_timelines() -> list[Timeline]:
+    """The timelines of all engine threads of this process."""
+    loops = [getattr(getattr(thread, "_target", None), "__self__", None) for thread in threading.enumerate()]
+    return [loop.timeline for loop in loops if isinstance(loop, EngineLoop)]
+
+
+def _host_pauses(times: StepTimes) -> list[Pause]:
+    parts = [(times.schedule_began, times.dispatched), (times.commit_began, times.commit_ended)]
+    return [Pause(ENGINE, began, ended - began) for began, ended in parts if ended - began >= LEAST_PAUSE_S]
+
+
+def _processor_seconds() -> dict[int, float]:
+    """What each thread of Python has computed since its start, by the thread's id; nothing where the system is not
+    Linux.
+    """
+    seconds: dict[int, float] = {}
+    for thread in threading.enumerate():
+        if thread.ident is not None and thread.native_id is not None:
+            # The kernel's name for a thread's clock. pthread_getcpuclockid would make the same of a thread's address,
+            # and may crash where the thread has just ended.
+            with contextlib.suppress(OSError):
+                seconds[thread.ident] = time.clock_gettime(~thread.native_id << 3 | _THREAD_CLOCK)
+    return seconds
+
+
+def _where(frame: FrameType | None) -> str:
+    """The innermost frames of a stack."""
+    told: list[str] = []
+    while frame is not None and len(told) < MOST_FRAMES:
+        file = Path(frame.f_code.co_filename)
+        told.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return " < ".join(told)

@@ -1,0 +1,76 @@
+"""Records of requests: bounded, oldest out first, whatever still runs."""
+
+from __future__ import annotations
+
+import random
+
+import orjson
+import pytest
+
+from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
+from server.inspecting.asked import UNWRITABLE, encode_asked
+from server.inspecting.request_record import BASE_BYTES, RequestState
+from server.inspecting.request_records import RequestRecords
+from server.wire.errors import ApiError
+
+
+def test_they_never_take_more_than_their_bytes_and_the_oldest_go_first() -> None:
+    records, generator = RequestRecords(40 * BASE_BYTES), random.Random(1)
+    for number in range(300):
+        with records.watching((f"request-{number}", "shared"), "ann", "m") as record:
+            record.ask(b"x" * generator.randrange(3 * BASE_BYTES))
+            assert records.num_bytes <= 40 * BASE_BYTES
+    kept = records.newest(1000)
+    numbers = [record.number for record in kept]
+    assert numbers == list(range(299, 299 - len(numbers), -1))
+    assert records.num_bytes == sum(record.num_bytes for record in kept)
+    assert len(kept) == len(records) > 5
+    assert records.find("request-0") is None
+    assert records.find("shared") is kept[0]
+    assert [record.number for record in records.newest(2, before=numbers[1])] == numbers[2:4]
+
+
+def test_a_record_that_is_too_large_gives_its_bytes_back_and_notes_nothing_more() -> None:
+    records = RequestRecords(4 * BASE_BYTES)
+    with records.watching(("a",), "ann", "m") as record:
+        record.ask(b"x" * 4 * BASE_BYTES)
+        assert not record.is_kept
+        assert (records.num_bytes, len(records), record.asked) == (0, 0, b"")
+        record.ask(b"x")
+    assert records.num_bytes == 0
+
+
+def test_how_it_ended() -> None:
+    records = RequestRecords(1 << 20)
+    with pytest.raises(ApiError), records.watching(("a",), "ann", "m") as refused:
+        raise ApiError("no", param="n", code="invalid_value")
+    assert (refused.state, refused.error.message if refused.error else "") == (RequestState.REFUSED, "no")
+    assert refused.error is not None
+    assert refused.error.__traceback__ is None
+    with pytest.raises(GeneratorExit), records.watching(("b",), "ann", "m") as left:
+        raise GeneratorExit
+    assert (left.state, left.error) == (RequestState.LEFT, None)
+    with records.watching(("c",), "ann", "m") as done:
+        assert done.state is RequestState.PREPARING
+    assert done.state is RequestState.DONE
+
+
+def test_what_was_asked_has_its_wire_names_and_no_salt() -> None:
+    request = GenerationRequest(
+        [TextPrompt("once"), TokenPrompt([1, 2])], {"temperature": 0.5, "seed": None}, max_tokens=7, stops=("x",),
+        cache_salt="secret", num_choices=2, num_sampled=2,
+    )  # fmt: skip
+    encoded = encode_asked(request)
+    assert orjson.loads(encoded) == {
+        "prompts": [{"prompt": "once"}, {}],
+        "parameters": {"temperature": 0.5, "max_tokens": 7, "n": 2, "stop": ["x"]},
+    }
+    messages = [{"role": "user", "content": "hi"}]
+    chat = GenerationRequest([Conversation(messages, variables={"a": 1})], {})
+    (prompt,) = orjson.loads(encode_asked(chat))["prompts"]
+    assert prompt == {"messages": messages, "chat_template_kwargs": {"a": 1}}
+    deep: list[object] = []
+    for _ in range(300):
+        deep = [deep]
+    assert encode_asked(GenerationRequest([Conversation(messages, variables={"a": deep})], {})) == UNWRITABLE
