@@ -14,7 +14,7 @@ What is measured, in every round, of both servers:
 
     cN        N clients in a closed loop, prompts of 128 random tokens, 128 tokens out
     prefix    8 clients, prompts of 1,024 tokens of which all share the first 960, 32 tokens out
-    prefill   1 client, prompts of 1,024 random tokens, 1 token out
+    prefill   1 client, prompts of 1,024 random tokens (--prefill-tokens), 1 token out
     server    process start to readiness and to the first token, and resident memory: then, and the most in the round
 
 A round starts both servers anew and then takes each measurement of one right after the other's, since a
@@ -38,7 +38,7 @@ from pathlib import Path
 from benchmarks.serving import peer_loads
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.peer_loads import PeerLoad
-from benchmarks.serving.peer_server import Peer, eagre, llama_cpp
+from benchmarks.serving.peer_server import MAX_SLOT_TOKENS, Peer, eagre, llama_cpp
 from benchmarks.serving.rounds import MAX_TRIES, Rounds, print_table, rows
 from server.sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
@@ -51,7 +51,7 @@ LOADS = ("decode", "prefix", "prefill")
 def chosen_loads(options: argparse.Namespace) -> list[PeerLoad]:
     loads = [peer_loads.decode(num_clients) for num_clients in options.concurrency if "decode" in options.loads]
     loads += [peer_loads.prefix()] if "prefix" in options.loads else []
-    loads += [peer_loads.prefill()] if "prefill" in options.loads else []
+    loads += [peer_loads.prefill(options.prefill_tokens)] if "prefill" in options.loads else []
     return loads if options.requests is None else [load.of_size(options.requests) for load in loads]
 
 
@@ -67,6 +67,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--llama-args", default="", help="further arguments of llama-server, as one string")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help="clients")
+    parser.add_argument("--prefill-tokens", type=int, default=1024, metavar="N", help="of the prompts of that load")
     parser.add_argument("--requests", type=int, metavar="N", help="in each turn (default: 6 to 128, by load)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument(
@@ -79,7 +80,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     options = parser.parse_args(arguments)
-    for name, least in (("llama_slots", 1), ("rounds", 1), ("requests", 1)):
+    for name, least in (("llama_slots", 1), ("rounds", 1), ("requests", 1), ("prefill_tokens", 1)):
         if (value := vars(options)[name]) is not None and value < least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
     if min(options.concurrency) < 1:
@@ -98,7 +99,13 @@ def chosen_peers(options: argparse.Namespace) -> tuple[Peer, Peer]:
     llama_model = model if options.llama_model is None else Path(options.llama_model)
     return (
         eagre(model.resolve(), shlex.split(options.eagre_args)),
-        llama_cpp(str(executable), llama_model.resolve(), options.llama_slots, shlex.split(options.llama_args)),
+        llama_cpp(
+            str(executable),
+            llama_model.resolve(),
+            options.llama_slots,
+            shlex.split(options.llama_args),
+            max(MAX_SLOT_TOKENS, options.prefill_tokens + 1),
+        ),
     )
 
 

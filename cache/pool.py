@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cache.free_queue import FreeCachePageQueue
 from cache.hashing import PageHash
 from cache.page import NULL_PAGE_ID, CachePage
+from cache.page_events import Listener, PageRemoved, PagesCleared, PageStored
 
 FREE = 0  # nobody holds the page, and it remembers nothing
 CACHED = 1  # nobody holds it, but it remembers a part of a prefix
@@ -40,6 +41,7 @@ class PagePool:
         self._queue = FreeCachePageQueue(self.pages[1:])
         self._page_by_hash: dict[bytes, CachePage] = {}
         self._num_cached = 0
+        self.listener: Listener | None = None  # is told, in order, which names come and go
 
     @property
     def num_free(self) -> int:
@@ -115,10 +117,13 @@ class PagePool:
         self._queue.append_n(cached)
         self._num_cached += len(cached)
 
-    def cache_page(self, page: CachePage, page_hash: PageHash) -> None:
+    def cache_page(self, page: CachePage, page_hash: PageHash, parent_hash: bytes | None = None) -> None:
         """Remembers the content of an active page that is full of committed tokens.
 
         If another page has the same name already, that page keeps it.
+
+        Args:
+            parent_hash: of the page before it, for the listener; None for the first page of a sequence.
 
         Raises:
             ValueError: no request holds the page.
@@ -128,6 +133,8 @@ class PagePool:
         if page_hash.hash_value not in self._page_by_hash:
             page.set_hash(page_hash)
             self._page_by_hash[page_hash.hash_value] = page
+            if self.listener is not None:
+                self.listener(PageStored(page_hash, parent_hash))
 
     def find(self, page_hash: PageHash) -> CachePage | None:
         """The page with this content, or None. Token ids and extra keys are compared, not only the hash."""
@@ -154,8 +161,7 @@ class PagePool:
             if page.ref_cnt < 1:
                 raise ValueError(f"page {page.page_id} is to be forgotten while nobody holds it")
             if page.page_hash is not None:
-                del self._page_by_hash[page.page_hash.hash_value]
-                page.reset_hash()
+                self._unname(page, page.page_hash)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every prefix; refuses and returns False while any page is active."""
@@ -165,6 +171,8 @@ class PagePool:
             page.reset_hash()
         self._page_by_hash.clear()
         self._num_cached = 0
+        if self.listener is not None:
+            self.listener(PagesCleared())
         return True
 
     def check(self) -> None:
@@ -186,6 +194,11 @@ class PagePool:
 
     def _evict(self, page: CachePage) -> None:
         assert page.page_hash is not None
-        del self._page_by_hash[page.page_hash.hash_value]
-        page.reset_hash()
+        self._unname(page, page.page_hash)
         self._num_cached -= 1
+
+    def _unname(self, page: CachePage, page_hash: PageHash) -> None:
+        del self._page_by_hash[page_hash.hash_value]
+        page.reset_hash()
+        if self.listener is not None:
+            self.listener(PageRemoved(page_hash.hash_value))

@@ -15,20 +15,20 @@ from engine.border.config import EngineConfig, ModelInfo
 from engine.border.footprint import MachineMemory, ModelFootprint
 from engine.border.snapshot import EngineSnapshot
 from engine.border.types import EngineError, EngineStats, FinishReason, Pooling, Progress, QueueFull, TraceEvent
+from engine.delivery import Delivery
 from engine.engine import Engine
 from engine.footprint import footprint, memory
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model
 from engine.schedule.request import Request
-from engine.schedule.request_event import RequestEvent
 from engine.snapshot import take_snapshot
-from engine.token_stream import TokenStream
+from engine.token_stream import Outbox, TokenStream
 from engine.watchdog import Watchdog
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
-__all__ = ["EngineClient", "TokenStream"]  # the server knows streams by way of the client
+__all__ = ["EngineClient", "Outbox", "TokenStream"]  # the server knows streams by way of the client
 
 _JOIN_SECONDS = 5.0  # the wait for the engine thread to end; a hung thread must not keep the process
 _GRACE_SECONDS = 0.5  # the time after a deadline in which the engine may still keep it itself
@@ -49,7 +49,8 @@ class EngineClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
         self._is_closed = False
-        self._engine_loop: EngineLoop = engine.make_loop(self._publish, self._on_failure)
+        self._delivery = Delivery(self._call, self._forget)
+        self._engine_loop: EngineLoop = engine.make_loop(self._delivery.publish, self._on_failure)
         self._watchdog = Watchdog(self._engine_loop, engine.config.stall_timeout, self._fail)
         self.lifecycle = Lifecycle(engine, self._engine_loop)
 
@@ -346,10 +347,6 @@ class EngineClient:
 
     # ---------------------------------------------------------------- called in the engine thread
 
-    def _publish(self, events: Sequence[RequestEvent]) -> None:
-        """Wakes the asyncio loop once for all events of a turn."""
-        self._call(partial(self._deliver, events))
-
     def _on_failure(self, error: BaseException) -> None:
         self._call(partial(self._fail, error))
 
@@ -363,11 +360,8 @@ class EngineClient:
 
     # ---------------------------------------------------------------- called in the asyncio thread
 
-    def _deliver(self, events: Sequence[RequestEvent]) -> None:
-        for event in events:
-            event.request.mailbox.put(event)
-            if event.finish_reason is not None:
-                self._streams.pop(event.request.request_id, None)
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
 
     def _fail(self, error: BaseException) -> None:
         if self._is_closed:

@@ -12,11 +12,13 @@ from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.errors import ModelError
+from engine.border.kv_endpoint import KVEndpoint
 from engine.border.types import EngineStats, Progress
 from engine.kernels.bodies import choose_bodies, kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.token_layout import pages_per_block
+from engine.kv_events.publisher import KVEventPublisher, check_libraries
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
 from engine.schedule.request_event import RequestEvent
@@ -48,11 +50,17 @@ class Engine:
             model_info: a request of its max_model_len must fit into the pages of `layout`.
             make_runner: makes the runner for the slots and shapes of this engine.
             make_scheduler: Scheduler, or a function with the same arguments, such as one that also measures.
+
+        Raises:
+            ValueError: the events of pages shall be published, and a library for it is missing.
         """
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._is_asleep = False
+        if config.kv_events is not None:
+            check_libraries()
+        self._kv_events: KVEventPublisher | None = None
         self._compile_counter = CompileCounter()
         self.pool = PagePool(layout.num_pages)
         block = pages_per_block(layout.page_size)
@@ -114,7 +122,10 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            return DeviceRunner(weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk)
+            store = None if config.compilation_cache is None else Path(config.compilation_cache)
+            return DeviceRunner(
+                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk, store=store
+            )
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path
@@ -123,12 +134,19 @@ class Engine:
     def make_loop(
         self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect."""
+        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect.
+
+        Raises:
+            ValueError: the events of pages cannot be published at their address.
+        """
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.runner.has_weights else self.read_weights())
         loop = EngineLoop(
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
         )
+        if self.config.kv_events is not None:
+            endpoint, topic = KVEndpoint.parse(self.config.kv_events), self.config.kv_events_topic
+            self._kv_events = KVEventPublisher(endpoint, topic, self.pool, self.scheduler.requests.page_size)
         self._compile_counter.start(loop.thread)
         return loop
 
@@ -210,8 +228,10 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Stops the counter of compiles, which would otherwise count for ever."""
+        """Stops the counter of compiles, which would otherwise count for ever, and the events of pages."""
         self._compile_counter.stop()
+        if self._kv_events is not None:
+            self._kv_events.close()
 
 
 def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:

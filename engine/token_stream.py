@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -13,19 +14,42 @@ from engine.schedule.request_event import RequestEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs
 
 
+class Outbox(Protocol):
+    """Where listeners put what they make of events, one for each connection. It is compared by identity."""
+
+    def flush(self) -> None:
+        """Sends what is there. Does not raise."""
+
+
+class Listener(Protocol):
+    """Takes a stream's events as they come, without a task that waits for them. Its methods neither raise nor wait.
+
+    They return the outbox that is to be flushed once no more events are there for now; None: nothing is to be sent.
+    """
+
+    def receive(self, event: TokenEvent) -> Outbox | None:
+        """Takes one event of one step."""
+
+    def receive_tokens(self, token_ids: Sequence[int]) -> Outbox | None:
+        """`receive` for an event with new tokens and nothing else, which is nearly every one."""
+
+
 class TokenStream:
     """The tokens of one request, as an async iterator of events that ends after the one with a finish_reason.
 
     Events that arrive while the reader is busy are merged into one. So a slow reader needs no queue: what
-    waits for it is one list of token ids, and the length of the request bounds it.
+    waits for it is one list of token ids, and the length of the request bounds it. A listener, in the place of the
+    reader, is called with the events of each step.
     """
 
     __slots__ = (
         "_abort",
         "_error",
         "_finish_reason",
+        "_has_only_tokens",
         "_is_dead_end",
         "_is_done",
+        "_listener",
         "_logprobs",
         "_num_cached_tokens",
         "_params",
@@ -44,6 +68,10 @@ class TokenStream:
         # garbage collection.
         self.request_id = request.request_id
         self._params = request.params
+        # Nothing but tokens can come before the end.
+        self._has_only_tokens = (
+            request.params.logprobs is None and request.params.prompt_logprobs is None and request.pooling is None
+        )
         self._abort = abort
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
@@ -58,6 +86,7 @@ class TokenStream:
         self._progress: PromptProgress | None = None  # the last report that was not read
         self._is_done = False  # the last event has been read
         self._waiter: asyncio.Future[None] | None = None
+        self._listener: Listener | None = None
         self.timers: list[asyncio.TimerHandle] = []  # cancelled when the stream ends
 
     def __aiter__(self) -> TokenStream:
@@ -66,7 +95,7 @@ class TokenStream:
     async def __anext__(self) -> TokenEvent:
         if self._is_done:
             raise StopAsyncIteration
-        if not self._token_ids and self._finish_reason is None and self._progress is None:
+        if not self._has_news:
             if self._waiter is not None:
                 raise RuntimeError(f"stream {self.request_id!r} is being read by two readers")
             self._waiter = asyncio.get_running_loop().create_future()
@@ -74,6 +103,14 @@ class TokenStream:
                 await self._waiter
             finally:
                 self._waiter = None
+        return self._take()
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._token_ids) or self._finish_reason is not None or self._progress is not None
+
+    def _take(self) -> TokenEvent:
+        """What waits for the reader, as one event."""
         token_ids, self._token_ids = self._token_ids, []
         progress, self._progress = self._progress, None
         logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
@@ -91,18 +128,33 @@ class TokenStream:
             None if token_ids else progress,
         )
 
+    def listen(self, listener: Listener | None) -> None:
+        """Lets `listener` take all events from now on, what waits already as the first of them; None: a reader again.
+
+        There is one listener or one reader at a time.
+        """
+        self._listener = listener
+        if listener is not None and self._has_news and not self._is_done:
+            _flush(listener.receive(self._take()))
+
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. Later calls have no effect."""
         if self._finish_reason is None:
             self._abort(self.request_id)
 
-    def put(self, event: RequestEvent) -> None:
-        """Merges an event into what waits for the reader. Events behind the last one are ignored.
+    def put(self, event: RequestEvent) -> Outbox | None:
+        """Gives an event to the listener, or merges it into what waits for the reader.
 
-        Called in the asyncio thread.
+        Events behind the last one are ignored. Called in the asyncio thread.
+
+        Returns:
+            What the caller has to flush once it has put in all events that there are.
         """
         if self._finish_reason is not None:
-            return
+            return None
+        listener = self._listener
+        if listener is not None and self._has_only_tokens and event.finish_reason is None and event.progress is None:
+            return listener.receive_tokens(event.token_ids)
         self._token_ids += event.token_ids
         self._num_cached_tokens = event.request.num_cached_tokens
         self.admitted_at = event.request.admitted_at
@@ -116,11 +168,15 @@ class TokenStream:
             self._pooled = event.pooled
         self._is_dead_end = event.is_dead_end
         self._finish(event.finish_reason, event.error)
+        return None if listener is None else listener.receive(self._take())
 
     def end(self, finish_reason: FinishReason, error: str | None) -> None:
         """Ends the stream without an event of the engine; has no effect if the stream has ended."""
         if self._finish_reason is None:
             self._finish(finish_reason, error)
+            listener = self._listener
+            if listener is not None:
+                _flush(listener.receive(self._take()))
 
     def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
         self._finish_reason, self._error = finish_reason, error
@@ -129,3 +185,8 @@ class TokenStream:
                 timer.cancel()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _flush(outbox: Outbox | None) -> None:
+    if outbox is not None:
+        outbox.flush()

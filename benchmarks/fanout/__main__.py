@@ -4,7 +4,10 @@
 
 Both servers are measured alternately, over server-sent events (a connection for each stream) and over WebSockets (64
 streams on each). PYTHON is that of an environment with fastapi and uvicorn; without it Eagre runs alone. Processor time
-is that of the server's process, so that neither the reader nor other processes count.
+is that of the server's process, so that neither the reader nor other processes count; the reader's own is shown apart.
+
+A stream's tokens come one in a turn of the asyncio loop, which is an engine that the server keeps up with, or several:
+an engine that is ahead of it. Each token has an event of its own either way.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class Cell(NamedTuple):
     tokens: int
     events: int
     seconds: float
-    processor: float
+    processor: float  # seconds, of the server
+    reader: float  # seconds, of this process
 
 
 async def _read_events(port: int, num_tokens: int) -> int:
@@ -69,7 +73,7 @@ async def _read_messages(session: aiohttp.ClientSession, port: int, num_streams:
 
 async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cell:
     num_tokens = max(MIN_TOKENS, TOTAL_TOKENS // num_streams)
-    before, start = time_of(pid) or 0.0, time.perf_counter()
+    before, start, own = time_of(pid) or 0.0, time.perf_counter(), time.process_time()
     if transport == "SSE":
         counts = await asyncio.gather(*(_read_events(port, num_tokens) for _ in range(num_streams)))
     else:
@@ -79,7 +83,8 @@ async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cel
             ]
             counts = await asyncio.gather(*(_read_messages(session, port, share, num_tokens) for share in shares))
     seconds = time.perf_counter() - start
-    return Cell(num_tokens * num_streams, sum(counts), seconds, (time_of(pid) or 0.0) - before)
+    processor, reader = (time_of(pid) or 0.0) - before, time.process_time() - own
+    return Cell(num_tokens * num_streams, sum(counts), seconds, processor, reader)
 
 
 async def _wait_ready(port: int) -> None:
@@ -92,17 +97,18 @@ async def _wait_ready(port: int) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def _run(commands: dict[str, Sequence[str]], streams: Sequence[int], rounds: int) -> None:
+async def _run(commands: dict[str, Sequence[str]], ahead: int, streams: Sequence[int], rounds: int) -> None:
     ports = {name: free_port() for name in commands}
     processes = {
-        name: subprocess.Popen([*command, str(ports[name])], cwd=ROOT)  # noqa: ASYNC220 - before anything is measured
+        name: subprocess.Popen([*command, str(ports[name]), str(ahead)], cwd=ROOT)  # noqa: ASYNC220 - before anything is measured
         for name, command in commands.items()
     }
     try:
         for port in ports.values():
             await _wait_ready(port)
-        print("| transport | streams | server | tokens/s | processor µs per token | events per token |")
-        print("|---" * 6 + "|")
+        print(f"\n{ahead} tokens of a stream in a turn of the loop:\n")
+        print("| transport | streams | server | tokens/s | processor µs per token | reader's | events per token |")
+        print("|---" * 7 + "|")
         for transport in ("SSE", "WebSocket"):
             for num_streams in streams:
                 best: dict[str, Cell] = {}
@@ -112,14 +118,14 @@ async def _run(commands: dict[str, Sequence[str]], streams: Sequence[int], round
                         if name not in best or cell.processor < best[name].processor:
                             best[name] = cell
                 for name, cell in best.items():
-                    micros = cell.processor / cell.tokens * 1e6
+                    micros, reader = (1e6 * seconds / cell.tokens for seconds in (cell.processor, cell.reader))
                     print(
                         f"| {transport} | {num_streams} | {name} | {cell.tokens / cell.seconds:.0f} | {micros:.1f} "
-                        f"| {cell.events / cell.tokens:.2f} |"
+                        f"| {reader:.1f} | {cell.events / cell.tokens:.2f} |"
                     )
                 if len(best) == 2:
                     eagre, other = best.values()
-                    print(f"| | | ratio | | {other.processor / max(eagre.processor, 0.01):.1f} | |", flush=True)
+                    print(f"| | | ratio | | {other.processor / max(eagre.processor, 0.01):.1f} | | |", flush=True)
     finally:
         for process in processes.values():
             process.terminate()
@@ -128,13 +134,16 @@ async def _run(commands: dict[str, Sequence[str]], streams: Sequence[int], round
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fastapi", metavar="PYTHON", help="of an environment with fastapi and uvicorn")
+    parser.add_argument("--ahead", default="1,16", help="numbers of a stream's tokens in a turn of the loop")
     parser.add_argument("--streams", default="1,64,256,1024", help="numbers of streams at once")
     parser.add_argument("--rounds", type=int, default=2, help="of each cell; that of the least processor time is shown")
     options = parser.parse_args(arguments)
     commands: dict[str, Sequence[str]] = {"Eagre": [sys.executable, "-m", "benchmarks.fanout.eagre_server"]}
     if options.fastapi:
         commands["FastAPI"] = [options.fastapi, str(Path(__file__).with_name("fastapi_server.py"))]
-    asyncio.run(_run(commands, [int(number) for number in options.streams.split(",")], options.rounds))
+    streams = [int(number) for number in options.streams.split(",")]
+    for ahead in options.ahead.split(","):
+        asyncio.run(_run(commands, int(ahead), streams, options.rounds))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The whole of Eagre's server over an engine of the tests, which emits one token a turn of the loop for each stream."""
+"""The whole of Eagre's server over an engine that computes nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import sys
 import structlog
 from aiohttp import web
 
+from benchmarks.fanout.engine import InstantEngine
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
-from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 
 
-async def main(port: int, max_model_len: int = 1 << 16) -> None:
-    """Serves for ever."""
+async def main(port: int, ahead: int = 1, max_model_len: int = 1 << 16) -> None:
+    """Serves for ever; the engine emits `ahead` steps in a turn of the loop."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # nobody reads the other server's log either
-    engine = FakeEngineClient(max_model_len=max_model_len, max_num_queued=4096)
+    engine = InstantEngine(ahead=ahead, max_model_len=max_model_len)
     served = ServedModels(ServerSettings(host="127.0.0.1", port=port))
     runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()

@@ -17,6 +17,7 @@ from fastapi.responses import StreamingResponse  # type: ignore[import-not-found
 from pydantic import BaseModel
 
 app: Any = FastAPI()
+ahead = int(sys.argv[2]) if len(sys.argv) > 2 else 1  # tokens of a stream in one turn of the loop
 
 
 class Request(BaseModel):
@@ -56,9 +57,10 @@ class Delta(BaseModel):
 
 
 async def tokens(request: Request) -> AsyncIterator[str]:
-    """One a turn of the loop, as from an engine that emits at once."""
+    """As from an engine that emits at once."""
     for position in range(request.max_tokens):
-        await asyncio.sleep(0)
+        if position % ahead == 0:
+            await asyncio.sleep(0)
         yield request.prompt[position % len(request.prompt)]
 
 

@@ -54,8 +54,8 @@ def prefix() -> PeerLoad:
     )
 
 
-def prefill() -> PeerLoad:
-    workload = replace(COMMON, num_requests=8, num_prompt_tokens=1024, num_output_tokens=1)
+def prefill(num_prompt_tokens: int = 1024) -> PeerLoad:
+    workload = replace(COMMON, num_requests=8, num_prompt_tokens=num_prompt_tokens, num_output_tokens=1)
     return PeerLoad("prefill", ("TTFT p50", "TTFT p99"), workload)
 
 

@@ -20,7 +20,7 @@ from benchmarks.serving.server_process import ROOT, ServerFailed, eagre_command,
 
 FIRST_PROMPT = list(range(1000, 1008))  # token ids
 FIRST_TOKEN_TIMEOUT = 600.0  # seconds
-MAX_SLOT_TOKENS = 1536  # of llama.cpp: prompt and output of one request
+MAX_SLOT_TOKENS = 1536  # of llama.cpp: prompt and output of one request, unless a load asks for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,13 @@ def eagre(model: Path, arguments: Sequence[str]) -> Peer:
     return Peer("Eagre", lambda port: eagre_command(port, ["--model", str(model), *arguments]), "/readiness")
 
 
-def llama_cpp(executable: str, model: Path, num_slots: int, arguments: Sequence[str]) -> Peer:
+def llama_cpp(
+    executable: str, model: Path, num_slots: int, arguments: Sequence[str], slot_tokens: int = MAX_SLOT_TOKENS
+) -> Peer:
     """llama.cpp's server; `num_slots` requests are decoded at once, each with its own part of the KV cache."""
     num_threads = str(num_processors())
     options = ["--threads", num_threads, "--threads-batch", num_threads]
-    options += ["--parallel", str(num_slots), "--ctx-size", str(num_slots * MAX_SLOT_TOKENS), "--no-kv-unified"]
+    options += ["--parallel", str(num_slots), "--ctx-size", str(num_slots * slot_tokens), "--no-kv-unified"]
     options += ["--cont-batching", "--batch-size", "2048", "--ubatch-size", "512", "--flash-attn", "on"]
     options += ["--offline", "--no-ui", "--log-verbosity", "1", *arguments]
 

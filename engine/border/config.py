@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from engine.border.kv_endpoint import ENDPOINT
 from engine.border.setting import Limit, alternatives, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
@@ -117,6 +118,14 @@ class EngineConfig:
         ),
         metavar="SECONDS",
     )
+    kv_events: str | None = setting(
+        None,
+        "tcp://HOST:PORT at which routers are told over ZeroMQ which prefixes are cached; the next port replays "
+        "(pip install 'eagre[kv-events]')",
+        limit=ENDPOINT,
+        metavar="ADDRESS",
+    )
+    kv_events_topic: str = setting("", "topic of these messages, by which subscribers choose them")
     # Not settings, because the model and the user's cache folder decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
     eos_token_ids: tuple[int, ...] = ()

@@ -71,11 +71,14 @@ class PrefixCache:
         """Tells the pool the names of the first pages, but for those whose names it knows."""
         if num_full <= request.num_hashed_pages:
             return
-        for index in range(request.num_hashed_pages, num_full):
+        first = request.num_hashed_pages
+        parent_hash = request.page_hashes[first - 1].hash_value if first else None
+        for index in range(first, num_full):
             page, page_hash = request.pages[index], request.page_hashes[index]
             if self._computing:
                 self._forget_computing(page_hash, request)
-            self._pool.cache_page(page, page_hash)
+            self._pool.cache_page(page, page_hash, parent_hash)
+            parent_hash = page_hash.hash_value
         request.num_hashed_pages = num_full
 
     def forget(self, request: Request) -> None:

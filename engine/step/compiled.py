@@ -12,6 +12,7 @@ import jax
 import jax.monitoring
 
 from engine.border.types import Progress
+from engine.step.kept_programs import KeptPrograms
 
 _BACKEND_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -24,24 +25,33 @@ class CompiledPrograms:
     def __init__(self) -> None:
         self._programs: dict[Hashable, Program] = {}
 
-    def compile(self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress) -> None:
-        """Compiles programs in parallel threads, because XLA compiles without holding the interpreter lock.
+    def compile(
+        self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress,
+        kept: KeptPrograms | None = None,
+    ) -> None:  # fmt: skip
+        """Makes programs in parallel threads, because XLA compiles and loads without holding the interpreter lock.
 
         Args:
             lowerings: for each key, a function that traces the program with abstract shapes.
             progress: called with the number of finished programs.
+            kept: those of earlier starts, which are loaded; if one must be compiled, all are kept anew.
         """
 
-        def make(key: Hashable) -> tuple[Hashable, Program]:
-            return key, lowerings[key]().compile()
+        def make(key: Hashable) -> tuple[Hashable, Program, bool]:
+            loaded = None if kept is None else kept.load(key)
+            return (key, lowerings[key]().compile(), True) if loaded is None else (key, loaded, False)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="eagre-compile") as workers:
             futures = [workers.submit(make, key) for key in lowerings]
             progress("compile", 0, len(futures))
+            has_compiled = False
             for done, future in enumerate(as_completed(futures), start=1):
-                key, program = future.result()
+                key, program, is_new = future.result()
                 self._programs[key] = program
+                has_compiled |= is_new
                 progress("compile", done, len(futures))
+        if kept is not None and has_compiled:
+            kept.keep(self._programs)
 
     def __getitem__(self, key: Hashable) -> Program:
         """Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -23,6 +24,8 @@ from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
+from engine.step.kept_programs import KeptPrograms, described, environment
+from engine.step.program_trees import StepArrays
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
@@ -46,8 +49,12 @@ class DeviceRunner:
 
     def __init__(
         self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
-        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1,
+        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *, store: Path | None = None,
     ) -> None:  # fmt: skip
+        """
+        Args:
+            store: the folder of a `ProgramStore` in which the programs are kept ready to run; None: nowhere.
+        """
         self._params = params
         self.model = model
         self.bodies = bodies
@@ -62,6 +69,7 @@ class DeviceRunner:
         # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
+        self._store = store
 
     def compile(self, progress: Progress) -> None:
         """Compiles the programs of every shape ahead of time, from abstract shapes."""
@@ -79,7 +87,18 @@ class DeviceRunner:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
         lowerings["pool"] = self._lower_pool
-        self._programs.compile(lowerings, progress)
+        # JAX loads a kept program for all devices that there are, and an engine uses one of them.
+        kept = None if self._store is None or jax.device_count() > 1 else self._kept_programs(self._store)
+        self._programs.compile(lowerings, progress, kept)
+
+    def _kept_programs(self, store: Path) -> KeptPrograms:
+        module = type(self.model).__module__
+        parts = (
+            module, self.model, self.bodies.for_products.name, self.bodies.for_attention.name, self.bodies.detail,
+            self._layout, self._table, self._decode_chunk, self._state_shape, self._buffer.page_table.shape,
+        )  # fmt: skip
+        arrays = StepArrays(self._params, self._kv, self._slots, self._states)
+        return KeptPrograms(store, f"{parts!r} {described(arrays)} {environment([module])}", arrays.trees_of)
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from engine.step.jax_cache import ENTRY_SUFFIX, JaxCache
 
-MAX_BYTES = 512 << 20  # of one store; a configuration of the default model takes about 1 MiB
+MAX_BYTES = 512 << 20  # of one store; a configuration of the default model takes about 4 MiB
 
 _DIGEST_LENGTH = 16  # hexadecimal digits
 _PRIVATE_PREFIX = ".private-"

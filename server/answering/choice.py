@@ -191,7 +191,21 @@ class Choice:
         if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             text += self._flush()
-        text = self._pending_text + text
+        return self._release(self._pending_text + text)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all its tokens become text in the same way, and none of them can end it."""
+        return self._stops is None and not self._is_exact
+
+    def advance_tokens(self, token_ids: Sequence[int]) -> Delta | None:
+        """`advance` for an event that has tokens and nothing else; the choice is plain."""
+        self._pending_ids += token_ids
+        self.num_tokens += len(token_ids)
+        return self._release(self._pending_text + self._detokenizer.decode(token_ids))
+
+    def _release(self, text: str) -> Delta | None:
+        """All that is pending, with this text, if it is enough for a delta."""
         if self.finish_reason is None:
             if not text or len(self._pending_ids) < self._least_tokens:
                 self._pending_text = text
@@ -227,12 +241,12 @@ class Choice:
     def observe(self, num_tokens: int, submitted_at: float) -> None:
         """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
         now = time.perf_counter()
-        if self._last_token_at == 0.0:
+        if self._last_token_at:
+            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
+        else:
             self._metrics.time_to_first_token.observe(now - submitted_at)
             if self.stream.admitted_at is not None:
                 self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
-        else:
-            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
         self._last_token_at = now
 
     def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:

@@ -20,6 +20,7 @@ from server.answering.choice import Choice, Delta
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
 from server.answering.prompts import PreparedPrompt
+from server.answering.push import Push, Sink
 from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import HasTokenTexts
 
@@ -200,6 +201,24 @@ class Generation:
             raise
         raise StopAsyncIteration
 
+    async def push(self, sink: Sink) -> None:
+        """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
+
+        It may be called between two items of the iteration, behind the first one: that brings what needs a task, as
+        reports of progress do. It returns at once where the sink is not ready and where there are several answers.
+
+        Raises:
+            EngineError: the engine could not go on with the stream.
+            ConnectionError: from the sink.
+        """
+        if len(self._choices) > 1 or not self._num_open or not sink.is_ready:
+            return
+        try:
+            await Push(self._choices[0], self._advance, self._advance_tokens, sink).run()
+        except EngineError:
+            self._num_open = 0  # nothing more is to come
+            raise
+
     @property
     def num_choices(self) -> int:
         return len(self._choices)
@@ -355,6 +374,16 @@ class Generation:
             if self._num_open == 0:
                 self._metrics.e2e_request_latency.observe(self.duration)
         return deltas
+
+    def _advance_tokens(self, choice: Choice, token_ids: Sequence[int]) -> list[Delta]:
+        """`_advance` for an event that has tokens and nothing else, behind the first tokens of the choice."""
+        if not choice.is_plain:
+            return self._advance(choice, TokenEvent(list(token_ids), None, choice.num_cached_tokens))
+        delta = choice.advance_tokens(token_ids)
+        num_new = len(token_ids)
+        choice.observe(num_new, self._submitted_at)
+        self._metrics.num_generation_tokens += num_new
+        return [] if delta is None else [delta]
 
 
 def _join(index: int, parts: Sequence[Delta], finish_reason: FinishReason) -> Answer:

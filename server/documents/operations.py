@@ -95,7 +95,10 @@ OPERATIONS = (
     Operation(
         "GET", "/v1/requests", Tag.ADMIN, "The last requests of all clients", key=Key.ADMIN, query=("limit", "before"),
     ),
-    Operation("GET", "/v1/requests/{id}", Tag.ADMIN, "One of them, with its tokens and events", key=Key.ADMIN),
+    Operation(
+        "GET", "/v1/requests/{id}", Tag.ADMIN, "One of them, with its tokens and events", key=Key.ADMIN,
+        query=("number",),
+    ),
     Operation(
         "POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest, event=answers.ResponseEvent
     ),

@@ -74,7 +74,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     inspecting.add_routes(app)
     admin.add_routes(app)
     handlers.add_routes(app, is_strict=settings.strict_parameters)
-    playground.add_routes(app)
+    playground.add_routes(app, settings.playground_peers)
     return app
 
 

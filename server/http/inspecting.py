@@ -43,9 +43,12 @@ async def list_requests(request: web.Request) -> web.StreamResponse:
 
 
 async def show_request(request: web.Request) -> web.StreamResponse:
-    """One request with the tokens of its prompts and answers, and every event with its time."""
+    """One request with the tokens of its prompts and answers, and every event with its time.
+
+    `?number=N` tells apart those that share an id.
+    """
     served, request_id = request.app[SERVED], request.match_info["id"]
-    record = _records(served).find(request_id)
+    record = _records(served).find(request_id, _number(request, "number", 0, MAX_NUMBER))
     if record is None:
         raise ApiError(
             f"no request with the id {shorten(request_id)} is kept", status=404, param="id", code="unknown_request"

@@ -1,25 +1,27 @@
-"""The playground's files, read once at start-up and served from memory."""
+"""The playground's files, read once, when the first of them is asked for, and served from memory."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import mimetypes
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from aiohttp import ETag, web
 
+from server.http.entry.served import SERVED
+
 _SERVED_SUFFIXES = (".html", ".css", ".svg", ".js")
-_HEADERS = {
-    "Cache-Control": "no-cache",  # a browser asks each time, and mostly gets a 304
-    "Content-Security-Policy": (
-        "default-src 'self'; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-}
+_PEERS = b'id="peers" content=""'  # of the page, where the servers stand that it may ask beside its own
+_COMMENT = re.compile(r"""((?:[^"'`/]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|/(?!/))*?)\s+//\s.*""")
 _TYPES = {".js": "text/javascript"}  # modules are refused under any other, whatever the machine's table says
+
+
+_SPACES = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\s*([=,(){};:])\s*""")
 
 
 class StaticFile(NamedTuple):
@@ -28,34 +30,49 @@ class StaticFile(NamedTuple):
     etag: str
 
 
-def load_playground() -> dict[str, StaticFile]:
+def load_playground(peers: Sequence[str] = ()) -> dict[str, StaticFile]:
     """Every file of the `static` package that is served, by its path in the package.
 
     A request can name only what is in this table, so there is no path to climb out of.
+
+    Args:
+        peers: origins of other servers that the page offers for comparison.
     """
-    return {path: _load(path, file) for path, file in _walk(files("static"), "")}
+    table = {path: _load(path, file) for path, file in _walk(files("static"), "")}
+    index = table["index.html"]
+    named = _PEERS.replace(b'""', b'"%b"' % html.escape(" ".join(peers)).encode())
+    return {**table, "index.html": _make(index.body.replace(_PEERS, named), index.content_type)}
 
 
-def add_routes(app: web.Application) -> None:
-    """GET /, GET /docs and GET /static/…"""
-    table = load_playground()
+def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
+    """GET /, GET /docs and GET /static/…
+
+    Args:
+        peers: as of `load_playground`.
+    """
+    headers, loaded = _headers(peers), dict[str, StaticFile]()
+
+    async def respond(request: web.Request, path: str) -> web.StreamResponse:
+        if not loaded:
+            loaded.update(await request.app[SERVED].workers.run(load_playground, peers))
+        return _respond(request, loaded.get(path), headers)
 
     async def docs(request: web.Request) -> web.StreamResponse:
-        return _respond(request, table.get("docs/index.html"))
+        return await respond(request, "docs/index.html")
 
     async def index(request: web.Request) -> web.StreamResponse:
-        return _respond(request, table.get("index.html"))
+        return await respond(request, "index.html")
 
     async def static(request: web.Request) -> web.StreamResponse:
-        return _respond(request, table.get(request.match_info["path"]))
+        return await respond(request, request.match_info["path"])
 
     app.router.add_get("/", index)
     app.router.add_get("/docs", docs)
     app.router.add_get("/static/{path:.+}", static)
 
 
-def lighten(text: str) -> str:
-    """A file without its indentation and without the lines that are nothing but comments, a third less to send.
+def lighten(text: str, *, is_script: bool = True) -> str:
+    """A file without its indentation and its comments, a third less to send; a script also without needless spaces.
 
     Every line keeps its number, so that what a browser says of a line is true of the file. The playground's files have
     no texts of several lines, which would change.
@@ -64,15 +81,39 @@ def lighten(text: str) -> str:
     is_comment = False
     for line in text.split("\n"):
         line = line.strip()
-        if not is_comment and line.startswith("//"):
-            line = ""
+        if not is_comment and "//" in line:
+            line = _without_comment(line)
         is_comment = is_comment or line.startswith("/*")
         if is_comment:
             _, end, line = line.partition("*/")
             is_comment = end == ""
             line = line.strip() if end else ""
-        lines.append(line)
+        lines.append(_tighten(line) if is_script else line)
     return "\n".join(lines)
+
+
+def _tighten(line: str) -> str:
+    """A line of JavaScript without spaces beside its marks, where that is certain: it has no template and no regex."""
+    return line if "`" in line or "/" in line else _SPACES.sub(lambda found: found[1] or found[2], line)
+
+
+def _without_comment(line: str) -> str:
+    """A line of code without the comment at its end; texts in quotes stay whole."""
+    if line.startswith("//"):
+        return ""
+    found = _COMMENT.fullmatch(line)
+    return line if found is None else found[1]
+
+
+def _headers(peers: Sequence[str]) -> dict[str, str]:
+    connect = " ".join(["'self'", "ws:", "wss:", *peers])
+    return {
+        "Cache-Control": "no-cache",  # a browser asks each time, and mostly gets a 304
+        "Content-Security-Policy": (
+            f"default-src 'self'; connect-src {connect}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "X-Content-Type-Options": "nosniff",
+    }
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
@@ -84,20 +125,24 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
 
 
 def _load(path: str, file: Traversable) -> StaticFile:
-    body = lighten(file.read_text("utf-8")).encode()
     suffix = path[path.rindex(".") :]
+    body = lighten(file.read_text("utf-8"), is_script=suffix == ".js").encode()
     content_type = _TYPES.get(suffix) or mimetypes.types_map[suffix]
+    return _make(body, content_type)
+
+
+def _make(body: bytes, content_type: str) -> StaticFile:
     return StaticFile(body, content_type, hashlib.sha256(body).hexdigest()[:32])
 
 
-def _respond(request: web.Request, file: StaticFile | None) -> web.StreamResponse:
+def _respond(request: web.Request, file: StaticFile | None, headers: Mapping[str, str]) -> web.StreamResponse:
     if file is None:
         raise web.HTTPNotFound
     is_known = any(etag.value in (file.etag, "*") for etag in request.if_none_match or ())
     response = (
-        web.Response(status=304, headers=_HEADERS)
+        web.Response(status=304, headers=headers)
         if is_known
-        else web.Response(body=file.body, headers=_HEADERS, content_type=file.content_type, charset="utf-8")
+        else web.Response(body=file.body, headers=headers, content_type=file.content_type, charset="utf-8")
     )
     response.etag = ETag(file.etag)
     return response

@@ -16,6 +16,8 @@ from server.http.entry.served import SERVED
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
+from server.transport.frames import text_frames
+from server.transport.outlet import Outlet
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import RETRY_AFTER_S, ApiError
 
@@ -115,6 +117,7 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messa
         ping=b"",  # aiohttp's heartbeat pings
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
+        outlet=Outlet(request.protocol, text_frames, lambda: socket.closed),
     )
     async with watch, open_messages(request, watch) as calls:
         async for message in socket:

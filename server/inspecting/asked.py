@@ -38,7 +38,8 @@ def encode_asked(request: GenerationRequest) -> bytes:
     given = {name: value for name, value in parameters.items() if value is not None}
     asked = {"prompts": list(map(_shape, request.prompts)), "parameters": given}
     try:
-        return orjson.dumps(asked, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        encoded = orjson.dumps(asked, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        return bytes(memoryview(encoded))  # orjson's own bytes may take many times the memory of their length
     except orjson.JSONEncodeError:
         return UNWRITABLE
 

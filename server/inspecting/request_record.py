@@ -96,9 +96,9 @@ class RequestRecord:
     def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
         """The request is in the engine's queue."""
         self.state = RequestState.WAITING
-        num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         num_answers = sum(len(prompt.params) for prompt in prompts)
-        self._grow(self, PROMPT_TOKEN_BYTES * num_tokens + ANSWER_BYTES * num_answers)
+        num_bytes = sum(PROMPT_TOKEN_BYTES * len(prompt.token_ids) + 4 * len(prompt.echo) for prompt in prompts)
+        self._grow(self, num_bytes + ANSWER_BYTES * num_answers)
         if self.is_kept:
             self.prompts = prompts
             self.answers = [AnswerRecord() for _ in range(num_answers)]

@@ -54,9 +54,10 @@ class RequestRecords:
         record.route = route
         record.end(error)
 
-    def find(self, request_id: str) -> RequestRecord | None:
-        """The newest request with this id."""
-        return self._newest.get(request_id)
+    def find(self, request_id: str, number: int | None = None) -> RequestRecord | None:
+        """The newest request with this id, or the one of this number."""
+        found = self._newest.get(request_id) if number is None else self._records.get(number)
+        return found if found is not None and request_id in found.ids else None
 
     def newest(self, limit: int, before: int | None = None) -> list[RequestRecord]:
         """So many requests at most, the newest first.

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from sampling.host.params import SamplingParams
+from server.answering.prompts import PreparedPrompt
 from server.inspecting.request_record import AnswerRecord, RequestRecord
 from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer, token_text_alone
 
@@ -18,7 +19,7 @@ _DEFAULTS = SamplingParams()
 
 def summarise(record: RequestRecord) -> dict[str, Any]:
     """One line of the list; times in milliseconds since the request came, except `created`."""
-    answers = record.answers
+    prompts, answers = record.prompts, record.answers
     first = min((answer.times[0] for answer in answers if answer.token_ids), default=None)
     admitted = min((answer.admitted_at for answer in answers if answer.admitted_at is not None), default=None)
     after = time.perf_counter() - record.began if record.ended_after is None else record.ended_after
@@ -32,8 +33,8 @@ def summarise(record: RequestRecord) -> dict[str, Any]:
         "model": record.model,
         "route": record.route,
         "tenant": record.tenant,
-        "num_prompt_tokens": sum(len(prompt.token_ids) for prompt in record.prompts),
-        "num_cached_tokens": sum(_cached(record)),
+        "num_prompt_tokens": sum(len(prompt.token_ids) for prompt in prompts),
+        "num_cached_tokens": sum(_cached(prompts, answers)),
         "num_output_tokens": sum(len(answer.token_ids) for answer in answers),
         "queue_ms": None if admitted is None else _ms(max(admitted, 0.0)),
         "first_token_ms": None if first is None else _ms(first),
@@ -49,19 +50,19 @@ def show(record: RequestRecord, tokenizer: HasTokenTexts | None) -> bytes:
     Args:
         tokenizer: of the record's model; None: it is not in memory, and the tokens have ids alone.
     """
-    params = record.prompts[0].params[0] if record.prompts else None
-    cached = _cached(record)
-    prompts = [
-        {**_tokens(prompt.token_ids, tokenizer), "num_cached_tokens": of_prompt}
-        for prompt, of_prompt in zip(record.prompts, cached, strict=False)  # it may be dropped meanwhile
+    prompts, answers = record.prompts, record.answers  # the record may lose them meanwhile
+    params = prompts[0].params[0] if prompts else None
+    told = [
+        {**_tokens(prompt.token_ids, tokenizer), "num_cached_tokens": num_cached}
+        for prompt, num_cached in zip(prompts, _cached(prompts, answers), strict=True)
     ]
     return orjson.dumps(
         {
             **summarise(record),
             "request": orjson.Fragment(record.asked or b"null"),
             "sampling": None if params is None else _changed(params),
-            "prompts": prompts,
-            "answers": [_answer(index, answer, tokenizer) for index, answer in enumerate(record.answers)],
+            "prompts": told,
+            "answers": [_answer(index, answer, tokenizer) for index, answer in enumerate(answers)],
         },
         default=list,
     )
@@ -89,11 +90,11 @@ def _tokens(token_ids: Sequence[int], tokenizer: HasTokenTexts | None) -> dict[s
     }
 
 
-def _cached(record: RequestRecord) -> list[int]:
+def _cached(prompts: Sequence[PreparedPrompt], answers: Sequence[AnswerRecord]) -> list[int]:
     """Of each prompt, the tokens that its first answer found in the prefix cache."""
     cached, first = [], 0
-    for prompt in record.prompts:
-        cached.append(record.answers[first].num_cached_tokens if first < len(record.answers) else 0)
+    for prompt in prompts:
+        cached.append(answers[first].num_cached_tokens if first < len(answers) else 0)
         first += len(prompt.params)
     return cached
 

@@ -16,6 +16,8 @@ from server.routes.openai_shapes import AnswerHead, shape_timings, shape_usage
 from server.routes.route import AnswerWriter
 from server.wire.generation_fields import GenerationFields
 
+_PROBE = "\ue000"  # a text that stands for any other
+
 
 class Chunks(AnswerWriter):
     """Writes one answer as chunks with `choices`, or as one body of the same kind."""
@@ -41,9 +43,27 @@ class Chunks(AnswerWriter):
         self._head = framing.before + head.encode(self.chunk_object)
         self._constant_tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
         self._tells_usage = fields.wants_continuous_usage
+        # Whether nothing but the text differs between the chunks of a choice, from its second to its last but one. What
+        # stands around the text then is taken from the first of them, by the choice's index.
+        self._has_constants = logprobs is None and not self._with_token_ids and not self._tells_usage
+        self._around: dict[int, tuple[bytes, bytes]] = {}
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
-        return [self._encode(delta) for delta in deltas]
+        chunks = []
+        for delta in deltas:
+            around = self._around.get(delta.index)
+            if around is not None and delta.text and delta.finish_reason is None:
+                chunks.append(around[0] + orjson.dumps(delta.text) + around[1])
+            else:
+                chunks.append(self._encode(delta))
+                if around is None and delta.text and self._has_constants:
+                    self._around[delta.index] = self._find_constants(delta.index)
+        return chunks
+
+    def _find_constants(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and behind a text of this choice. The choice has had its first chunk."""
+        before, _, behind = self._encode(Delta(index, _PROBE, [], None)).rpartition(orjson.dumps(_PROBE))
+        return before, behind
 
     def end(self) -> bytes:
         """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""

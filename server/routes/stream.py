@@ -142,16 +142,16 @@ class StreamMessages(StreamWriter):
         return self._encode(replace(delta, text=found.content), found)
 
     def _encode(self, delta: Delta, parts: PartsDelta = NO_PARTS) -> bytes:
-        logprobs = self._logprobs
-        return b'%b%d,"text":%b,"token_ids":%b%b%b%b}' % (
-            self._head,
-            delta.index,
-            orjson.dumps(delta.text),
-            orjson.dumps(delta.token_ids),
-            b',"reasoning_content":' + orjson.dumps(parts.reasoning) if parts.reasoning else b"",
-            b',"tool_calls":' + orjson.dumps(parts.tool_calls) if parts.tool_calls else b"",
-            b"" if logprobs is None else b',"logprobs":' + logprobs.encode(delta) + logprobs.encode_prompt(delta),
-        )
+        more = b""
+        if parts is not NO_PARTS:
+            if parts.reasoning:
+                more += b',"reasoning_content":' + orjson.dumps(parts.reasoning)
+            if parts.tool_calls:
+                more += b',"tool_calls":' + orjson.dumps(parts.tool_calls)
+        if self._logprobs is not None:
+            more += b',"logprobs":' + self._logprobs.encode(delta) + self._logprobs.encode_prompt(delta)
+        text, token_ids = orjson.dumps(delta.text), orjson.dumps(delta.token_ids)
+        return b'%b%d,"text":%b,"token_ids":%b%b}' % (self._head, delta.index, text, token_ids, more)
 
 
 def read_message(text: str, max_bytes: int) -> Generate | Cancel | Resume | Refusal:

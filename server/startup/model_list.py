@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from engine.border.config import EngineConfig
+from engine.border.kv_endpoint import KVEndpoint
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.sources.builtin_models import BUILTIN_MODELS
@@ -48,8 +50,25 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         kv_cache_bytes=None if engine.kv_cache_bytes is None else max(1, engine.kv_cache_bytes // num_at_once),
     )
     return tuple(
-        replace(settings, models=(model,), served_model_name=name, engine=shared) for name, model in named.items()
+        replace(settings, models=(model,), served_model_name=name, engine=_with_own_ports(shared, index))
+        for index, (name, model) in enumerate(named.items())
     )
+
+
+def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
+    """The configuration of one of several models: each publishes the events of its pages at ports of its own.
+
+    Raises:
+        SettingsError: there are no such ports.
+    """
+    if engine.kv_events is None:
+        return engine
+    try:
+        return replace(engine, kv_events=KVEndpoint.parse(engine.kv_events).shifted(index).events)
+    except ValueError as error:
+        raise SettingsError(
+            f"kv_events is {engine.kv_events!r}, and model {index + 1} takes ports too: {error}"
+        ) from error
 
 
 def _read(text: str) -> Iterator[tuple[str | None, str]]:

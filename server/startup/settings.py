@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -26,6 +27,13 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 OPENAI_DEFAULTS = "openai"
 
 _SECONDS = Limit(lambda seconds: 0 < seconds <= MAX_SECONDS, f"it must be above 0, at most {MAX_SECONDS}")
+
+
+# They stand in the policy of the page, which knows no literal addresses of IPv6.
+_ORIGINS = Limit(
+    lambda origins: all(re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?", origin) for origin in origins),
+    "each must be an origin such as http://127.0.0.1:8001",
+)
 
 
 class SettingsError(ValueError):
@@ -167,6 +175,10 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
     )
+    playground_peers: tuple[str, ...] = setting(
+        (), "origins of other servers, comma-separated, that the page may ask too; each must allow this one's origin",
+        limit=_ORIGINS, metavar="ORIGINS",
+    )  # fmt: skip
     store: str | None = setting(
         None, "SQLite file for what clients ask to be stored; in memory if not given", limit=NOT_EMPTY, metavar="PATH"
     )

@@ -52,7 +52,10 @@ class IncrementalDetokenizer:
             IndexError: a token id is outside the vocabulary.
         """
         table = self._token_bytes
-        data = self._rest + b"".join([table[token_id] for token_id in token_ids])
+        if len(token_ids) == 1:
+            data = self._rest + table[token_ids[0]]
+        else:
+            data = self._rest + b"".join([table[token_id] for token_id in token_ids])
         text, num_decoded = utf_8_decode(data, "replace", False)
         self._rest = data[num_decoded:]
         return text

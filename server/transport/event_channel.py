@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from server.routes.framing import SERVER_SENT_EVENTS, Framing
 from server.startup.settings import ServerSettings
+from server.transport.frames import chunk
+from server.transport.outlet import Outlet
 from server.transport.write_watch import WriteWatch
 
 
@@ -64,12 +67,14 @@ class EventChannel:
                 await self._watch.write(first)
             return
         await self.response.prepare(self._request)
+        is_chunked = self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked"  # not for a client of HTTP/1.0
         watch = WriteWatch(
             self.response.write,
             self._cut,
             ping=self._framing.ping,
             ping_interval=self._settings.ping_interval,
             write_timeout=self._settings.write_timeout,
+            outlet=Outlet(self._request.protocol, chunk if is_chunked else b"".join),
         )
         self._watch = await watch.__aenter__()
         await watch.write(self._framing.opening + first)
@@ -81,10 +86,17 @@ class EventChannel:
         else:
             await self._watch.write(data)
 
-    async def end(self) -> None:
-        """Nothing more will be written."""
+    @property
+    def outlet(self) -> Outlet:
+        """For events that need not wait, once the channel is open. Between two writes, never during one."""
+        assert self._watch is not None
+        assert self._watch.outlet is not None
+        return self._watch.outlet
+
+    async def end(self, last: bytes = b"") -> None:
+        """Sends the last events, if there are any; nothing more will be written."""
         if self._watch is not None:
-            await self._watch.finish(self.response.write_eof)
+            await self._watch.finish(partial(self.response.write_eof, last))
 
     def _cut(self) -> None:
         if self._request.transport is not None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self
 
+from server.transport.outlet import Outlet
+
 
 class WriteWatch:
     """Wraps a connection's write function; used as `async with`.
@@ -17,6 +19,7 @@ class WriteWatch:
         cut: closes the connection at once, so that a pending write fails.
         ping: what to send after `ping_interval` seconds without a write; empty for nothing.
         write_timeout: seconds that one write may be pending.
+        outlet: what is sent to the same client without `write`; it counts as writes do.
     """
 
     def __init__(
@@ -27,9 +30,11 @@ class WriteWatch:
         ping: bytes,
         ping_interval: float,
         write_timeout: float,
+        outlet: Outlet | None = None,
     ) -> None:
         self._write = write
         self._cut = cut
+        self.outlet = outlet
         self._ping = ping
         self._ping_interval = ping_interval
         self._write_timeout = write_timeout
@@ -75,6 +80,8 @@ class WriteWatch:
                     self._cut()
                     return
             else:
+                if self.outlet is not None:
+                    self._last_write_at = max(self._last_write_at, self.outlet.last_write_at)
                 due = self._last_write_at + self._ping_interval
                 if due <= now:
                     self._last_write_at = now

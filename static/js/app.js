@@ -27,13 +27,12 @@ import { Chat } from "./panels/chat.js";
 import { Story } from "./panels/story.js";
 import { ApiKey } from "./transport/api_key.js";
 import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
+import { conversationOf } from "./store/adopted.js";
 import { Library } from "./store/library.js";
 import { Workbench } from "./views/workbench.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
-import { ResponsesTransport } from "./transport/responses_transport.js";
+import { Server } from "./transport/server.js";
 import { ServerState } from "./transport/server_state.js";
-import { StreamSocket } from "./transport/stream_socket.js";
-import { SocketTransport, SseTransport } from "./transport/transport.js";
 
 const STATE_WORDS = {
   connecting: "connecting…",
@@ -49,21 +48,10 @@ const storage = () => window.localStorage; // even naming it throws where cookie
 const stored = loadSettings(storage);
 const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
 
-const socketUrl = (path) => {
-  const url = new URL(path, location.href);
-  url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-  return url.href;
-};
-const apiKey = new ApiKey(() => window.sessionStorage);
-const keyedFetch = apiKey.over(globalThis.fetch.bind(globalThis));
-const protocols = () => apiKey.protocols;
-const streamSocket = new StreamSocket({ url: socketUrl("/v1/stream"), protocols });
-const transports = {
-  sse: new SseTransport({ fetch: keyedFetch }),
-  websocket: new SocketTransport(streamSocket),
-  responses: new ResponsesTransport({ url: socketUrl("/v1/responses"), protocols }),
-};
-for (const [name, transport] of Object.entries(transports)) transport.name = name;
+const tabStorage = () => window.sessionStorage;
+const own = new Server(location.origin, tabStorage, "eagre.api-key");
+const { fetch: keyedFetch, transports } = own;
+const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
 
 /** The chosen transport, or SSE for what the Responses API has no words for. */
 function transportFor(task) {
@@ -116,17 +104,17 @@ const deps = {
   },
 };
 const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((database) => new Library(database));
-const adminKey = new ApiKey(() => window.sessionStorage, "eagre.admin-key");
+const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
 // An administrator sees the ids of all requests, a client those of its own.
 const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
-const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey) });
-const panels = { story: new Story(deps, () => window.sessionStorage), chat: new Chat(deps, library, () => window.sessionStorage), engine };
+const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), onOpen: openRequest });
+const panels = { story: new Story(deps, tabStorage), chat: new Chat(deps, library, tabStorage), engine };
 const workbench = new Workbench({
-  transportOf: (name) => transports[name],
+  serverOf: (origin) => peers.get(origin) ?? own,
+  peers: [...peers.keys()],
   parameters: (isChat) => (isChat ? chatParameters() : sampling()),
   model: () => server.model,
   models: () => server.models,
-  fetch: keyedFetch,
   canGenerate: deps.canGenerate,
   restore: (given) => controls.restore(given),
 });
@@ -138,6 +126,20 @@ panels.chat.actions.push({
     tabs.select("tokens");
   },
 });
+
+/** Shows what another client has asked, as it is, in the chat or the story. */
+function openRequest(record) {
+  const { prompts: [asked], parameters } = record.request;
+  controls.restore(parameters);
+  if (asked.messages === undefined) {
+    tabs.select("story");
+    panels.story.open(typeof asked.prompt === "string" ? asked.prompt : (record.prompts[0]?.text ?? ""));
+    return;
+  }
+  tabs.select("chat");
+  const { system, nodes } = conversationOf(record);
+  panels.chat.adopt(system, nodes);
+}
 
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
@@ -163,11 +165,10 @@ function showSettings(isOpen) {
   byId("settings-toggle").setAttribute("aria-expanded", String(isOpen));
 }
 
-byId("api-key").value = apiKey.value;
-byId("key-setting").hidden = apiKey.value === "";
+byId("api-key").value = own.key.value;
+byId("key-setting").hidden = own.key.value === "";
 byId("api-key").addEventListener("change", () => {
-  apiKey.value = byId("api-key").value;
-  streamSocket.close(); // it was opened with the old key
+  own.changeKey(byId("api-key").value);
   server.forget();
   server.check();
 });

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
 from cache.pool import ACTIVE, CACHED, FREE, SHARED, OutOfPages, PagePool
+from tests.fakes.page_index import PageIndex
 
 PAGE_SIZE = 2
 
@@ -16,6 +17,7 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(num_pages=st.integers(2, 9))
     def start(self, num_pages):
         self.pool = PagePool(num_pages)
+        self.index = PageIndex(self.pool)
         self.holders: list[list] = []  # the pages of each request that holds some, in token order
         self.references = dict.fromkeys(range(1, num_pages), 0)
         self.names: dict[int, PageHash] = {}  # page id -> name
@@ -40,11 +42,13 @@ class PoolMachine(RuleBasedStateMachine):
     def hash_pages(self, data, first):
         pages = data.draw(st.sampled_from(self.holders))
         tokens = [first] * (len(pages) * PAGE_SIZE)
+        parent = None
         for page, name in zip(pages, hash_request_tokens(sha256_hash, PAGE_SIZE, tokens), strict=True):
             if page.page_id not in self.names:
-                self.pool.cache_page(page, name)
+                self.pool.cache_page(page, name, parent)
                 if name not in self.names.values():
                     self.names[page.page_id] = name
+            parent = name.hash_value
 
     @rule(first=st.integers(0, 1), length=st.integers(0, 5))
     def share(self, first, length):
@@ -86,6 +90,7 @@ class PoolMachine(RuleBasedStateMachine):
     def the_books_balance(self):
         pool = self.pool
         pool.check()
+        self.index.check()
         assert pool.num_free + pool.num_cached + pool.num_active == pool.num_pages
         assert pool.num_active == sum(count > 0 for count in self.references.values())
         assert pool.num_cached == sum(page_id in self.names for page_id in self.queue)

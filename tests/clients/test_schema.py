@@ -31,7 +31,7 @@ def document() -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}/openapi.json"
-    with subprocess.Popen([PYTHON, "-m", "benchmarks.fanout.eagre_server", str(port), "512"], cwd=ROOT) as process:
+    with subprocess.Popen([PYTHON, "-m", "benchmarks.fanout.eagre_server", str(port), "1", "512"], cwd=ROOT) as process:
         for _ in range(600):
             try:
                 urllib.request.urlopen(address, timeout=5).close()

@@ -27,6 +27,7 @@ from engine.border.types import (
     TraceEvent,
 )
 from engine.client import EngineClient
+from engine.token_stream import Listener, Outbox
 from sampling.host.grammar import GrammarError, TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
@@ -79,6 +80,7 @@ class FakeTokenStream:
         self._is_read_to_end = False
         self._has_brought_prompt = False
         self._changed = asyncio.Event()
+        self._listener: Listener | None = None
 
     def __aiter__(self) -> FakeTokenStream:
         return self
@@ -89,6 +91,9 @@ class FakeTokenStream:
         self.is_awaited = True
         await self._changed.wait()
         self.is_awaited = False
+        return self._take()
+
+    def _take(self) -> TokenEvent:
         self._changed.clear()
         token_ids, self._token_ids = self._token_ids, []
         progress, self._progress = self._progress, None
@@ -119,22 +124,38 @@ class FakeTokenStream:
             return None
         return [None, *(token_logprobs(token_id, num_best) for token_id in self.prompt_token_ids[1:])]
 
+    def listen(self, listener: Listener | None) -> None:
+        self._listener = listener
+        if listener is not None and self._changed.is_set() and not self._is_read_to_end:
+            outbox = listener.receive(self._take())
+            if outbox is not None:
+                outbox.flush()
+
+    def _tell(self) -> Outbox | None:
+        self._changed.set()
+        return None if self._listener is None else self._listener.receive(self._take())
+
     def abort(self) -> None:
         if not self.is_finished:
             self._engine.aborted.append(self.request_id)
             self.finish(FinishReason.ABORT)
 
     def finish(self, reason: FinishReason, error: str | None = None) -> None:
+        self._end(reason, error)
+        outbox = self._tell()
+        if outbox is not None:
+            outbox.flush()
+
+    def _end(self, reason: FinishReason, error: str | None = None) -> None:
         self.is_finished = True
         self._finish_reason, self._error = reason, error
         self._engine.running.pop(self.request_id, None)
-        self._changed.set()
 
     def report(self, progress: PromptProgress) -> None:
         """Tells how the request waits."""
         assert self.wants_progress
         self._progress = progress
-        self._changed.set()
+        self._tell()
 
     def meet_dead_end(self, message: str) -> None:
         """The request cannot go on, because of what it asks for itself."""
@@ -143,6 +164,12 @@ class FakeTokenStream:
 
     def step(self) -> None:
         """One more token."""
+        outbox = self.advance()
+        if outbox is not None:
+            outbox.flush()
+
+    def advance(self) -> Outbox | None:
+        """One more token; returns what is to be flushed when there are no more for now."""
         position = self.num_generated
         if position < len(self._output):
             token_id = self._output[position]
@@ -155,16 +182,16 @@ class FakeTokenStream:
                 self.matcher.accept(token_id)
             except GrammarError as error:
                 self.meet_dead_end(str(error))
-                return
+                return None
         self.num_generated += 1
         self._token_ids.append(token_id)
-        self._changed.set()
         if token_id in self.params.stop_token_ids or (
             token_id == self._engine.eos_token_id and not self.params.ignore_eos
         ):
-            self.finish(FinishReason.STOP)
+            self._end(FinishReason.STOP)
         elif self.num_generated == self.params.max_tokens:
-            self.finish(FinishReason.LENGTH)
+            self._end(FinishReason.LENGTH)
+        return self._tell()
 
 
 class FakeLifecycle:
@@ -370,11 +397,16 @@ class FakeEngineClient:
             self._failure.cancel()
 
     def step(self, num_steps: int = 1) -> None:
-        """One token for each running request, `num_steps` times."""
+        """One token for each running request, `num_steps` times; the asyncio loop sees all of them at once."""
+        outboxes: set[Outbox] = set()
         for _ in range(num_steps):
             self.num_steps += 1
             for stream in list(self.running.values()):
-                stream.step()
+                outbox = stream.advance()
+                if outbox is not None:
+                    outboxes.add(outbox)
+        for outbox in outboxes:
+            outbox.flush()
 
     def fail(self, message: str) -> None:
         """The engine thread ends with an exception."""

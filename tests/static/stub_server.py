@@ -59,6 +59,7 @@ class StubServer:
                 web.static("/static", STATIC),
                 web.get("/readiness", self._readiness),
                 web.get("/v1/models", self._models),
+                web.post("/tokenize", self._tokenize),
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._completions),
                 web.get("/v1/stream", self._stream),
@@ -93,6 +94,9 @@ class StubServer:
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
         return web.json_response({"object": "list", "data": [model]})
+
+    async def _tokenize(self, _: web.Request) -> web.Response:
+        return web.json_response({"count": 12})
 
     async def _engine_events(self, request: web.Request) -> web.StreamResponse:
         """One request reads its prompt and answers, over and over; every event tells of one more step."""

@@ -2,17 +2,20 @@
 
     python -m tests.static.take_pictures http://127.0.0.1:8000 FOLDER [SCENE ...]
 
-The server should have the default model and no keys but the administrator's. Each scene is taken light and dark,
-wide and as on a phone.
+The server should have the default model, --inspect-requests, and no keys but the administrator's, which EAGRE_ADMIN_KEY
+names. Each scene is taken light and dark, wide and as on a phone. Where AXE names axe-core's axe.min.js, each is also
+looked through for what keeps people out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.static import devtools
 from tests.static.devtools import Browser, Page, find_chromium
 
 SIZES = {"wide": (1200, 800), "phone": (390, 844)}
@@ -118,6 +121,36 @@ async def show_tools(page: Page) -> None:
     await page.evaluate("document.querySelector('#tools-dialog details').open = true")
 
 
+async def show_requests(page: Page) -> None:
+    await page.click("#tab-engine")
+    await page.evaluate(BUSY)
+    key = os.environ["EAGRE_ADMIN_KEY"]
+    await page.evaluate(
+        f"(() => {{ const field = document.querySelector('#engine-key'); field.value = {key!r};"
+        " field.dispatchEvent(new Event('change')); document.querySelector('#engine-requests').open = true; })()"
+    )
+    await page.wait_for("document.querySelectorAll('#requests-body tr').length > 2")
+    await page.evaluate("document.querySelector('#engine-requests').scrollIntoView()")
+    await asyncio.sleep(3)
+
+
+async def show_request(page: Page) -> None:
+    await show_requests(page)
+    await page.click("#requests-body tr:last-child button")
+    await page.wait_for("document.querySelector('#request-dialog').open")
+    await asyncio.sleep(0.3)
+
+
+async def violations(page: Page, axe: Path) -> list[str]:
+    """What axe-core finds wrong with the page as it stands."""
+    await page.evaluate(axe.read_text("utf-8") + ";0")
+    found: list[str] = await page.evaluate(
+        "axe.run().then(({violations}) =>"
+        " violations.map(({id, nodes}) => `${id}: ${nodes.map((node) => node.target).join(' ')}`))"
+    )
+    return found
+
+
 SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
     "story": show_story,
     "engine": show_engine,
@@ -129,14 +162,18 @@ SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
     "drawer": show_drawer,
     "parameters": show_parameters,
     "tools": show_tools,
+    "requests": show_requests,
+    "request": show_request,
 }
 
 
 async def take(origin: str, folder: Path, names: list[str]) -> None:
     """Takes the pictures of the named scenes, one after the other."""
+    devtools.WAIT_DEADLINE = 120.0  # whole answers are waited for, on a machine that may be busy
     executable = find_chromium()
     if executable is None:
         sys.exit("no Chromium is installed")
+    axe = os.environ.get("AXE")
     folder.mkdir(parents=True, exist_ok=True)
     browser = Browser(executable)
     await browser.start()
@@ -148,7 +185,8 @@ async def take(origin: str, folder: Path, names: list[str]) -> None:
                     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
                     await SCENES[name](page)
                     (folder / f"{name}-{scheme}-{size}.png").write_bytes(await page.screenshot())
-                    for complaint in page.complaints():
+                    wrong = [] if axe is None else await violations(page, Path(axe))
+                    for complaint in [*page.complaints(), *wrong]:
                         sys.stderr.write(f"{name}-{scheme}-{size}: {complaint}\n")
                     await page.close()
     finally:

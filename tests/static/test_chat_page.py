@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from engine.border.types import PromptProgress, WaitStage
 from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.devtools import Browser, Page
 
-CHROMIUM = find_chromium()
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.usefixtures(quiet_logs.__name__),
 ]
 
@@ -39,22 +38,13 @@ def answer(prompt_token_ids: Sequence[int], _: SamplingParams) -> Sequence[int]:
     return [*(EVIL if question.endswith("evil") else text).encode(), EOS]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    assert CHROMIUM is not None
-    browser = Browser(CHROMIUM)
-    await browser.start()
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def server() -> AsyncIterator[RunningServer]:
     async with server_starter() as start:
         yield await start(FakeEngineClient(respond=answer, max_model_len=2048))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def slow_server() -> AsyncIterator[RunningServer]:
     """Its tokens come by `engine.step()` alone."""
     async with server_starter() as start:
@@ -128,12 +118,13 @@ async def test_a_reload_in_mid_stream_goes_on_without_a_gap(
     assert await page.wait_for(f"{LAST}.dataset.finish") == "stop"
     assert await shown(page) == ["the tide is coming in", "THE TIDE IS COMING IN"]
     await reload(page)
+    await page.wait_for("document.querySelectorAll('.content').length === 2")  # it is read from the browser's database
     assert await shown(page) == ["the tide is coming in", "THE TIDE IS COMING IN"]
     await page.close()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_stop_ends_the_generation_although_its_stream_could_be_resumed(
+async def test_the_wait_is_told_and_stop_ends_the_generation_although_its_stream_could_be_resumed(
     browser: Browser, slow_server: RunningServer, transport: str
 ) -> None:
     engine = slow_server.engine
@@ -141,6 +132,9 @@ async def test_stop_ends_the_generation_although_its_stream_could_be_resumed(
     await page.click(f"input[name=transport][value={transport}]")
     await ask(page, "the tide")
     await eventually(lambda: len(engine.running) == 1)
+    await page.wait_for(f"{LAST}.querySelector('.waiting')")  # by now somebody reads what the stream tells
+    engine.submitted[-1].report(PromptProgress(WaitStage.QUEUED, queue_position=3, estimated_seconds=4.0))
+    await page.wait_for(f"{LAST}.querySelector('.waiting')?.textContent.startsWith('In the queue: 3 before this one')")
     for _ in range(3):
         engine.step()
     await page.wait_for(f"{LAST}?.querySelector('.content').textContent === 'THE'")

@@ -9,14 +9,10 @@ import pytest
 import pytest_asyncio
 
 from tests.server.conftest import eventually
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.devtools import Browser, Page
 from tests.static.stub_server import StubServer
 
-CHROMIUM = find_chromium()
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TOKENS_OF_SLOT = "Number(document.querySelector('#engine-slots tr:nth-child(2) td:nth-child(5)')?.textContent)"
 # How many pixels of a picture are not of its background.
@@ -29,7 +25,7 @@ INK = """
 """
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def server() -> AsyncIterator[StubServer]:
     server = StubServer()
     await server.start()
@@ -37,16 +33,7 @@ async def server() -> AsyncIterator[StubServer]:
     await server.stop()
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    assert CHROMIUM is not None
-    browser = Browser(CHROMIUM)
-    await browser.start()
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, server: StubServer) -> AsyncIterator[Page]:
     page = await browser.open(server.origin + "/")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")

@@ -9,14 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.devtools import Browser, Page
 from tests.static.stub_server import MODEL, REFUSAL, STORY, StubServer
 
-CHROMIUM = find_chromium()
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TRANSPORTS = ("sse", "websocket")
 CONTINUED = "Once upon a time" + "".join(STORY)
@@ -24,16 +20,7 @@ STORY_FINISH = "document.querySelector('#story-page').dataset.finish"
 CHAT_FINISH = "[...document.querySelectorAll('.message.assistant')].at(-1)?.dataset.finish"
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    assert CHROMIUM is not None
-    browser = Browser(CHROMIUM)
-    await browser.start()
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def server() -> AsyncIterator[StubServer]:
     server = StubServer()
     await server.start()
@@ -41,7 +28,7 @@ async def server() -> AsyncIterator[StubServer]:
     await server.stop()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, server: StubServer) -> AsyncIterator[Page]:
     """The playground with its server ready. After the test: nothing was asked of any other origin."""
     page = await browser.open(server.origin + "/")

@@ -10,20 +10,16 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from server.text.text_model import TextModel
 from tests.server.support.real_server import serving
-from tests.static.devtools import Browser, find_chromium
+from tests.static.devtools import Browser
 from tests.static.test_chat_page import ANSWERS, LAST, TRANSPORTS, act, ask, open_chat, reload, shown
 
-CHROMIUM = find_chromium()
 MAX_BODY_BYTES = 65_536
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-async def test_a_visit(real_engine: Engine, text_model: TextModel) -> None:
-    assert CHROMIUM is not None
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_visit(browser: Browser, real_engine: Engine, text_model: TextModel) -> None:
     engine = EngineClient(real_engine)
     engine.start(asyncio.get_running_loop())
-    browser = Browser(CHROMIUM)
-    await browser.start()
     async with serving(engine, text_model, max_body_bytes=MAX_BODY_BYTES) as server:
         page = await open_chat(browser, server)
         await page.evaluate(
@@ -65,5 +61,4 @@ async def test_a_visit(real_engine: Engine, text_model: TextModel) -> None:
         assert page.complaints() == []
         await page.close()
         await server.wait_idle()
-    await browser.close()
     engine.shutdown()

@@ -17,13 +17,9 @@ from server.text.text_model import TextModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, server_starter
 from tests.server.support.real_server import serving
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.devtools import Browser, Page
 
-CHROMIUM = find_chromium()
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SHOWN = "[...document.querySelectorAll('.column:nth-child(COLUMN) .tokens .token')].map((token) => token.textContent)"
 IS_DONE = "!document.querySelector('#tokens-run').hidden && document.querySelectorAll('.tokens .token').length > 0"
@@ -35,22 +31,13 @@ def letters(prompt: Sequence[int], _params: SamplingParams) -> Sequence[int]:
     return [97 + (sum(prompt) + 3 * at) % 26 for at in range(10)]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    assert CHROMIUM is not None
-    browser = Browser(CHROMIUM)
-    await browser.start()
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def server() -> AsyncIterator[RunningServer]:
     async with server_starter() as start:
         yield await start(FakeEngineClient(respond=letters, max_model_len=2048))
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, server: RunningServer) -> AsyncIterator[Page]:
     page = await open_tokens(browser, server.url)
     yield page
@@ -140,6 +127,32 @@ async def test_columns_part_where_their_tokens_do(page: Page) -> None:
     await branch(page, 2, 0)
     await page.wait_for("document.querySelector('#tokens-difference').textContent.startsWith('They part at token 3: ')")
     assert await page.evaluate("document.querySelectorAll('.differs').length") == 2
+
+
+async def test_another_server_answers_beside_this_one_and_gets_no_key_of_ours(browser: Browser) -> None:
+    async with server_starter() as start:
+        other = await start(
+            FakeEngineClient(respond=lambda prompt, _: list(b"from afar")), allowed_origins=("*",),
+            api_keys=("key-of-the-other",),
+        )  # fmt: skip
+        own = await start(FakeEngineClient(respond=letters), playground_peers=(other.url,))
+        page = await open_tokens(browser, own.url)
+        await set_value(page, "#tokens-columns", "2")
+        server = ".column:nth-child(2) [data-name=server]"
+        await set_value(page, server, other.url)
+        await page.click("#tokens-run")
+        await page.wait_for("document.querySelector('.column:nth-child(2) .error').textContent.includes('API key')")
+        await set_value(page, ".column:nth-child(2) input[type=password]", "key-of-the-other")
+        for transport in ("sse", "websocket"):
+            await set_value(page, ".column:nth-child(2) [data-name=transport]", transport)
+            await run(page)
+            assert "".join(await shown(page, 2)) == "from afa"
+            assert "".join(await shown(page, 1)) != "from afa"
+        keys = [params["request"]["headers"].get("Authorization") for method, params in page.events
+                if method == "Network.requestWillBeSent" and params["request"]["url"].startswith(own.url)]  # fmt: skip
+        assert set(keys) == {None}
+        await page.click("[data-view=raw]")
+        await page.close()
 
 
 async def test_latency_and_events_and_the_request_in_other_words(page: Page) -> None:

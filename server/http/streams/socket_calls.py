@@ -13,6 +13,7 @@ from server.http.entry.access_log import note_generation
 from server.http.streams import held_stream
 from server.http.streams.held_stream import HeldStream
 from server.http.streams.kept_requests import KeptRequests
+from server.http.streams.writer_sink import WriterSink
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES
 from server.routes.route import (
@@ -38,9 +39,9 @@ MAX_GENERATIONS = 256  # at once on one socket
 class SocketCalls:
     """One socket's generations. It is used as `async with`, which aborts them at its end.
 
-    Each generation has a task that reads deltas and writes them as messages, one task at a time.
-    While the client is slow all of them wait, and the engine's mailboxes merge what comes
-    meanwhile: nothing else is buffered.
+    Each generation has a task that reads deltas and writes them as messages, one task at a time. While the client
+    keeps up the tasks sleep: deltas leave as they come, those of one step together. While it is slow all tasks wait,
+    and the engine's mailboxes merge what comes meanwhile: nothing else is buffered.
     """
 
     def __init__(
@@ -260,9 +261,12 @@ class SocketCalls:
                 context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.answer_format)
                 writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
+                assert self._watch.outlet is not None
+                sink = WriterSink(writer, self._watch.outlet, self._writing.locked)
                 async for deltas in generation:
                     for message in await encode(writer, deltas, served.workers):
                         await self._send(message)
+                    await generation.push(sink)
             finally:
                 del self._generations[client_id]
                 note_generation(generation)

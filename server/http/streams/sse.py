@@ -11,6 +11,7 @@ from engine.border.types import PromptProgress
 from server.answering.generation import Generation, TellProgress
 from server.holding.lanes import Lanes, Place, PlacedEvent
 from server.http.streams.held_stream import STREAM_HEADER
+from server.http.streams.writer_sink import WriterSink
 from server.routes.encoding import encode
 from server.routes.route import BodyRoute, Call, StreamWriter
 from server.serving.served_model import ServedModel
@@ -42,7 +43,7 @@ class EventStream(EventChannel):
         try:
             if not self.is_open or not isinstance(error, Exception) or isinstance(error, ConnectionError):
                 return False  # nobody hears it here: a broken connection takes no event
-            await self._end(self._encode_failure(_log_failure(error)))
+            await self.end(self._encode_failure(_log_failure(error)))
             return True
         finally:
             self._writer = None
@@ -55,9 +56,12 @@ class EventStream(EventChannel):
         the client leaves or its socket stalls beyond the write timeout.
         """
         self._writer = writer
+        sink = WriterSink(writer, self.outlet)
         async for deltas in generation:
+            # What is large or slow comes with the first deltas, or is written here because the client is slow.
             await self.write(b"".join(await encode(writer, deltas, self._served.workers)))
-        await self._end(writer.end())
+            await generation.push(sink)
+        await self.end(writer.end())
 
     def tell_progress(self, call: Call[Any], request_id: str, model: ServedModel) -> TellProgress:
         """What writes how the answer to `call` waits. It may be used before the stream is open, which it then opens."""
@@ -77,16 +81,11 @@ class EventStream(EventChannel):
         head = b"id: " + stream_id.encode() + b":"
         async for events in lanes.read(had):
             await self.write(b"".join([_with_place(head, event) for event in events]))
-        await self._end(b"")
+        await self.end()
 
     def _encode_failure(self, error: ApiError) -> bytes:
         told = b"" if self._writer is None else self._writer.encode_error(error)
         return told or self._route.encode_error_event(error)
-
-    async def _end(self, last: bytes) -> None:
-        if last:
-            await self.write(last)
-        await self.end()
 
 
 def _with_place(head: bytes, event: PlacedEvent) -> bytes:

@@ -5,6 +5,7 @@ import { EngineEvents } from "./engine_events.js";
 import { Steps, drawLanes } from "./lanes.js";
 import { STATES, drawMap, parseMap } from "./page_map.js";
 import { RequestBars, partsOf } from "./request_bars.js";
+import { RequestList } from "./request_list.js";
 import { SlotTable } from "./slot_table.js";
 
 const MAP_HEIGHT = 230; // pixels, at most
@@ -14,6 +15,7 @@ const LABEL_INTERVAL = 5000; // milliseconds between two sentences about a pictu
 
 export class EngineView {
   #admin;
+  #requests;
   #stream;
   #steps = new Steps();
   #bars = new RequestBars();
@@ -27,9 +29,13 @@ export class EngineView {
   #isShown = false;
   #labelled = -Infinity;
 
-  /** @param {{fetch: typeof fetch, admin: import("./admin.js").Admin}} deps */
-  constructor({ fetch, admin }) {
+  /**
+   * @param {{fetch: typeof fetch, admin: import("./admin.js").Admin, onOpen: (record: object) => void}} deps `onOpen`
+   *   takes a client's request elsewhere
+   */
+  constructor({ fetch, admin, onOpen }) {
     this.#admin = admin;
+    this.#requests = new RequestList(admin, onOpen);
     this.#stream = new EngineEvents({
       fetch,
       onEvent: (event) => this.#receive(event),
@@ -40,6 +46,7 @@ export class EngineView {
       admin.key.value = byId("engine-key").value;
       this.#stream.close(); // an administrator sees the ids of all requests
       this.#stream.open();
+      this.#requests.follow();
     });
     for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
       button.addEventListener("click", () => this.#call(button.dataset.call, button.textContent));
@@ -70,6 +77,7 @@ export class EngineView {
   #follow() {
     if (this.#isShown && !document.hidden) this.#stream.open();
     else this.#stream.close();
+    this.#requests.isShown = this.#isShown && !document.hidden;
   }
 
   #receive(event) {

@@ -1,10 +1,10 @@
 /** The two lanes of the pipeline: what host and device did in the last steps, and where the device stood idle. */
 
+import { clear } from "../page/canvas.js";
+
 // Where each moment stands in a step of the stream.
 const [STEP, ROWS, TOKENS, SCHEDULED, DISPATCHING, DISPATCHED, WAITING, COMMITTING, COMMITTED, BEGAN, ENDED, IDLE] = Array(12).keys();
 const MOST_STEPS = 400;
-
-export const KINDS = ["schedule", "dispatch", "wait", "commit", "step", "idle"];
 
 export class Steps {
   #steps = [];
@@ -69,16 +69,8 @@ const HEAD = 14;
 /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} colours by kind, with `text` and `line` */
 export function drawLanes(context, steps, width, colours) {
   const span = steps.goodSpan;
-  const scale = globalThis.devicePixelRatio || 1;
   const height = HEAD + 2 * LANE + GAP + 16;
-  const { canvas } = context;
-  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(height * scale);
-    canvas.style.height = `${height}px`;
-  }
-  context.setTransform(scale, 0, 0, scale, 0, 0);
-  context.clearRect(0, 0, width, height);
+  clear(context, width, height);
   context.font = "11px system-ui, sans-serif";
   const left = 46;
   const perMs = (width - left) / span;

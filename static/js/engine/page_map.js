@@ -1,5 +1,7 @@
 /** The pages of the cache as a map: one cell for each, in order of their ids. */
 
+import { clear } from "../page/canvas.js";
+
 export const STATES = ["free", "cached", "active", "shared"];
 const LETTERS = "fcas";
 const CELL = 9; // pixels of a cell's side, the line around it included, where there is room
@@ -29,16 +31,7 @@ export function fit(numCells, width, mostHeight) {
 /** @param {CanvasRenderingContext2D} context @param {string[]} colours by state */
 export function drawMap(context, states, width, mostHeight, colours) {
   const { cell, columns, rows } = fit(states.length, width, mostHeight);
-  const scale = globalThis.devicePixelRatio || 1;
-  const { canvas } = context;
-  const height = Math.max(rows * cell, cell);
-  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(height * scale);
-    canvas.style.height = `${height}px`;
-  }
-  context.setTransform(scale, 0, 0, scale, 0, 0);
-  context.clearRect(0, 0, width, height);
+  clear(context, width, Math.max(rows * cell, cell));
   for (let state = 0; state < STATES.length; state += 1) {
     context.fillStyle = colours[state];
     for (let at = states.indexOf(state); at >= 0; at = states.indexOf(state, at + 1)) {

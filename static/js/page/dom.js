@@ -7,9 +7,10 @@ export function byId(id) {
   return element;
 }
 
-/** A new element with a class and, optionally, text. */
+/** A new element with a class and, optionally, text. A button submits nothing. */
 export function make(tag, className = "", text = "") {
   const element = document.createElement(tag);
+  if (tag === "button") element.type = "button";
   if (className !== "") element.className = className;
   if (text !== "") element.textContent = text;
   return element;

@@ -127,7 +127,6 @@ export class Composer {
     this.#files.replaceChildren(...this.#attachments.map((attachment) => {
       const chip = make("li", "chip", attachment.name);
       const remove = make("button", "small", "×");
-      remove.type = "button";
       remove.setAttribute("aria-label", `Remove ${attachment.name}`);
       remove.addEventListener("click", () => {
         this.#attachments = this.#attachments.filter((other) => other !== attachment);

@@ -17,7 +17,6 @@ export class MessageView {
   #numShown = 0; // characters of the content
   #reasoning = null;
   #tools = null;
-  #frame = null;
   #isSource = false;
 
   /**
@@ -61,15 +60,8 @@ export class MessageView {
     this.element.append(this.#content, this.#foot());
   }
 
-  /** Shows what the node has more than it had, with the next frame. */
-  update() {
-    this.#frame ??= requestAnimationFrame(() => this.refresh());
-  }
-
-  /** Shows it now. */
+  /** Shows what the node has more than it had. */
   refresh() {
-    if (this.#frame !== null) cancelAnimationFrame(this.#frame);
-    this.#frame = null;
     const { node } = this;
     if (node.role !== "assistant") return;
     if (node.reasoning !== "") this.#showReasoning();
@@ -133,7 +125,6 @@ export class MessageView {
     if (siblings.length > 1) buttons.push(this.#branchSwitch(siblings));
     const add = (action, label, run, title = label) => {
       const button = make("button", "small", label);
-      button.type = "button";
       button.title = title;
       button.dataset.action = action;
       button.addEventListener("click", run);
@@ -167,7 +158,6 @@ export class MessageView {
     const group = make("span", "branches");
     const step = (label, name, to) => {
       const button = make("button", "small", label);
-      button.type = "button";
       button.setAttribute("aria-label", name);
       button.dataset.action = name;
       button.disabled = siblings[to] === undefined;
@@ -227,8 +217,8 @@ export class MessageView {
     field.setAttribute("aria-label", "Edit the message");
     field.rows = Math.min(14, Math.max(2, this.node.content.split("\n").length));
     const save = make("button", "primary", this.node.role === "user" ? "Send" : "Keep");
+    save.type = "submit";
     const cancel = make("button", "quiet", "Cancel");
-    cancel.type = "button";
     const close = () => {
       form.remove();
       this.#content.hidden = false;

@@ -37,7 +37,6 @@ export class ToolCards {
     }
     if (given.length > 0 || this.#send !== null) return;
     this.#send = make("button", "primary", this.#cards.length > 1 ? "Send the results" : "Send the result");
-    this.#send.type = "button";
     this.#send.addEventListener("click", () => {
       const results = this.#node.toolCalls.map(({ id }, index) => ({ id, content: this.#cards[index].field.value }));
       this.#deps.send(results);

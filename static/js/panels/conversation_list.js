@@ -80,7 +80,6 @@ export class ConversationList {
   #makeEntry(summary) {
     const entry = make("li", "entry");
     const open = make("button", "title");
-    open.type = "button";
     open.append(make("span", "name", summary.title), make("span", "when", describe(summary)));
     if (summary.id === this.#deps.openId()) open.setAttribute("aria-current", "true");
     open.addEventListener("click", () => {
@@ -90,7 +89,6 @@ export class ConversationList {
     const buttons = make("span", "tools");
     const add = (label, run) => {
       const button = make("button", "small", label);
-      button.type = "button";
       button.setAttribute("aria-label", `${label} ${summary.title}`);
       button.addEventListener("click", run);
       buttons.append(button);

@@ -73,6 +73,14 @@ export class Story {
     this.focus();
   }
 
+  /** Begins anew with this text. */
+  open(text) {
+    this.clear();
+    this.#text.value = text;
+    this.#keep({ text, stream: null });
+    this.#showControls();
+  }
+
   /** Takes the last continuation back. */
   undo() {
     if (this.#generation !== null || this.#before.length === 0) return;

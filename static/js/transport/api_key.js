@@ -1,6 +1,5 @@
 /** The reader's key for a server that wants one: kept for this tab alone, and sent with every request. */
 
-const STORED_AS = "eagre.api-key";
 const PROTOCOL = "eagre";
 const KEY_PROTOCOL = "eagre-api-key."; // a WebSocket in a browser can send a key only as a subprotocol
 
@@ -13,7 +12,7 @@ export class ApiKey {
    * @param {() => Storage} storage a session's storage; calling it may throw where it is blocked
    * @param {string} storedAs its name there
    */
-  constructor(storage, storedAs = STORED_AS) {
+  constructor(storage, storedAs = "eagre.api-key") {
     this.#storage = storage;
     this.#storedAs = storedAs;
     try {

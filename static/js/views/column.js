@@ -1,9 +1,10 @@
 /** One column of the workbench: its own settings, its answers as branches, and the view of the one that is shown. */
 
 import { Generation } from "../answer/generation.js";
+import { promptTokens } from "../answer/prompt_tokens.js";
 import { make } from "../page/dom.js";
 import { addChunk, makeAnswer } from "./answer.js";
-import { TokenFlow, shown } from "./token_flow.js";
+import { TokenFlow } from "./token_flow.js";
 import { describeLatency, summary } from "./latency.js";
 
 export const TRANSPORTS = { sse: "SSE", websocket: "WebSocket" };
@@ -25,8 +26,8 @@ export class Column {
 
   /**
    * @param {number} number from 1
-   * @param {{transportOf: (name: string) => object, onSelect: (column: Column, at: number|null, isKept: boolean) => void,
-   *          onChange: () => void, fetch: typeof fetch, models: () => string[], colouring: string}} deps
+   * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[], onSelect: (column: Column, at: number|null, isKept: boolean) => void,
+   *          onChange: () => void, models: () => string[], colouring: string}} deps
    */
   constructor(number, deps) {
     this.#deps = deps;
@@ -50,8 +51,24 @@ export class Column {
       this.#overrides.append(labelled(label, field));
     }
     this.#overrides.append(labelled("Transport", choice("transport", Object.entries(TRANSPORTS))));
+    if (deps.peers.length > 0) this.#addServers(deps);
     const models = deps.models();
     if (models.length > 1) this.#overrides.append(labelled("Model", choice("model", models.map((name) => [name, name]))));
+  }
+
+  /** A choice of servers, and a field for the key of another one, which is kept for this tab and sent to it alone. */
+  #addServers({ peers, serverOf }) {
+    const server = choice("server", [["", "this one"], ...peers.map((url) => [url, url.replace(/^https?:\/\//, "")])]);
+    const key = make("input");
+    Object.assign(key, { type: "password", autocomplete: "off" });
+    const keyLabel = labelled("Its key", key);
+    keyLabel.hidden = true;
+    server.addEventListener("change", () => {
+      keyLabel.hidden = server.value === "";
+      key.value = serverOf(server.value).key.value;
+    });
+    key.addEventListener("change", () => serverOf(server.value).changeKey(key.value));
+    this.#overrides.append(labelled("Server", server), keyLabel);
   }
 
   /** What this column changes of the shared parameters; what is empty stays as it is. */
@@ -93,25 +110,27 @@ export class Column {
 
   /** The task with this column's changes. */
   taskOf(task) {
-    const { temperature, seed, model } = this.settings;
+    const { temperature, seed, model, server } = this.settings;
+    const { model: shared, ...rest } = task;
     return {
-      ...task,
+      ...rest,
+      ...(shared === undefined || server ? {} : { model: shared }), // another server has models of its own
       ...(temperature === "" ? {} : { temperature: Number(temperature) }),
       ...(seed === "" ? {} : { seed: Number(seed) }),
-      ...(model === undefined ? {} : { model }),
+      ...(model === undefined || server ? {} : { model }),
     };
   }
 
   /** Streams an answer into a new branch. @returns {Promise<import("./answer.js").Answer>} */
-  async run(task, given = [], label = "") {
+  async run(task, given = [], label = "", server = this.#deps.serverOf(this.settings.server)) {
     this.stop();
-    const transport = this.settings.transport;
+    const { transport } = this.settings;
     const answer = makeAnswer(task, transport, given);
-    answer.label = label;
+    Object.assign(answer, { label, server });
     this.answers.push(answer);
     this.show(this.answers.length - 1);
     const generation = (this.#generation = new Generation());
-    const open = (signal) => this.#deps.transportOf(transport).stream(task, { signal });
+    const open = (signal) => server.transports[transport].stream(task, { signal });
     const { finish, error } = await generation.run(open, {
       onChunk: (chunk, at) => {
         addChunk(answer, chunk, at);
@@ -148,7 +167,6 @@ export class Column {
     this.#tabs.hidden = this.answers.length < 2;
     this.#tabs.replaceChildren(...this.answers.map((answer, at) => {
       const button = make("button", "", at === 0 ? "first answer" : answer.label);
-      button.type = "button";
       button.setAttribute("aria-pressed", String(at === this.#shownAt));
       button.addEventListener("click", () => this.show(at));
       return button;
@@ -173,23 +191,14 @@ export class Column {
     if (answer.promptTokens === null) return this.#prompt.replaceChildren();
     const numPrompt = answer.promptTokens.length - answer.numGiven;
     const ids = answer.promptTokens.slice(0, numPrompt);
-    answer.promptTexts ??= await this.#textsOf(ids, answer.task.model);
+    answer.promptTexts ??= await this.#textsOf(ids, answer.task.model, answer.server ?? this.#deps.serverOf());
     if (this.answer !== answer) return undefined;
-    const cached = Math.min(answer.numCached ?? 0, numPrompt);
-    const most = 400; // of a long prompt, its end
-    const first = Math.max(0, numPrompt - most);
-    const spans = ids.slice(first).map((id, at) => {
-      const span = make("span", first + at < cached ? "token cached" : "token", shown(answer.promptTexts?.[first + at] ?? `#${id}`));
-      span.title = `id ${id}${first + at < cached ? ", from the prefix cache" : ""}`;
-      return span;
-    });
-    if (first > 0) spans.unshift(make("span", "note", `${first} tokens before these… `));
-    return this.#prompt.replaceChildren(...spans);
+    return this.#prompt.replaceChildren(...promptTokens(ids, answer.promptTexts, answer.numCached ?? 0));
   }
 
-  async #textsOf(tokens, model) {
+  async #textsOf(tokens, model, server) {
     try {
-      const response = await this.#deps.fetch("/detokenize", {
+      const response = await server.fetch("/detokenize", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ tokens, return_token_texts: true, ...(model === undefined ? {} : { model }) }),

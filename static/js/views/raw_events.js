@@ -20,7 +20,6 @@ export class RawEvents {
     chips.setAttribute("aria-label", "The request for");
     for (const name of Object.keys(LANGUAGES)) {
       const button = make("button", "", name);
-      button.type = "button";
       button.setAttribute("aria-pressed", String(name === this.#language));
       button.addEventListener("click", () => {
         this.#language = name;
@@ -30,7 +29,6 @@ export class RawEvents {
       chips.append(button);
     }
     const copy = make("button", "", "Copy");
-    copy.type = "button";
     copy.addEventListener("click", () => copyText(this.#code.textContent, copy));
     chips.append(copy);
     this.#code.tabIndex = 0;
@@ -58,6 +56,6 @@ export class RawEvents {
   }
 
   #showRequest() {
-    this.#code.textContent = this.#answer === null ? "" : LANGUAGES[this.#language](requestOf(this.#answer.task, location.origin));
+    this.#code.textContent = this.#answer === null ? "" : LANGUAGES[this.#language](requestOf(this.#answer.task, this.#answer.server?.origin ?? location.origin));
   }
 }

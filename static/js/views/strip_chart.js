@@ -1,5 +1,6 @@
 /** The gaps of one answer on a canvas: a column for each moment, as high as its gap is long, with lines at p50 and p99. */
 
+import { clear } from "../page/canvas.js";
 import { columnsOf, gapsOf, summary } from "./latency.js";
 
 const HEIGHT = 84;
@@ -13,14 +14,10 @@ const FOOT = 15;
 export function drawStrip(canvas, tokens, { span, tallest }) {
   const width = canvas.clientWidth;
   if (width === 0) return;
-  const scale = globalThis.devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(HEIGHT * scale);
-  canvas.style.height = `${HEIGHT}px`;
   const context = canvas.getContext("2d");
+  clear(context, width, HEIGHT);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
-  context.setTransform(scale, 0, 0, scale, 0, 0);
   const room = HEIGHT - FOOT;
   const high = (gap) => Math.max((gap / tallest) * (room - 6), 1);
   const { first, p50, p99 } = summary(tokens);

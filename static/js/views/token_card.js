@@ -45,7 +45,6 @@ export class TokenCard {
     const item = make("li");
     const isTaken = alternative.id === token.id;
     const button = make("button", isTaken ? "taken" : "");
-    button.type = "button";
     button.disabled = isTaken || !canBranch || alternative.id === null;
     button.title = isTaken ? "this one was taken" : "go on with this token";
     const share = probability(alternative.logprob);

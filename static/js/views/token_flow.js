@@ -5,6 +5,7 @@
  * (`content-visibility`). Nothing is made but between two frames, and no more than fits into one.
  */
 
+import { shown } from "../answer/prompt_tokens.js";
 import { make } from "../page/dom.js";
 import { probability, surprise } from "./answer.js";
 
@@ -19,11 +20,6 @@ export function shadeOf(token, colouring) {
   if (token.logprob === null || colouring === "none") return null;
   const share = colouring === "surprise" ? surprise(token.logprob) / MOST_SURPRISE : 1 - probability(token.logprob);
   return Math.min(NUM_SHADES - 1, Math.max(0, Math.floor(share * NUM_SHADES)));
-}
-
-/** A token's text with what is not seen made visible. */
-export function shown(text) {
-  return text === "" ? "∅" : text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥");
 }
 
 export class TokenFlow {

@@ -21,8 +21,8 @@ export class Workbench {
   #frame = null;
 
   /**
-   * @param {{transportOf: (name: string) => object, parameters: (isChat: boolean) => object, model: () => object|null,
-   *   models: () => string[], fetch: typeof fetch, canGenerate: () => boolean, restore: (parameters: object) => void}} deps
+   * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[],
+   *   parameters: (isChat: boolean) => object, model: () => object|null, models: () => string[], canGenerate: () => boolean, restore: (parameters: object) => void}} deps
    */
   constructor(deps) {
     this.#deps = deps;
@@ -89,7 +89,7 @@ export class Workbench {
     const { answer } = column;
     const maxModelLen = this.#deps.model()?.max_model_len ?? answer.promptTokens.length + 1024;
     const task = branchTask(answer, at, alternative.id, { numAlternatives: NUM_ALTERNATIVES, maxModelLen });
-    const running = column.run(task, givenTokens(answer, at, alternative), `${at + 1}: ${JSON.stringify(alternative.text)}`);
+    const running = column.run(task, givenTokens(answer, at, alternative), `${at + 1}: ${JSON.stringify(alternative.text)}`, answer.server);
     this.#isKept = false;
     this.#showButtons();
     const branch = await running;
@@ -102,7 +102,7 @@ export class Workbench {
     const column = this.#active ?? this.#columns[0];
     const { answer } = column;
     if (answer === null || column.isRunning) return;
-    const running = column.run(answer.task, answer.tokens.slice(0, answer.numGiven), "again");
+    const running = column.run(answer.task, answer.tokens.slice(0, answer.numGiven), "again", answer.server);
     this.#showButtons();
     const again = await running;
     const at = firstDifference([answer.tokens, again.tokens]);
@@ -122,8 +122,8 @@ export class Workbench {
     }
     while (this.#columns.length < count) {
       const column = new Column(this.#columns.length + 1, {
-        transportOf: this.#deps.transportOf,
-        fetch: this.#deps.fetch,
+        serverOf: this.#deps.serverOf,
+        peers: this.#deps.peers,
         models: () => this.#deps.models(),
         colouring: byId("tokens-colouring").value,
         onSelect: (chosen, at, isKept) => this.#select(chosen, at, isKept),

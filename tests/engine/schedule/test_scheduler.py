@@ -16,6 +16,7 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from sampling.host.params import SamplingParams
 from sampling.host.rows import INT_COLUMNS
+from tests.fakes.page_index import PageIndex
 from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output, next_token
 from tests.fakes.script import World
 
@@ -51,6 +52,7 @@ def prompt_of(index, wish):
 def test_every_request_gets_what_it_gets_alone(script, overlap, prefix_caching, decode_chunk, size):
     num_slots, num_pages, page_size = size
     world = World(num_slots, num_pages, page_size, 170, 2, overlap, prefix_caching, decode_chunk)
+    told = PageIndex(world.pool)
     turns, expected = {}, {}
     for index, wish in enumerate(script):
         prompt = prompt_of(index, wish)[: world.max_model_len - 1]
@@ -71,6 +73,7 @@ def test_every_request_gets_what_it_gets_alone(script, overlap, prefix_caching, 
         if wish["abort_after"] is not None:
             turns.setdefault(wish["turn"] + wish["abort_after"], []).append(Abort(str(index)))
     outcomes = world.run(turns)
+    told.check()
     assert outcomes.keys() == expected.keys()
     for name, outcome in outcomes.items():
         if outcome.finish_reason is FinishReason.ABORT:

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from server.http.playground import lighten, load_playground
-from tests.server.conftest import RunningServer, eventually
+from server.startup.settings import ServerSettings, SettingsError
+from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.static.devtools import Browser, Page, find_chromium
 
 CHROMIUM = find_chromium()
@@ -26,13 +27,34 @@ async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
                 assert response.content_type == "text/javascript"
 
 
-def test_comments_and_indentation_are_not_sent_and_lines_keep_their_numbers() -> None:
+def test_comments_indentation_and_needless_spaces_are_not_sent_and_lines_keep_their_numbers() -> None:
     text = "/**\n * Why.\n */\nimport a;\n\n  /* one */ x = 'a // b';\n  // two\n  y /* three */ = `*/`;\n"
     assert lighten(text) == "\n\n\nimport a;\n\nx = 'a // b';\n\ny /* three */ = `*/`;\n"
+    text = 'f( a, "b , c" ) ; // it\'s so\nconst { x } = y;\nr = /a , b/; // why\n'
+    assert lighten(text) == 'f(a,"b , c");\nconst{x}=y;\nr = /a , b/;\n'
+    assert lighten("a { b: c }\n", is_script=False) == "a { b: c }\n"
 
 
 def test_the_whole_playground_is_small() -> None:
     assert sum(len(file.body) for file in load_playground().values()) < 250_000
+
+
+async def test_other_servers_that_are_named_may_be_asked(start_server: StartServer) -> None:
+    server = await start_server(playground_peers=("http://other:8001", "https://third"))
+    async with server.http.get(server.url + "/") as response:
+        assert (
+            "connect-src 'self' ws: wss: http://other:8001 https://third;"
+            in response.headers["Content-Security-Policy"]
+        )
+        assert '<meta id="peers" content="http://other:8001 https://third">' in await response.text()
+
+
+@pytest.mark.parametrize(
+    "peer", ["other", "http://a b", "http://a; script-src *", "http://a/", "ftp://a", "http://[::1]:1"]
+)
+def test_what_is_no_origin_cannot_stand_in_the_policy(peer: str) -> None:
+    with pytest.raises(SettingsError, match="must be an origin"):
+        ServerSettings(playground_peers=(peer,))
 
 
 async def test_every_module_is_served(server: RunningServer) -> None:

@@ -28,6 +28,8 @@ def test_they_never_take_more_than_their_bytes_and_the_oldest_go_first() -> None
     assert len(kept) == len(records) > 5
     assert records.find("request-0") is None
     assert records.find("shared") is kept[0]
+    assert records.find("shared", numbers[1]) is kept[1]
+    assert records.find("request-299", numbers[1]) is None
     assert [record.number for record in records.newest(2, before=numbers[1])] == numbers[2:4]
 
 

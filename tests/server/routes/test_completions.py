@@ -313,7 +313,11 @@ async def test_a_slow_reader_gets_merged_deltas(start_server: StartServer) -> No
         await eventually(lambda: engine.submitted[0].num_events_read == 1)
         engine.step(2)
         chunks = chunks_of(await response.read())
-    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["abcde", "f"]
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == [
+        "abcde",
+        "f",
+        "",
+    ]  # the last two steps came to one that keeps up
 
 
 @pytest.mark.parametrize("stream", [True, False])

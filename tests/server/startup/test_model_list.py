@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.border.config import EngineConfig
 from server.startup.model_list import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
 
@@ -64,6 +65,15 @@ def test_models_share_the_memory_of_the_pages() -> None:
     assert [own.engine.memory_utilization for own in settings_of_each(settings)] == [total / 3] * 3
     two = ServerSettings(models=("a=x", "b=y", "c=z"), models_max=2)
     assert [own.engine.memory_utilization for own in settings_of_each(two)] == [total / 2] * 3
+
+
+def test_each_model_publishes_its_pages_at_ports_of_its_own() -> None:
+    engine = EngineConfig(kv_events="tcp://*:5557")
+    found = settings_of_each(ServerSettings(models=("a=x", "b=y"), engine=engine))
+    assert [own.engine.kv_events for own in found] == ["tcp://*:5557", "tcp://*:5559"]
+    last = EngineConfig(kv_events="tcp://*:65534")
+    with pytest.raises(SettingsError, match="model 2 takes ports too"):
+        settings_of_each(ServerSettings(models=("a=x", "b=y"), engine=last))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from engine.border.config import EngineConfig
 from server.startup.settings import ServerSettings, SettingsError
 
-SWITCHES = ("no_prefix_caching", "synchronous", "strict_parameters")
+SWITCHES = ("no_prefix_caching", "synchronous", "strict_parameters", "inspect_requests")
 
 
 def parse(*arguments: str, **environment: str) -> ServerSettings:
@@ -71,6 +71,10 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "request_timeout": "60",
         "queue_timeout": "5.5",
         "stall_timeout": "90",
+        "inspect_requests": "1",
+        "inspect_bytes": "4194304",
+        "kv_events": "tcp://*:5557",
+        "kv_events_topic": "kv@a@b",
         "max_body_bytes": "2048",
         "body_timeout": "4",
         "max_preparing_bytes": "65536",
@@ -84,6 +88,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "ping_interval": "2",
         "write_timeout": "3",
         "allowed_origins": "https://a.example, https://b.example",
+        "playground_peers": "http://a.example:8001,https://b.example",
         "store": "store.sqlite",
         "store_bytes": "1048576",
         "store_records": "12",

@@ -15,17 +15,27 @@ from server.wire.strangers import MAX_STRANGERS, is_slip
 
 MESSAGES = [{"role": "user", "content": "a"}]
 
-# What SGLang's router adds to every body.
-OF_A_ROUTER = {
-    "no_stop_trim": False,
-    "skip_special_tokens": True,
-    "separate_reasoning": True,
-    "stream_reasoning": True,
-    "return_hidden_states": False,
-    "continue_final_message": False,
-    "echo": False,
-    "ignore_eos": False,
-}
+# What a chat and a completion become on their way, as they were recorded. The clients named model, text and max_tokens.
+OF_ROUTERS: dict[str, dict[str, Any]] = {
+    "sglang-router 0.3": {
+        "model": "m", "logprobs": False, "max_completion_tokens": 5, "stream": False, "no_stop_trim": False,
+        "ignore_eos": False, "continue_final_message": False, "skip_special_tokens": True, "separate_reasoning": True,
+        "stream_reasoning": True, "return_hidden_states": False, "messages": MESSAGES,
+    },
+    "sglang-router 0.3, completion": {
+        "model": "m", "prompt": "a", "max_tokens": 5, "stream": False, "echo": False, "no_stop_trim": False,
+        "ignore_eos": False, "skip_special_tokens": True, "return_hidden_states": False,
+    },
+    "vllm-router 0.1": {
+        "model": "m", "stream": False, "max_tokens": 5, "logprobs": False, "no_stop_trim": False, "ignore_eos": False,
+        "continue_final_message": False, "skip_special_tokens": True, "separate_reasoning": True,
+        "stream_reasoning": True, "return_hidden_states": False, "include_reasoning": True, "messages": MESSAGES,
+    },
+    "vllm-router 0.1, completion": {
+        "model": "m", "prompt": "a", "max_tokens": 5, "stream": False, "echo": False, "no_stop_trim": False,
+        "ignore_eos": False, "skip_special_tokens": True, "return_hidden_states": False,
+    },
+}  # fmt: skip
 
 
 def parsed(**parameters: Any) -> tuple[str, ...]:
@@ -41,8 +51,10 @@ def refusal(**parameters: Any) -> ApiError:
     return to_api_error(caught.value)
 
 
-def test_what_a_router_adds_passes_in_silence() -> None:
-    assert parsed(**OF_A_ROUTER) == ()
+@pytest.mark.parametrize("body", OF_ROUTERS.values(), ids=OF_ROUTERS)
+def test_what_a_router_makes_of_a_body_passes_in_silence(body: dict[str, Any]) -> None:
+    form = ChatCompletionRequest if "messages" in body else CompletionRequest
+    assert form.parse(body).ignored == ()
 
 
 # What pages and libraries of other servers send with every message, where nobody has changed a setting.

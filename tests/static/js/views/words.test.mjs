@@ -2,9 +2,10 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 
+import { shown } from "../../../../static/js/answer/prompt_tokens.js";
 import { fromFragment, toFragment } from "../../../../static/js/views/setup_link.js";
 import { LANGUAGES, requestOf } from "../../../../static/js/views/snippets.js";
-import { shadeOf, shown } from "../../../../static/js/views/token_flow.js";
+import { shadeOf } from "../../../../static/js/views/token_flow.js";
 
 const TASK = { prompt: "It's \"quoted\" \\ $HOME `x`\n☃", temperature: 0.5 };
 

@@ -1,0 +1,111 @@
+"""What a router adds to a stream: time to the first token, processor time for each token, memory for each stream.
+
+Behind it stands Eagre over an engine that emits one token a turn of the loop, so that the router is what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from benchmarks.fleet.streams import ask
+from benchmarks.serving.processor import time_of
+from benchmarks.serving.resident_memory import ResidentMemory
+from benchmarks.serving.server_process import RunningServer, free_port, running_server
+
+NUM_FIRST_TOKENS = 101  # requests one after the other, directly and through the router in turn
+NUM_STREAMS = 64
+NUM_TOKENS = 400
+NUM_OPEN = 500  # streams that are open at once where memory is measured
+LONG = 20_000  # tokens of one of them
+
+
+class FrontCost(NamedTuple):
+    first_text_ms: float  # that the router adds, the median of pairs
+    router_us: float  # processor time of the router for each token
+    eagre_us: float  # and of the server behind it
+    router_bytes: float  # resident memory of the router for each open stream
+    eagre_bytes: float
+
+
+@contextlib.contextmanager
+def instant_server() -> Iterator[RunningServer]:
+    """Eagre over an engine that computes nothing."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.fanout.eagre_server", str(port)]
+    with running_server(command, f"http://127.0.0.1:{port}") as server:
+        yield server
+
+
+async def measure_front(front: RunningServer, server: RunningServer) -> FrontCost:
+    """
+    Raises:
+        StreamLost: a stream was not whole.
+    """
+    pids = (front.pid, server.pid)
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        added = await _added_first_text(session, front.url, server.url)
+        before = _processor_seconds(pids)
+        await asyncio.gather(*(ask(session, front.url, _body(NUM_TOKENS)) for _ in range(NUM_STREAMS)))
+        spent = [after - start for start, after in zip(before, _processor_seconds(pids), strict=True)]
+        router_us, eagre_us = (1e6 * seconds / (NUM_STREAMS * NUM_TOKENS) for seconds in spent)
+        router_bytes, eagre_bytes = await _bytes_of_streams(session, front.url, pids)
+    return FrontCost(1000 * added, router_us, eagre_us, router_bytes, eagre_bytes)
+
+
+def _body(num_tokens: int) -> dict[str, Any]:
+    return {"prompt": "the tide", "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+
+
+async def _added_first_text(session: aiohttp.ClientSession, front: str, server: str) -> float:
+    differences = []
+    for _ in range(NUM_FIRST_TOKENS):
+        direct = (await ask(session, server, _body(1))).first_text
+        routed = (await ask(session, front, _body(1))).first_text
+        assert direct is not None
+        assert routed is not None
+        differences.append(routed - direct)
+    return median(differences)
+
+
+async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Sequence[int]) -> list[float]:
+    """By how much the processes have grown once every stream has begun, for each of them."""
+    begun = 0
+    all_begun, is_over = asyncio.Event(), asyncio.Event()
+    before = _resident(pids)
+
+    async def stream() -> None:
+        nonlocal begun
+        body = {"model": "m", "stream": True, **_body(LONG)}
+        async with session.post(f"{front}/v1/completions", json=body) as response:
+            async for _ in response.content.iter_any():
+                begun += 1
+                break
+            if begun == NUM_OPEN:
+                all_begun.set()
+            await is_over.wait()  # reads nothing more, so that the stream stands still
+            response.close()
+
+    streams = [asyncio.create_task(stream()) for _ in range(NUM_OPEN)]
+    async with asyncio.timeout(120):
+        await all_begun.wait()
+    grown = [after - start for start, after in zip(before, _resident(pids), strict=True)]
+    is_over.set()
+    await asyncio.gather(*streams)
+    return [size / NUM_OPEN for size in grown]
+
+
+def _processor_seconds(pids: Sequence[int]) -> list[float]:
+    return [time_of(pid) or 0.0 for pid in pids]
+
+
+def _resident(pids: Sequence[int]) -> list[int]:
+    memories = [ResidentMemory.of(pid) for pid in pids]
+    return [0 if memory is None else memory.now for memory in memories]

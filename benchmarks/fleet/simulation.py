@@ -1,0 +1,130 @@
+"""Many replicas without the machines: what a routing policy is worth, from the costs of steps measured on this one.
+
+    python -m benchmarks.fleet.simulation
+    python -m benchmarks.fleet.simulation --replicas 2 8 32 100 --arrivals recorded.jsonl
+    python -m benchmarks.fleet.simulation --measure-costs
+
+Synthetic arrivals are Poisson, `--rate` for each replica; recorded ones have a JSON object on each line (`at`,
+`prefix`, `num_shared`, `num_own`, `num_output`). The router and the network take no time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.fleet.arrivals import SHARED_TOKENS, Arrival, Synthetic, read_arrivals
+from benchmarks.fleet.policies import POLICIES, Policy
+from benchmarks.fleet.replicas import MODEL
+from benchmarks.fleet.simulated_replica import NUM_PAGES, ReplicaSize, Served, SimulatedReplica
+from benchmarks.fleet.step_costs import MEASURED, StepCost, measure_costs
+from server.command.bench.load.report import percentile
+
+
+class FleetFigures(NamedTuple):
+    """What clients of a fleet see."""
+
+    hit_rate: float  # cached tokens of the prompts' tokens
+    requests_per_s: float
+    first_token: tuple[float, float]  # p50 and p99, in seconds
+    busy: float  # share of the replicas' time, from the first arrival to the last end
+
+
+def simulate(
+    arrivals: Iterable[Arrival], choose: Policy, num_replicas: int, size: ReplicaSize, cost: StepCost
+) -> tuple[list[Served], list[SimulatedReplica]]:
+    """Runs every request to its end.
+
+    Args:
+        arrivals: in the order of their times.
+    """
+    replicas = [SimulatedReplica(size, cost) for _ in range(num_replicas)]
+    steps: list[tuple[float, int]] = []  # (end, replica) of the steps under way
+    requests = []
+
+    def begin(index: int, now: float) -> None:
+        replicas[index].begin_step(now)
+        end = replicas[index].busy_until
+        if end is not None:
+            heapq.heappush(steps, (end, index))
+
+    def end_steps(until: float) -> None:
+        while steps and steps[0][0] <= until:
+            now, index = heapq.heappop(steps)
+            replicas[index].end_step(now)
+            begin(index, now)
+
+    for arrival in arrivals:
+        end_steps(arrival.at)
+        served = Served(arrival)
+        requests.append(served)
+        index = choose(arrival, replicas)
+        replicas[index].waiting.append(served)
+        if replicas[index].busy_until is None:
+            begin(index, arrival.at)
+    end_steps(float("inf"))
+    return requests, replicas
+
+
+def figures(requests: Sequence[Served], replicas: Sequence[SimulatedReplica]) -> FleetFigures:
+    firsts = sorted(served.first_token for served in requests if served.first_token is not None)
+    seconds = max(served.ended or 0.0 for served in requests)
+    return FleetFigures(
+        sum(served.num_cached for served in requests) / sum(served.arrival.num_prompt for served in requests),
+        len(requests) / seconds,
+        (percentile(firsts, 50), percentile(firsts, 99)),
+        sum(replica.busy_ms for replica in replicas) / 1000 / seconds / len(replicas),
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--replicas", type=int, nargs="+", default=[2, 10, 100])
+    parser.add_argument("--rate", type=float, default=1.0, help="requests a second for each replica")
+    parser.add_argument("--requests", type=int, default=200, help="for each replica")
+    parser.add_argument("--prefixes", type=int, default=20, help="beginnings of prompts, for each replica")
+    parser.add_argument("--shared-tokens", type=int, default=SHARED_TOKENS)
+    parser.add_argument("--num-pages", type=int, default=NUM_PAGES, help="of each replica")
+    parser.add_argument("--arrivals", type=Path, help="recorded ones, in the place of synthetic ones")
+    parser.add_argument("--measure-costs", action="store_true", help="measure steps on this machine, and print them")
+    parser.add_argument("--model", default=MODEL, help="whose steps are measured")
+    options = parser.parse_args(arguments)
+    if options.measure_costs:
+        print(measure_costs(options.model))
+        return 0
+    size = ReplicaSize(num_pages=options.num_pages)
+    print("| replicas | policy | tokens from the cache | requests/s | first token p50 | p99 | replicas busy |")
+    print("|---" * 7 + "|")
+    for num_replicas in options.replicas:
+        if options.arrivals is None:
+            arrivals = list(
+                Synthetic(
+                    rate=options.rate * num_replicas,
+                    num_requests=options.requests * num_replicas,
+                    num_prefixes=options.prefixes * num_replicas,
+                    num_shared=options.shared_tokens,
+                ).arrivals()
+            )
+        else:
+            arrivals = read_arrivals(options.arrivals)
+        for name, make in POLICIES.items():
+            found = figures(*simulate(arrivals, make(), num_replicas, size, MEASURED))
+            p50, p99 = found.first_token
+            print(
+                f"| {num_replicas} | {name} | {found.hit_rate:.0%} | {found.requests_per_s:.1f} | {p50:.2f} s "
+                f"| {p99:.2f} s | {found.busy:.0%} |",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

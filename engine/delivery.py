@@ -1,0 +1,45 @@
+"""How the events of the engine thread reach their streams: one wake-up of the asyncio loop for all that wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from engine.schedule.request_event import RequestEvent
+from engine.token_stream import Outbox
+
+
+class Delivery:
+    """Carries events from the engine thread to the asyncio thread.
+
+    Args:
+        wake: lets the asyncio thread call a function soon; callable from any thread.
+        on_end: called in the asyncio thread with the id of each request that has had its last event.
+    """
+
+    def __init__(self, wake: Callable[[Callable[[], None]], None], on_end: Callable[[str], object]) -> None:
+        self._wake = wake
+        self._on_end = on_end
+        self._turns: deque[Sequence[RequestEvent]] = deque()  # that are published and not delivered
+        self._is_waking = False  # a call that will deliver them is on its way
+
+    def publish(self, events: Sequence[RequestEvent]) -> None:
+        """Sends the events of one turn of the engine. Called in the engine thread."""
+        self._turns.append(events)
+        if not self._is_waking:  # else the call on its way finds these events too, because it resets this first
+            self._is_waking = True
+            self._wake(self._deliver)
+
+    def _deliver(self) -> None:
+        """Gives each turn's events to their streams, and then lets leave together what the listeners made of them."""
+        self._is_waking = False
+        outboxes: set[Outbox] = set()
+        for _ in range(len(self._turns)):  # no more than these: an engine that is faster than this must not hold it up
+            for event in self._turns.popleft():
+                outbox = event.request.mailbox.put(event)
+                if outbox is not None:
+                    outboxes.add(outbox)
+                if event.finish_reason is not None:
+                    self._on_end(event.request.request_id)
+        for outbox in outboxes:
+            outbox.flush()

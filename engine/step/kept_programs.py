@@ -1,0 +1,148 @@
+"""The programs of one engine in one file, ready to run: a start that finds it neither traces nor lowers anything.
+
+JAX's own cache saves the work of the compiler alone: its keys are made of the lowered programs, and to trace and lower
+all of them holds the interpreter lock for longer than everything else that a start does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import jax
+import jaxlib.version
+import numpy as np
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from engine.step.program_trees import ProgramTrees
+
+_FILE_NAME = "programs"
+_DIGEST_BYTES = 32  # of all that follows, at the begin of the file
+_SIZES = struct.Struct("<QQ")  # bytes of a key's text and of its program, which follow
+_PACKAGES = ("cache", "engine", "sampling")  # what programs are traced from
+
+_log = logging.getLogger(__name__)
+
+
+class KeptPrograms:
+    """The compiled programs of one engine, found again by the same engine of a later process.
+
+    The file holds what `jax.experimental.serialize_executable` makes of each program: machine code, and objects of
+    JAX that are pickled. Who may write it may run code as the server's user, as with every cache of compiled programs.
+    """
+
+    def __init__(self, store: Path, fingerprint: str, trees_of: Callable[[Hashable], ProgramTrees]) -> None:
+        """Args:
+        store: the folder of a `ProgramStore`, which removes what was not used for long.
+        fingerprint: names everything that the programs depend on, `environment` included.
+        trees_of: tells the trees of the program of a key.
+        """
+        self._path = store / hashlib.sha256(fingerprint.encode()).hexdigest()[:32] / _FILE_NAME
+        self._trees_of = trees_of
+        self._warning = Lock()  # held from the first warning on, so that it is the only one
+        self._stored = self._read()
+
+    def load(self, key: Hashable) -> Callable[..., Any] | None:
+        """The program of a key, or None where there is none that can be used. May be called by several threads."""
+        stored = self._stored.get(repr(key))
+        if stored is None:
+            return None
+        trees = self._trees_of(key)
+        try:
+            program: Callable[..., Any] = deserialize_and_load(
+                stored, jax.tree.structure((trees.arguments, {})), jax.tree.structure(trees.results)
+            )
+        except Exception as error:  # noqa: BLE001 - JAX raises many kinds, and the program can be compiled instead
+            if self._warning.acquire(blocking=False):
+                _log.warning("compiled programs in %s cannot be used, and are compiled anew: %s", self._path, error)
+            return None
+        return program
+
+    def keep(self, programs: Mapping[Hashable, Any]) -> None:
+        """Writes all programs, whole or not at all. Where the disk refuses, the next start compiles them again."""
+        blobs: dict[str, bytes] = {}
+        for key, program in programs.items():
+            try:
+                blob, _, results = serialize(program)
+            except (NotImplementedError, ValueError, jax.errors.JaxRuntimeError):
+                continue  # a device or a program that does not allow it
+            if results == jax.tree.structure(self._trees_of(key).results):
+                blobs[repr(key)] = blob
+        with suppress(OSError):
+            self._write(blobs)
+
+    def _read(self) -> Mapping[str, bytes]:
+        """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
+        with suppress(OSError):
+            whole = memoryview(self._path.read_bytes())
+            content = whole[_DIGEST_BYTES:]
+            if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != whole[:_DIGEST_BYTES]:
+                _log.warning("the compiled programs in %s are damaged, and are compiled anew", self._path)
+                return {}
+            os.utime(self._path.parent)  # the store removes first what was used longest ago
+            stored, at = dict[str, bytes](), 0
+            while at < len(content):
+                name_size, size = _SIZES.unpack_from(content, at)
+                start = at + _SIZES.size + name_size
+                stored[str(content[start - name_size : start], "utf-8")] = bytes(content[start : start + size])
+                at = start + size
+            return stored
+        return {}
+
+    def _write(self, blobs: Mapping[str, bytes]) -> None:
+        entries = ((name.encode(), blob) for name, blob in blobs.items())
+        content = b"".join(_SIZES.pack(len(name), len(blob)) + name + blob for name, blob in entries)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{_FILE_NAME}-", delete=False) as file:
+            try:
+                file.write(hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest())
+                file.write(content)
+                file.close()
+                os.replace(file.name, self._path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(file.name)
+                raise
+
+
+def described(*trees: Any) -> str:
+    """Nesting, shapes and types of trees of arrays, as a text that differs where programs would."""
+    leaves, structure = jax.tree.flatten(trees)
+    return f"{structure} {[(np.shape(leaf), str(leaf.dtype)) for leaf in leaves]}"
+
+
+def environment(modules: Iterable[str] = ()) -> str:
+    """What programs depend on beside the model and the configuration, as a text.
+
+    Args:
+        modules: names of further modules of which programs are made, such as a model's.
+    """
+    values = {name: value for name, value in jax.config.values.items() if "cache" not in name}
+    more = [_digest_of(file) for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))]
+    versions = (jax.__version__, jaxlib.version.__version__, sys.version, os.cpu_count(), os.environ.get("XLA_FLAGS"))
+    return repr((versions, sorted(map(repr, values.items())), _digest_of_sources(), more))
+
+
+@cache
+def _digest_of_sources() -> str:
+    """Of all Python files whose code may become part of a program."""
+    seen = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    root = Path(__file__).parents[2]
+    for package in _PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            seen.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return seen.hexdigest()
+
+
+def _digest_of(file: str) -> str:
+    return hashlib.blake2b(Path(file).read_bytes(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -1,0 +1,36 @@
+"""Where the deltas of one generation leave at once: through its writer to the outlet of its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from server.answering.choice import Delta
+from server.routes.route import StreamWriter
+from server.transport.outlet import Outlet
+
+
+class WriterSink:
+    """A sink of one generation's deltas; see `server.answering.push.Sink`."""
+
+    __slots__ = ("_encode", "_is_taken", "_put", "follow", "leave", "outbox")
+
+    def __init__(self, writer: StreamWriter, outlet: Outlet, is_taken: Callable[[], bool] | None = None) -> None:
+        """
+        Args:
+            is_taken: whether somebody else waits to write to the same client, whom nobody may overtake for ever.
+        """
+        self._encode = writer.encode
+        self._is_taken = is_taken
+        self._put = outlet.put
+        self.outbox = outlet
+        self.follow = outlet.follow
+        self.leave = outlet.leave
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the client keeps up and nobody waits for it."""
+        return self.outbox.is_ready and (self._is_taken is None or not self._is_taken())
+
+    def take(self, deltas: Sequence[Delta]) -> None:
+        """Encodes the deltas, for the outlet's next flush."""
+        self._put(self._encode(deltas))

@@ -1,0 +1,126 @@
+"""Programs that are kept ready to run: found by the same engine alone, and never in the way of a start."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from engine.border.config import TILE_SIZE, EngineConfig
+from engine.client import EngineClient
+from engine.engine import Engine
+from engine.step.compiled import CompiledPrograms
+from engine.step.device_runner import DeviceRunner
+from engine.step.kept_programs import KeptPrograms
+from engine.step.program_trees import ProgramTrees
+from sampling.host.params import SamplingParams
+from server.startup.progress import silent
+from tests.golden.tiny_llama import CONFIG
+from tests.model_folders import write_folder
+
+KEYS = ("double", ("pair", 2))
+
+
+def trees_of(key: Any) -> ProgramTrees:
+    return ProgramTrees((0,), 0) if key == "double" else ProgramTrees((0,), (0, {"more": 0}))
+
+
+def compiled(folder: Path, fingerprint: str = "tiny", *, trees=trees_of) -> tuple[CompiledPrograms, list[Any]]:
+    """The programs as a start of the engine makes them, and the keys of those that it had to lower."""
+    functions = {"double": lambda x: x * 2, ("pair", 2): lambda x: (x + 1, {"more": x - 1})}
+    lowered: list[Any] = []
+
+    def lower(key: Any) -> Any:
+        lowered.append(key)
+        return jax.jit(functions[key]).lower(jax.ShapeDtypeStruct((2,), jnp.float32))
+
+    programs = CompiledPrograms()
+    lowerings = {key: lambda key=key: lower(key) for key in KEYS}
+    programs.compile(lowerings, silent, KeptPrograms(folder, fingerprint, trees))
+    return programs, sorted(lowered, key=str)
+
+
+def kept_file(folder: Path) -> Path:
+    (path,) = [path for path in folder.rglob("*") if path.is_file()]
+    return path
+
+
+def test_the_next_start_lowers_nothing_and_computes_the_same(tmp_path):
+    first, lowered = compiled(tmp_path)
+    assert lowered == sorted(KEYS, key=str)
+    second, lowered = compiled(tmp_path)
+    assert lowered == []
+    assert len(kept_file(tmp_path).parent.name) == 32  # a name that the store removes when it grows too large
+    x = jnp.array([1.0, 5.0])
+    assert second["double"](x).tolist() == first["double"](x).tolist() == [2, 10]
+    one, other = second["pair", 2](x)
+    assert (one.tolist(), other["more"].tolist()) == ([2, 6], [0, 4])
+
+
+def test_another_fingerprint_finds_nothing(tmp_path):
+    compiled(tmp_path)
+    assert len(compiled(tmp_path, "other")[1]) == len(KEYS)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: b"", lambda whole: whole[:40] + b"x" + whole[41:]]
+)
+def test_a_damaged_file_is_replaced_and_the_log_says_so(tmp_path, caplog, damage):
+    compiled(tmp_path)
+    path = kept_file(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    assert len(compiled(tmp_path)[1]) == len(KEYS)
+    assert compiled(tmp_path)[1] == []
+    assert ["damaged" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_program_that_jax_cannot_read_is_compiled(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("engine.step.kept_programs.serialize", lambda program: (b"junk", None, program.out_tree))
+    compiled(tmp_path)
+    monkeypatch.undo()
+    assert len(compiled(tmp_path)[1]) == len(KEYS)
+    assert ["compiled anew" in record.getMessage() for record in caplog.records] == [True]
+    assert compiled(tmp_path)[1] == []
+
+
+def test_a_program_of_other_results_than_stated_is_not_kept(tmp_path):
+    def wrong(key: Any) -> ProgramTrees:
+        return ProgramTrees((0,), 0)
+
+    compiled(tmp_path, trees=wrong)
+    assert compiled(tmp_path, trees=wrong)[1] == [("pair", 2)]
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert len(compiled(tmp_path / "file")[1]) == len(KEYS)
+
+
+async def generated(engine: Engine) -> list[int]:
+    client = EngineClient(engine)
+    client.start(asyncio.get_running_loop())
+    stream = client.submit([1, 2, 3], SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=1))
+    token_ids = [token_id async for event in stream for token_id in event.token_ids]
+    client.shutdown()
+    return token_ids
+
+
+async def test_an_engine_finds_all_of_its_programs_again(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "model")
+    config = EngineConfig(
+        max_num_seqs=1, max_num_batched_tokens=TILE_SIZE, num_pages=20, decode_chunk=2,
+        max_model_len=min(64, CONFIG["max_position_embeddings"]), compilation_cache=str(tmp_path / "programs"),
+    )  # fmt: skip
+    expected = await generated(Engine.load(folder, config, silent))
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a program is lowered")
+
+    for name in vars(DeviceRunner):
+        if name.startswith("_lower"):
+            monkeypatch.setattr(DeviceRunner, name, refuse)
+    assert await generated(Engine.load(folder, config, silent)) == expected

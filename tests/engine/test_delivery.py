@@ -1,0 +1,100 @@
+"""Events on their way from the engine thread to listeners and readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from engine.border.types import FinishReason, TokenEvent
+from engine.delivery import Delivery
+from engine.schedule.request import Request
+from engine.schedule.request_event import RequestEvent
+from engine.token_stream import TokenStream
+from sampling.host.params import SamplingParams
+
+
+class Box:
+    """An outbox that is a listener too. It notes what it gets, and every flush."""
+
+    def __init__(self) -> None:
+        self.noted: list[object] = []
+
+    def receive(self, event: TokenEvent) -> Box:
+        self.noted.append((event.token_ids, event.finish_reason))
+        return self
+
+    def receive_tokens(self, token_ids: Sequence[int]) -> Box:
+        self.noted.append(list(token_ids))
+        return self
+
+    def flush(self) -> None:
+        self.noted.append("flush")
+
+
+class Way:
+    """A delivery whose wake-ups come when the test says so."""
+
+    def __init__(self) -> None:
+        self.wakes: list[Callable[[], None]] = []
+        self.ended: list[str] = []
+        self.delivery = Delivery(self.wakes.append, self.ended.append)
+
+    def request(self, request_id: str, params: SamplingParams | None = None) -> Request:
+        request = Request(request_id, [1], params or SamplingParams(), 0, 100)
+        request.mailbox = TokenStream(request, lambda _: None)
+        return request
+
+    def deliver(self) -> None:
+        while self.wakes:
+            self.wakes.pop(0)()
+
+
+def test_waiting_turns_share_a_wake_up_and_a_flush() -> None:
+    way, box = Way(), Box()
+    first, second = way.request("a"), way.request("b")
+    for request in (first, second):
+        request.mailbox.listen(box)
+    way.delivery.publish([RequestEvent(first, [1], None), RequestEvent(second, [2], None)])
+    way.delivery.publish([RequestEvent(first, [3], FinishReason.LENGTH)])
+    assert len(way.wakes) == 1
+    way.deliver()
+    assert box.noted == [[1], [2], ([3], FinishReason.LENGTH), "flush"]
+    assert way.ended == ["a"]
+    way.delivery.publish([RequestEvent(second, [4], None)])
+    way.deliver()
+    assert box.noted[4:] == [[4], "flush"]
+
+
+def test_what_is_published_during_a_delivery_has_a_wake_up_of_its_own() -> None:
+    way, box = Way(), Box()
+    request = way.request("a")
+    request.mailbox.listen(box)
+    late = [RequestEvent(request, [2], None)]
+    box.flush = lambda: way.delivery.publish(late) if late else None  # type: ignore[method-assign]
+    way.delivery.publish([RequestEvent(request, [1], None)])
+    way.wakes.pop(0)()
+    assert box.noted == [[1]]
+    late.clear()
+    assert len(way.wakes) == 1
+
+
+async def test_reader_and_listener_take_turns_without_a_loss() -> None:
+    way, box = Way(), Box()
+    request = way.request("a")
+    stream: TokenStream = request.mailbox
+    way.delivery.publish([RequestEvent(request, [1], None)])
+    way.delivery.publish([RequestEvent(request, [2], None)])
+    way.deliver()
+    stream.listen(box)  # gets what waits
+    assert box.noted == [([1, 2], None), "flush"]
+    way.delivery.publish([RequestEvent(request, [3], None)])
+    way.deliver()
+    stream.listen(None)
+    way.delivery.publish([RequestEvent(request, [4], None)])
+    way.deliver()
+    event = await asyncio.wait_for(stream.__anext__(), 5)
+    assert event.token_ids == [4]
+    stream.listen(box)
+    stream.end(FinishReason.TIMEOUT, None)  # without a delivery: it is sent at once
+    assert box.noted[2:] == [[3], "flush", ([], FinishReason.TIMEOUT), "flush"]
+    assert [event async for event in stream] == []
