@@ -145,7 +145,9 @@ def portable_full(
     states = update_states(states, rows, tokens)
     out = lax.cond(
         jnp.any(uses(rows, "logprobs")),
-        lambda: portable_logprobs(logits, tokens, LOGPROBS.listed(states["logprobs"], rows), _masked(logits, rows, mask)),
+        lambda: portable_logprobs(
+            logits, tokens, LOGPROBS.listed(states["logprobs"], rows), _masked(logits, rows, mask)
+        ),
         lambda: jnp.pad(tokens[:, None], ((0, 0), (0, NUM_COLUMNS - 1))),
     )
     return out, states
