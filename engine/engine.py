@@ -145,8 +145,13 @@ class Engine:
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
         )
         if self.config.kv_events is not None:
-            endpoint, topic = KVEndpoint.parse(self.config.kv_events), self.config.kv_events_topic
-            self._kv_events = KVEventPublisher(endpoint, topic, self.pool, self.scheduler.requests.page_size)
+            self._kv_events = KVEventPublisher(
+                KVEndpoint.parse(self.config.kv_events),
+                self.config.kv_events_topic,
+                self.pool,
+                self.scheduler.requests.page_size,
+                has_array_events=self.config.kv_events_format == "arrays",
+            )
         self._compile_counter.start(loop.thread)
         return loop
 

@@ -6,6 +6,9 @@ Both servers are measured alternately, over server-sent events (a connection for
 streams on each). PYTHON is that of an environment with fastapi and uvicorn; without it Eagre runs alone. Processor time
 is that of the server's process, so that neither the reader nor other processes count; the reader's own is shown apart.
 
+Each cell is measured with short answers and with long ones, so that what a token costs and what a request costs are
+told apart.
+
 A stream's tokens come one in a turn of the asyncio loop, which is an engine that the server keeps up with, or several:
 an engine that is ahead of it. Each token has an event of its own either way.
 """
@@ -28,15 +31,40 @@ from benchmarks.serving.processor import time_of
 from benchmarks.serving.server_process import ROOT, free_port
 
 STREAMS_ON_A_SOCKET = 64
-MIN_TOKENS, TOTAL_TOKENS = 100, 20_000  # of one stream; of all together, about
+SHORT_TOKENS = 20  # of a stream's short answer
+MIN_TOKENS, TOTAL_TOKENS = 200, 40_000  # of a stream's long answer; of all together, about
 
 
-class Cell(NamedTuple):
+class Run(NamedTuple):
+    """So many streams with answers of one length."""
+
     tokens: int
     events: int
     seconds: float
     processor: float  # seconds, of the server
     reader: float  # seconds, of this process
+
+
+class Cell(NamedTuple):
+    """What a run with long answers has over one with short answers."""
+
+    tokens_per_second: float
+    token: float  # processor seconds of the server for each token
+    request: float  # for each request, but for its tokens
+    reader: float  # processor seconds of this process for each token
+    events: float  # for each token
+
+    @classmethod
+    def between(cls, short: Run, long: Run, num_streams: int) -> Cell:
+        num_tokens = long.tokens - short.tokens
+        token = (long.processor - short.processor) / num_tokens
+        return cls(
+            num_tokens / max(long.seconds - short.seconds, 1e-9),
+            token,
+            (short.processor - token * short.tokens) / num_streams,
+            (long.reader - short.reader) / num_tokens,
+            (long.events - short.events) / num_tokens,
+        )
 
 
 async def _read_events(port: int, num_tokens: int) -> int:
@@ -71,8 +99,7 @@ async def _read_messages(session: aiohttp.ClientSession, port: int, num_streams:
     return num_deltas
 
 
-async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cell:
-    num_tokens = max(MIN_TOKENS, TOTAL_TOKENS // num_streams)
+async def _run(port: int, pid: int, transport: str, num_streams: int, num_tokens: int) -> Run:
     before, start, own = time_of(pid) or 0.0, time.perf_counter(), time.process_time()
     if transport == "SSE":
         counts = await asyncio.gather(*(_read_events(port, num_tokens) for _ in range(num_streams)))
@@ -84,7 +111,13 @@ async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cel
             counts = await asyncio.gather(*(_read_messages(session, port, share, num_tokens) for share in shares))
     seconds = time.perf_counter() - start
     processor, reader = (time_of(pid) or 0.0) - before, time.process_time() - own
-    return Cell(num_tokens * num_streams, sum(counts), seconds, processor, reader)
+    return Run(num_tokens * num_streams, sum(counts), seconds, processor, reader)
+
+
+async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cell:
+    short = await _run(port, pid, transport, num_streams, SHORT_TOKENS)
+    long = await _run(port, pid, transport, num_streams, max(MIN_TOKENS, TOTAL_TOKENS // num_streams))
+    return Cell.between(short, long, num_streams)
 
 
 async def _wait_ready(port: int) -> None:
@@ -97,7 +130,7 @@ async def _wait_ready(port: int) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def _run(commands: dict[str, Sequence[str]], ahead: int, streams: Sequence[int], rounds: int) -> None:
+async def _compare(commands: dict[str, Sequence[str]], ahead: int, streams: Sequence[int], rounds: int) -> None:
     ports = {name: free_port() for name in commands}
     processes = {
         name: subprocess.Popen([*command, str(ports[name]), str(ahead)], cwd=ROOT)  # noqa: ASYNC220 - before anything is measured
@@ -107,25 +140,27 @@ async def _run(commands: dict[str, Sequence[str]], ahead: int, streams: Sequence
         for port in ports.values():
             await _wait_ready(port)
         print(f"\n{ahead} tokens of a stream in a turn of the loop:\n")
-        print("| transport | streams | server | tokens/s | processor µs per token | reader's | events per token |")
-        print("|---" * 7 + "|")
+        print(
+            "| transport | streams | server | tokens/s | processor µs per token | reader's | events | µs per request |"
+        )
+        print("|---" * 8 + "|")
         for transport in ("SSE", "WebSocket"):
             for num_streams in streams:
                 best: dict[str, Cell] = {}
                 for _ in range(rounds):
                     for name, process in processes.items():
                         cell = await _measure(ports[name], process.pid, transport, num_streams)
-                        if name not in best or cell.processor < best[name].processor:
+                        if name not in best or cell.token < best[name].token:
                             best[name] = cell
                 for name, cell in best.items():
-                    micros, reader = (1e6 * seconds / cell.tokens for seconds in (cell.processor, cell.reader))
+                    token, reader, request = (1e6 * seconds for seconds in (cell.token, cell.reader, cell.request))
                     print(
-                        f"| {transport} | {num_streams} | {name} | {cell.tokens / cell.seconds:.0f} | {micros:.1f} "
-                        f"| {reader:.1f} | {cell.events / cell.tokens:.2f} |"
+                        f"| {transport} | {num_streams} | {name} | {cell.tokens_per_second:.0f} | {token:.1f} "
+                        f"| {reader:.1f} | {cell.events:.2f} | {request:.0f} |"
                     )
                 if len(best) == 2:
                     eagre, other = best.values()
-                    print(f"| | | ratio | | {other.processor / max(eagre.processor, 0.01):.1f} | | |", flush=True)
+                    print(f"| | | ratio | | {other.token / max(eagre.token, 1e-9):.1f} | | | |", flush=True)
     finally:
         for process in processes.values():
             process.terminate()
@@ -143,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
         commands["FastAPI"] = [options.fastapi, str(Path(__file__).with_name("fastapi_server.py"))]
     streams = [int(number) for number in options.streams.split(",")]
     for ahead in options.ahead.split(","):
-        asyncio.run(_run(commands, int(ahead), streams, options.rounds))
+        asyncio.run(_compare(commands, int(ahead), streams, options.rounds))
 
 
 if __name__ == "__main__":

@@ -66,4 +66,4 @@ def _next_event(request: Request) -> RequestEvent:
     tokens.append(token_id)
     if len(tokens) == request.max_length:
         request.finish_reason = FinishReason.LENGTH
-    return RequestEvent(request, [token_id], request.finish_reason)
+    return RequestEvent(request, (token_id,), request.finish_reason)

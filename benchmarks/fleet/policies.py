@@ -54,19 +54,12 @@ def prefix_guessed() -> Policy:
 
 
 def prefix_told() -> Policy:
-    """As `prefix_guessed`, but the replicas tell what they remember (`--kv-events`), so nothing evicted is believed.
-
-    What is under way is guessed: the replica that got a prefix last will remember it soon.
-    """
+    """As `prefix_guessed`, but the replicas tell what they remember (`--kv-events`), so nothing evicted is believed."""
     fallback = least_queued()
-    last: dict[str, int] = {}
 
     def choose(arrival: Arrival, replicas: Sequence[SimulatedReplica]) -> int:
-        known = {index for index, replica in enumerate(replicas) if replica.remembers(arrival.prefix)}
-        if arrival.prefix in last:
-            known.add(last[arrival.prefix])
-        last[arrival.prefix] = _of_those(sorted(known), arrival, replicas, fallback)
-        return last[arrival.prefix]
+        known = [index for index, replica in enumerate(replicas) if replica.remembers(arrival.prefix)]
+        return _of_those(known, arrival, replicas, fallback)
 
     return choose
 

@@ -54,6 +54,8 @@ class SimulatedReplica:
     busy_until: float | None = None  # when the step that is under way ends; None: there is none
     busy_ms: float = 0.0
     _prefixes: OrderedDict[str, int] = field(default_factory=OrderedDict)  # with their tokens, the latest used last
+    _num_prefix_pages: int = 0
+    _num_own_pages: int = 0  # of running requests; those of a remembered prefix belong to the prefix
     _tiles: dict[Served, int] = field(default_factory=dict)  # tokens of prompts that the step under way computes
 
     @property
@@ -62,7 +64,10 @@ class SimulatedReplica:
         return len(self.waiting) + len(self.running)
 
     def remembers(self, prefix: str) -> bool:
-        return prefix in self._prefixes
+        """Whether a request with this prefix would find it, or will find it when those before it are computed."""
+        return prefix in self._prefixes or any(
+            served.arrival.prefix == prefix for served in (*self.waiting, *self.running)
+        )
 
     def begin_step(self, now: float) -> None:
         """Admits who can be admitted and begins a step, if there is anything to compute."""
@@ -101,13 +106,13 @@ class SimulatedReplica:
                 if served.num_computed == served.arrival.num_prompt:
                     served.num_output = 1
                     served.first_token = now - served.arrival.at
-                    if served.arrival.num_shared:
-                        self._prefixes[served.arrival.prefix] = served.arrival.num_shared
+                    self._remember(served.arrival)
         ended = [served for served in self.running if served.num_output == served.arrival.num_output]
         if ended:
             self.running = [served for served in self.running if served.num_output < served.arrival.num_output]
         for served in ended:
             served.ended = now
+            self._num_own_pages -= self._own_pages(served)
         self._evict(0)
         return ended
 
@@ -117,26 +122,27 @@ class SimulatedReplica:
         is_cached = arrival.prefix in self._prefixes
         if is_cached:
             self._prefixes.move_to_end(arrival.prefix)
-        needed = arrival.num_prompt + arrival.num_output - (arrival.num_shared if is_cached else 0)
-        if self.running and self._num_own_pages() + self._pages(needed) > self.size.num_pages:
+        needed = self._pages(arrival.num_prompt + arrival.num_output - (arrival.num_shared if is_cached else 0))
+        if self.running and self._num_own_pages + needed > self.size.num_pages:
             return False
-        self._evict(self._pages(needed))
-        if arrival.prefix in self._prefixes:
+        self._evict(needed)
+        if arrival.prefix in self._prefixes:  # it may have been evicted just now
             served.num_cached = served.num_computed = arrival.num_shared
+        self._num_own_pages += self._own_pages(served)
         return True
+
+    def _remember(self, arrival: Arrival) -> None:
+        if arrival.num_shared and arrival.prefix not in self._prefixes:
+            self._prefixes[arrival.prefix] = arrival.num_shared
+            self._num_prefix_pages += self._pages(arrival.num_shared)
 
     def _evict(self, num_needed: int) -> None:
         """Forgets the prefixes that were not used for the longest time, until so many pages are free."""
-        free = self.size.num_pages - self._num_own_pages() - sum(map(self._pages, self._prefixes.values()))
-        while free < num_needed and self._prefixes:
-            free += self._pages(self._prefixes.popitem(last=False)[1])
+        while self._prefixes and self._num_own_pages + self._num_prefix_pages + num_needed > self.size.num_pages:
+            self._num_prefix_pages -= self._pages(self._prefixes.popitem(last=False)[1])
 
-    def _num_own_pages(self) -> int:
-        """Pages of running requests; those of a remembered prefix belong to the prefix."""
-        return sum(
-            self._pages(served.arrival.num_prompt + served.arrival.num_output - served.num_cached)
-            for served in self.running
-        )
+    def _own_pages(self, served: Served) -> int:
+        return self._pages(served.arrival.num_prompt + served.arrival.num_output - served.num_cached)
 
     def _pages(self, num_tokens: int) -> int:
         return -(-num_tokens // self.size.page_size)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.fleet.simulation
     python -m benchmarks.fleet.simulation --replicas 2 8 32 100 --arrivals recorded.jsonl
-    python -m benchmarks.fleet.simulation --measure-costs
+    python -m benchmarks.fleet.simulation --measure-costs    # those of another machine, for step_costs.py
 
 Synthetic arrivals are Poisson, `--rate` for each replica; recorded ones have a JSON object on each line (`at`,
 `prefix`, `num_shared`, `num_own`, `num_output`). The router and the network take no time.

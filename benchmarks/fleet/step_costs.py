@@ -45,8 +45,9 @@ class StepCost:
         )
 
 
-# Of the default model on two cores with AVX-512 VNNI, by `python -m benchmarks.fleet.simulation --measure-costs`.
-MEASURED = StepCost(step=4.2, row=0.55, decode_token=0.0011, tile=46.0, tile_token=0.012)
+# Of the default model on two cores with AVX-512 VNNI in quiet minutes: the table of whole steps in docs/performance.md,
+# which `--measure-costs` of the simulation makes anew for another machine.
+MEASURED = StepCost(step=4.0, row=0.48, decode_token=0.0014, tile=43.0, tile_token=0.0186)
 
 
 def measure_costs(model: str) -> StepCost:

@@ -126,6 +126,11 @@ class EngineConfig:
         metavar="ADDRESS",
     )
     kv_events_topic: str = setting("", "topic of these messages, by which subscribers choose them")
+    kv_events_format: str = setting(
+        "maps",
+        "how an event is written: maps, or arrays as earlier versions of vLLM did",
+        limit=one_of("maps", "arrays"),
+    )
     # Not settings, because the model and the user's cache folder decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
     eos_token_ids: tuple[int, ...] = ()

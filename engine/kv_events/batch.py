@@ -1,8 +1,8 @@
 """From the events of pages to the batches that subscribers read.
 
 The shapes are those of vLLM's `KVEventBatch`, `BlockStored`, `BlockRemoved` and `AllBlocksCleared`
-(vllm/distributed/kv_events.py): structs that are written as arrays, the name of an event first. What vLLM calls a
-block is a page here.
+(vllm/distributed/kv_events.py). A batch is an array. An event is a map with its name under `type`, and was an array
+that begins with its name in earlier versions of vLLM. What vLLM calls a block is a page here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def block_hash(hash_value: bytes) -> int:
     return int.from_bytes(hash_value[-8:], "big")
 
 
-def make_batch(events: Sequence[PageEvent], page_size: int, seconds: float) -> list[Any]:
+def make_batch(
+    events: Sequence[PageEvent], page_size: int, seconds: float, *, has_array_events: bool = False
+) -> list[Any]:
     """What msgpack encodes for one message: time, events, rank.
 
     Pages that follow each other in one sequence become one event, and so do pages that are removed one after the other.
@@ -29,30 +31,46 @@ def make_batch(events: Sequence[PageEvent], page_size: int, seconds: float) -> l
     Args:
         page_size: tokens of a page.
         seconds: since the epoch.
+        has_array_events: whether events are arrays, as earlier versions of vLLM wrote them.
     """
-    entries: list[list[Any]] = []
+    entries: list[dict[str, Any]] = []
     previous: PageEvent | None = None
     for event in events:
         match event:
-            case PageStored(page_hash, parent_hash):
-                name = block_hash(page_hash.hash_value)
-                extra = list(page_hash.extra_keys) or None
-                if isinstance(previous, PageStored) and parent_hash == previous.page_hash.hash_value:
-                    _, hashes, _, tokens, _, _, _, _, extras = entries[-1]
-                    hashes.append(name)
-                    tokens.extend(page_hash.token_ids)
-                    extras.append(extra)
+            case PageStored():
+                if isinstance(previous, PageStored) and event.parent_hash == previous.page_hash.hash_value:
+                    _extend(entries[-1], event)
                 else:
-                    parent = None if parent_hash is None else block_hash(parent_hash)
-                    tokens = list(page_hash.token_ids)
-                    # Behind the size of a page stand the id of an adapter, the medium and the name of an adapter.
-                    entries.append(["BlockStored", [name], parent, tokens, page_size, None, MEDIUM, None, [extra]])
+                    entries.append(_stored(event, page_size))
             case PageRemoved(hash_value):
                 if isinstance(previous, PageRemoved):
-                    entries[-1][1].append(block_hash(hash_value))
+                    entries[-1]["block_hashes"].append(block_hash(hash_value))
                 else:
-                    entries.append(["BlockRemoved", [block_hash(hash_value)], MEDIUM])
+                    entries.append({"type": "BlockRemoved", "block_hashes": [block_hash(hash_value)], "medium": MEDIUM})
             case _:
-                entries.append(["AllBlocksCleared"])
+                entries.append({"type": "AllBlocksCleared"})
         previous = event
-    return [seconds, entries, RANK]
+    return [seconds, [list(entry.values()) for entry in entries] if has_array_events else entries, RANK]
+
+
+def _stored(event: PageStored, page_size: int) -> dict[str, Any]:
+    """The order of the keys is that of the array."""
+    entry: dict[str, Any] = {
+        "type": "BlockStored",
+        "block_hashes": [],
+        "parent_block_hash": None if event.parent_hash is None else block_hash(event.parent_hash),
+        "token_ids": [],
+        "block_size": page_size,
+        "lora_id": None,
+        "medium": MEDIUM,
+        "lora_name": None,
+        "extra_keys": [],
+    }
+    _extend(entry, event)
+    return entry
+
+
+def _extend(entry: dict[str, Any], event: PageStored) -> None:
+    entry["block_hashes"].append(block_hash(event.page_hash.hash_value))
+    entry["token_ids"].extend(event.page_hash.token_ids)
+    entry["extra_keys"].append(list(event.page_hash.extra_keys) or None)

@@ -56,7 +56,9 @@ _PACKAGES = {"zmq": "pyzmq"}
 class KVEventPublisher:
     """Listens to a pool and tells subscribers; the engine thread only leaves events in a queue."""
 
-    def __init__(self, endpoint: KVEndpoint, topic: str, pool: PagePool, page_size: int) -> None:
+    def __init__(
+        self, endpoint: KVEndpoint, topic: str, pool: PagePool, page_size: int, *, has_array_events: bool = False
+    ) -> None:
         """Binds the sockets, starts the thread and listens to the pool.
 
         The first message says that nothing is remembered: a subscriber may know an earlier process at this address.
@@ -68,6 +70,7 @@ class KVEventPublisher:
         self._topic = topic.encode()
         self._pool = pool
         self._page_size = page_size
+        self._has_array_events = has_array_events
         self._events: queue.SimpleQueue[PageEvent | None] = queue.SimpleQueue()  # None: the end
         self._kept = ReplayBuffer(_MAX_KEPT, _MAX_KEPT_BYTES)
         self._open(endpoint)
@@ -131,7 +134,8 @@ class KVEventPublisher:
                 break
             event = self._events.get()
         if events:
-            payload = msgspec.msgpack.encode(make_batch(events, self._page_size, time.time()))
+            batch = make_batch(events, self._page_size, time.time(), has_array_events=self._has_array_events)
+            payload = msgspec.msgpack.encode(batch)
             number = self._kept.add(payload).to_bytes(_NUMBER_BYTES, "big")
             self._publications.send_multipart((self._topic, number, payload))
         return event is not None

@@ -12,7 +12,7 @@ from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.metrics import Metrics
-from server.answering.token_events import split
+from server.answering.token_events import split, without_tokens
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
 from server.wire.generation_fields import MAX_STOP_LENGTH
@@ -49,6 +49,7 @@ class Choice:
         "_least_tokens",
         "_metrics",
         "_min_tokens",
+        "_only_echoes",
         "_pending_ids",
         "_pending_logprobs",
         "_pending_prompt_logprobs",
@@ -73,11 +74,13 @@ class Choice:
         *,
         min_tokens: int = 0,
         echo: str = "",
+        only_echoes: bool = False,
         streaming: Streaming = PLAIN,
     ) -> None:
         """Args:
         min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
         echo: stands before the first text, and no stop string is looked for in it.
+        only_echoes: whether `echo` is the whole text, and the generated token is dropped.
         """
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
@@ -95,6 +98,7 @@ class Choice:
         self._metrics = metrics
         self._min_tokens = min_tokens
         self._echo = echo
+        self._only_echoes = only_echoes
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
@@ -156,6 +160,7 @@ class Choice:
             metrics,
             min_tokens=min_tokens,
             echo=echo,
+            only_echoes=request.only_echoes,
             streaming=request.streaming,
         )
 
@@ -177,6 +182,8 @@ class Choice:
         return deltas
 
     def _advance(self, event: TokenEvent) -> Delta | None:
+        if self._only_echoes:
+            event = without_tokens(event)
         self.num_cached_tokens = event.num_cached_tokens
         token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:

@@ -377,7 +377,7 @@ class Generation:
 
     def _advance_tokens(self, choice: Choice, token_ids: Sequence[int]) -> list[Delta]:
         """`_advance` for an event that has tokens and nothing else, behind the first tokens of the choice."""
-        if not choice.is_plain:
+        if not choice.is_plain or self._watcher is not None:
             return self._advance(choice, TokenEvent(list(token_ids), None, choice.num_cached_tokens))
         delta = choice.advance_tokens(token_ids)
         num_new = len(token_ids)

@@ -46,12 +46,23 @@ class GenerationRequest:
     timeout: float | None = None  # seconds
     streaming: Streaming = PLAIN
 
+    @property
+    def only_echoes(self) -> bool:
+        """Whether each answer is its prompt and nothing else, which is how log probabilities of a text are asked for.
+
+        The engine draws one token all the same, because it computes a prompt only where something follows; nobody is
+        told of that token.
+        """
+        return self.echoes and self.max_tokens == 0 and self.num_prompt_output_tokens == 0
+
     def limit_tokens(self, room: int) -> int:
         """The most tokens to generate where the model has room for `room` of them after the prompt.
 
         Raises:
-            InvalidParameter: the request asks for fewer than one.
+            InvalidParameter: the request asks for fewer than one, and is not content with its prompts.
         """
+        if self.only_echoes:
+            return 1
         if self.max_tokens is None:
             return room if self.default_max_tokens is None else min(self.default_max_tokens, room)
         if self.max_tokens < 1:

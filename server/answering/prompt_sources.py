@@ -50,6 +50,7 @@ class TextPrompt(NamedTuple):
     """A text that the model continues."""
 
     text: str
+    adds_special: bool = True  # whether the tokenizer puts its own tokens, such as a begin-of-sequence token, before it
     tools: None = None
 
     @property
@@ -60,7 +61,7 @@ class TextPrompt(NamedTuple):
         _refuse_hopeless(len(self.text), text_model, max_model_len)
         with _refusing_too_many(max_model_len):
             most = _num_listed(max_model_len)
-            return text_model.tokenizer.encode(self.text, add_special_tokens=True, max_tokens=most)
+            return text_model.tokenizer.encode(self.text, add_special_tokens=self.adds_special, max_tokens=most)
 
 
 class InfillPrompt(NamedTuple):

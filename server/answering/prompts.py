@@ -160,7 +160,8 @@ def _encode(
             most = max(1, max_model_len - request.limit_tokens(1) + request.num_prompt_output_tokens)
         if len(token_ids) > most:
             # What the tokenizer puts before a text stays, as in Hugging Face's tokenizers.
-            num_kept = min(tokenizer.num_prefix_tokens, most) if isinstance(source, TextPrompt) else 0
+            has_special = isinstance(source, TextPrompt) and source.adds_special
+            num_kept = min(tokenizer.num_prefix_tokens, most) if has_special else 0
             num_last = most - num_kept
             token_ids = token_ids[:num_kept] + token_ids[len(token_ids) - num_last :]
             return token_ids, _text_of(token_ids, tokenizer) if request.echoes else ""

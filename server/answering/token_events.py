@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.border.types import TokenEvent
+from engine.border.types import FinishReason, TokenEvent
 
 
 def split(event: TokenEvent) -> Iterator[TokenEvent]:
@@ -18,3 +18,9 @@ def split(event: TokenEvent) -> Iterator[TokenEvent]:
             logprobs=None if event.logprobs is None else event.logprobs[at : at + 1],
             prompt_logprobs=event.prompt_logprobs if at == 0 else None,
         )
+
+
+def without_tokens(event: TokenEvent) -> TokenEvent:
+    """`event` as that of an answer of no tokens, which ends because it may have no more."""
+    reason = FinishReason.LENGTH if event.finish_reason is FinishReason.STOP else event.finish_reason
+    return event._replace(token_ids=[], logprobs=None if event.logprobs is None else [], finish_reason=reason)

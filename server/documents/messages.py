@@ -56,7 +56,7 @@ class AnthropicError(Answer):
 
     type: Literal["error"]
     error: AnthropicErrorDetails
-    request_id: None
+    request_id: str
 
 
 class MessageEvent(Answer):

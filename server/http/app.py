@@ -9,7 +9,7 @@ from aiohttp import web
 from server.documents import handlers
 from server.doors.keyring import KeyRing
 from server.http import admin, engine_events, generating, inspecting, models, playground, probes, queries, websocket
-from server.http.entry.access_log import add_headers, log_access
+from server.http.entry.access_log import REQUEST_ID, add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
 from server.http.entry.served import SERVED
@@ -18,6 +18,8 @@ from server.http.responses.socket_calls import open_calls
 from server.http.streams import resuming
 from server.http.streams.kept_requests import KEPT, KeptRequests, sweep
 from server.http.table import ROUTES
+from server.routes.messages.call import MESSAGES
+from server.routes.messages.shapes import REQUEST_ID_HEADER
 from server.routes.route import BodyRoute, MessageRoute
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
@@ -45,6 +47,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[KEPT] = KeptRequests(served, ROUTES)
     app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)
+    app.on_response_prepare.append(_add_anthropics_header)
     app.on_shutdown.append(websocket.close_sockets)
     app.on_cleanup.append(_close)
     for route in ROUTES:
@@ -112,6 +115,12 @@ def _add_probes(app: web.Application) -> None:
 def _add_figures(app: web.Application) -> None:
     app.router.add_get("/health", probes.health)
     app.router.add_get("/metrics", probes.show_metrics)
+
+
+async def _add_anthropics_header(request: web.Request, response: web.StreamResponse) -> None:
+    """Anthropic's libraries know an answer by a header of their own."""
+    if request.path.startswith(MESSAGES.path) and REQUEST_ID in request:
+        response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
 
 
 def _hosts(settings: ServerSettings) -> frozenset[str]:

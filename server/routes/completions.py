@@ -92,7 +92,7 @@ class CompletionCall(OpenAICall):
     id_prefix = "cmpl"
 
     def __init__(self, body: CompletionRequest) -> None:
-        prompts = [_source(prompt, body.suffix) for prompt in body.prompt]
+        prompts = [_source(prompt, body) for prompt in body.prompt]
         super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS, echoes=body.echo is True)
 
     @classmethod
@@ -104,10 +104,12 @@ class CompletionCall(OpenAICall):
         return cls(CompletionRequest.parse(body))
 
 
-def _source(prompt: Prompt, suffix: str | None) -> PromptSource:
-    if suffix:
-        return InfillPrompt(prompt, suffix)
-    return TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt)
+def _source(prompt: Prompt, body: CompletionRequest) -> PromptSource:
+    if body.suffix:
+        return InfillPrompt(prompt, body.suffix)
+    if isinstance(prompt, str):
+        return TextPrompt(prompt, adds_special=body.add_special_tokens is not False)
+    return TokenPrompt(prompt)
 
 
 COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, shape_error)

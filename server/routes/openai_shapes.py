@@ -68,6 +68,6 @@ def encode_reason(reason: str | None) -> bytes:
     return b"null" if reason is None else b'"%b"' % reason.encode()
 
 
-def shape_error(error: ApiError) -> dict[str, Any]:
-    """The body of an error: `{"error": {…}}`."""
+def shape_error(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:
+    """The body of an error: `{"error": {…}}`, which does not tell the request's id; a header does."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}

@@ -22,8 +22,8 @@ from server.wire.errors import ApiError, to_api_error
 Writer = TypeVar("Writer", bound="StreamWriter")
 Result = TypeVar("Result")
 
-# An error as the JSON object that a route's clients expect of it.
-ErrorShape: TypeAlias = Callable[[ApiError], dict[str, Any]]
+# An error, and the id of its HTTP request, as the JSON object that a route's clients expect.
+ErrorShape: TypeAlias = Callable[[ApiError, str], dict[str, Any]]
 
 
 class AnswerContext(NamedTuple):
@@ -122,13 +122,14 @@ class BodyRoute:
     parse: Callable[[Any], BodyCall]  # raises ApiError or ValidationError: the decoded body is not a valid request
     shape_error: ErrorShape
     framing: Framing = SERVER_SENT_EVENTS  # of its streams
-    encode_error: Callable[[ApiError], bytes] | None = None  # as a stream's last event; None: its shape, framed
+    # An error as a stream's last event, made of what `shape_error` gets; None: its shape, framed.
+    encode_error: Callable[[ApiError, str], bytes] | None = None
 
-    def encode_error_event(self, error: ApiError) -> bytes:
+    def encode_error_event(self, error: ApiError, request_id: str) -> bytes:
         """An error as it stands at the end of a stream."""
         if self.encode_error is not None:
-            return self.encode_error(error)
-        return self.framing.frame(orjson.dumps(self.shape_error(error)))
+            return self.encode_error(error, request_id)
+        return self.framing.frame(orjson.dumps(self.shape_error(error, request_id)))
 
 
 class Resume(NamedTuple):

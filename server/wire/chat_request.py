@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import ApiError, shorten
-from server.wire.generation_fields import GenerationFields
+from server.wire.generation_fields import GenerationFields, ThinkingBudget
 from server.wire.strangers import CHAT, MESSAGE, Strangers
 from server.wire.strict_model import StrictModel, bounded
 from server.wire.structured_outputs import GrammarWish, ResponseFormat
@@ -102,7 +102,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
     tool_choice: ToolChoice | None = None  # "auto" where there are tools
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None  # true by default
-    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None  # of the reasoning of each answer
+    thinking_token_budget: ThinkingBudget | None = None  # of the reasoning of each answer
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None

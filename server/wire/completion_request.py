@@ -67,6 +67,7 @@ class CompletionRequest(GenerationFields):
 
     prompt: Annotated[list[Prompt], PlainValidator(as_prompts, json_schema_input_type=AnyPrompts)]
     logprobs: Annotated[int, BeforeValidator(_as_num_logprobs, json_schema_input_type=int)] | None = None
+    add_special_tokens: bool | None = None  # true by default
     echo: bool | None = None
     suffix: str | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -34,6 +34,14 @@ def _as_truncation(value: int) -> int:
     if value < -1 or value == 0:
         raise ValueError(f"truncate_prompt_tokens is {value}; it must be -1 or at least 1")
     return value
+
+
+def _as_budget(value: int) -> int | None:
+    """Takes -1 for no limit, as vLLM does."""
+    return None if value == -1 else value
+
+
+ThinkingBudget: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_as_budget)]  # tokens of an answer's reasoning
 
 
 class StreamOptions(StrictModel):

@@ -21,6 +21,7 @@ Neutral = Mapping[str, tuple[Any, ...]]
 
 _SHARED: Neutral = {
     "chat_template": (),
+    "truncation_side": ("left",),  # the end of a prompt is kept
     "top_a": (0.0,),
 }
 
@@ -37,6 +38,7 @@ COMPLETIONS: Neutral = {
 
 CHAT: Neutral = {
     **_SHARED,
+    "add_special_tokens": (False,),  # the chat template writes them
     "audio": (),
     "echo": (False,),
     "function_call": ("none",),
@@ -69,9 +71,15 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "length_penalty": (1.0,),
     "guided_decoding_backend": ("auto",),
     "cache_prompt": (True,),
+    "include_reasoning": (True,),
+    "return_mm_kwargs": (True,),
+    "routed_experts_prompt_start": (0,),
+    "routed_experts_start_len": (0,),
     "service_tier": ("auto", "default"),
     "verbosity": ("medium",),
     # llama.cpp's, which its own page sends with every message.
+    "adaptive_decay": (0.9,),
+    "adaptive_target": (-1.0,),
     "dynatemp_exponent": (1.0,),
     "dynatemp_range": (0.0,),
     "id_slot": (-1,),
@@ -80,6 +88,8 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5.0,),
     "n_cache_reuse": (0,),
+    "n_cmpl": (1,),
+    "n_discard": (0,),
     "n_indent": (0,),
     "n_keep": (0,),
     "n_predict": (-1,),
@@ -87,7 +97,7 @@ _DEFAULTS_OF_PEERS: Neutral = {
     "reasoning_format": ("auto",),
     "repeat_last_n": (64,),
     "repeat_penalty": (1.0,),
-    "t_max_predict_ms": (0,),
+    "t_max_predict_ms": (-1, 0),
     "tfs_z": (1.0,),
     "typ_p": (1.0,),
     # OpenRouter's.
@@ -146,7 +156,7 @@ class Strangers:
         return kept
 
     def _meet(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
-        if any(_is_same(value, nothing) for nothing in (*_ASKS_FOR_NOTHING, *_DEFAULTS_OF_PEERS.get(name, ()))):
+        if _asks_for_nothing(name, value):
             return
         if name in _OF_ONE_ROUTE:
             raise UnknownField(name)
@@ -182,6 +192,14 @@ def is_slip(name: str, meant: str) -> bool:
         return True  # equal, or one letter more at the end
     a, b = first[start:], second[start:]
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    """Whether a stranger has the value that it has everywhere by itself. Where that is true, false is a wish."""
+    defaults = _DEFAULTS_OF_PEERS.get(name, ())
+    if value is False and any(default is True for default in defaults):
+        return False
+    return any(_is_same(value, nothing) for nothing in (*_ASKS_FOR_NOTHING, *defaults))
 
 
 def _letters(name: str) -> str:

@@ -44,17 +44,19 @@ def _as_schema(value: Any) -> Any:
 class JsonSchema(StrictModel):
     """OpenAI's `json_schema`. It is always followed to the letter, whatever `strict` says."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    # OpenAI wants one, and does nothing with it; clients of llama.cpp leave it out.
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     description: str | None = None
     schema_: Annotated[dict[str, Any], Field(alias="schema")]  # pydantic has a `schema` of its own
     strict: bool | None = None
 
 
 class ResponseFormat(StrictModel):
-    """OpenAI's parameter."""
+    """OpenAI's parameter, and llama.cpp's shorter form of it: a `schema` beside the type json_object."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
     @model_validator(mode="after")
     def _schema_where_it_is_asked_for(self) -> ResponseFormat:
@@ -62,6 +64,8 @@ class ResponseFormat(StrictModel):
             raise ValueError("response_format has no json_schema; type json_schema needs one")
         if self.type != "json_schema" and self.json_schema is not None:
             raise ValueError(f"response_format has a json_schema, which type {self.type} does not take")
+        if self.type != "json_object" and self.schema_ is not None:
+            raise ValueError(f"response_format has a schema, which type {self.type} does not take")
         return self
 
     def to_grammar(self) -> Grammar | None:
@@ -70,8 +74,9 @@ class ResponseFormat(StrictModel):
         Raises:
             ValueError: the schema cannot be written as JSON.
         """
-        if self.json_schema is not None:
-            return Grammar(GrammarKind.JSON_SCHEMA, _to_json(self.json_schema.schema_))
+        schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
+        if schema is not None:
+            return Grammar(GrammarKind.JSON_SCHEMA, _to_json(schema))
         return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from server.text.vocabularies.control_tokens import ControlTokens
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.text_model import FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer
 from tests.server.support.socket_client import open_socket, read_to_end, send
 
@@ -154,8 +155,39 @@ async def test_a_budget_reaches_the_engine(start_server: StartServer, path: str)
 
 async def test_what_no_budget_can_be(start_server: StartServer) -> None:
     server = await begin(start_server)
-    for wrong in (-1, "2", 1.5):
+    for wrong in (-2, "2", 1.5):
         status, answer = await server.post("/v1/chat/completions", {"messages": ASK, "thinking_token_budget": wrong})
         assert (status, answer["error"]["param"]) == (400, "thinking_token_budget")
-    status, _ = await server.post("/v1/chat/completions", {"messages": ASK, "thinking_token_budget": 10**12})
-    assert status == 200
+    for much in (-1, 10**12):  # the first is vLLM's word for no limit
+        status, _ = await server.post("/v1/chat/completions", {"messages": ASK, "thinking_token_budget": much})
+        assert status == 200
+    assert [stream.matcher is None for stream in server.engine.submitted] == [True, False]
+
+
+class WithThinkTokens(FakeTokenizer):
+    """Mistral's markers, which are control tokens there."""
+
+    control = ControlTokens({"[THINK]": 256, "[/THINK]": 258})
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
+        ids = self.control.ids
+        return [ids[text]] if text in ids else super().encode(text, add_special_tokens=add_special_tokens)
+
+    def token_text(self, token_id: int) -> str:
+        return {256: "[THINK]", 258: "[/THINK]"}.get(token_id) or super().token_text(token_id)
+
+
+async def test_markers_that_are_control_tokens(start_server: StartServer) -> None:
+    text_model = FakeTextModel("{% for m in messages %}{{ m.content }}{% endfor %}{# [THINK] #}")
+    text_model.tokenizer = WithThinkTokens()
+    engine = FakeEngineClient(respond=lambda *_: [256, *b"Let me see.", 258, *b"Because."])
+    server = await start_server(engine, text_model=text_model)
+    _, answer = await server.post("/v1/chat/completions", {"messages": ASK})
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", "Because.")
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 13}
+    engine.respond = lambda *_: [256, *b"Hm"]
+    await server.post("/v1/chat/completions", {"messages": ASK, "thinking_token_budget": 2, "max_tokens": 3})
+    matcher = engine.submitted[1].matcher
+    assert matcher is not None
+    assert allowed_tokens(matcher, 260).tolist() == [258]

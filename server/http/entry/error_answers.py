@@ -56,7 +56,7 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
         records.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
     shape = request.app[ERROR_SHAPES].get(path, shape_error)
     response = web.Response(
-        body=orjson.dumps(shape(api_error)),
+        body=orjson.dumps(shape(api_error, request[REQUEST_ID])),
         status=api_error.status,
         headers=api_error.headers,
         content_type="application/json",

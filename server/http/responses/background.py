@@ -87,10 +87,10 @@ async def stop(served: ServedModels, tenant: Tenant, response_id: str) -> bool:
     return True
 
 
-def forget(served: ServedModels, tenant: Tenant, response_id: str) -> None:
-    """Stops a response, and gives up its events."""
+def forget(served: ServedModels, tenant: Tenant, response_id: str, *, was_stored: bool) -> None:
+    """Stops a response and gives up its events, unless it is not stored yet, because its stream has not ended."""
     answer = served.held.get(tenant.owner, response_id)
-    if answer is not None:
+    if answer is not None and (was_stored or answer.is_background):
         served.held.forget(answer)
 
 

@@ -13,10 +13,14 @@ from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_asked
 from server.http.responses import background
 from server.http.responses.answering import Answering
+from server.http.responses.held_response import HeldResponse
+from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
 from server.routes.responses.events import Event
 from server.routes.responses.turn import Turn
+from server.startup.logs import log
 from server.transport.event_channel import EventChannel
 from server.transport.json_body import json_response, send_whole
+from server.wire.errors import ApiError
 from server.wire.responses.responses_request import ResponsesRequest
 
 
@@ -53,8 +57,18 @@ async def create(request: web.Request) -> web.StreamResponse:
 async def _stream(
     request: web.Request, turn: Turn, answering: Answering, preparing: ExitStack, request_id: str
 ) -> web.StreamResponse:
-    served = request.app[SERVED]
-    async with EventChannel(request, served.settings) as channel:
+    served, headers = request.app[SERVED], None
+    if turn.body.resumable:
+        is_told = not served.find(turn.body.model).is_open
+        held = HeldResponse(answering, turn, request_id, close_on_acceptance(preparing), is_told=is_told)
+        try:
+            answer = served.held.start(request[TENANT].owner, held, answer_id=turn.id)
+        except ApiError as error:
+            log.warning("stream_not_held", reason=error.message)
+            headers = {STREAM_HEADER: NOT_HELD}
+        else:
+            return await held.begin(request, answer)
+    async with EventChannel(request, served.settings, headers=headers) as channel:
 
         async def deliver(events: Sequence[Event]) -> None:
             await channel.write(b"".join(event.to_sse() for event in events))

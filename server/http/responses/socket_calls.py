@@ -187,12 +187,11 @@ def _read(text: str, max_bytes: int) -> _Create | _Refusal:
             raise ApiError(f"type is {shorten(kind)}; it must be response.create", param="type", code="invalid_value")
         frame.pop("stream", None)  # a socket always streams
         is_generated = _take(frame, "generate", lambda value: value in (None, True, False), "true or false")
-        if frame.get("background"):
-            raise ApiError(
-                "background is true; a socket has no responses in the background",
-                param="background",
-                code="unsupported_parameter",
-            )
+        for name in ("background", "resumable"):
+            if frame.get(name):
+                raise ApiError(
+                    f"{name} is true; a response on a socket ends with it", param=name, code="unsupported_parameter"
+                )
         return _Create(lane, frame, is_generated is False)
     except ApiError as error:
         return _Refusal(lane, error.without_traces())

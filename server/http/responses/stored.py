@@ -43,7 +43,7 @@ async def delete(request: web.Request) -> web.Response:
     """DELETE /v1/responses/{id}: it is forgotten; one that is still being made is stopped."""
     served, tenant, response_id = request.app[SERVED], request[TENANT], request.match_info["id"]
     is_deleted = await served.store.delete(response_key(tenant.owner, response_id))
-    background.forget(served, tenant, response_id)
+    background.forget(served, tenant, response_id, was_stored=is_deleted)
     if not is_deleted:
         raise response_not_found(response_id)
     return json_response({"id": response_id, "object": "response.deleted", "deleted": True})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from aiohttp import web
 
+from server.holding.held_answer import HeldAnswer
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.streams.kept_requests import kept_requests
@@ -15,12 +18,26 @@ from server.wire.errors import ApiError, shorten
 LAST_EVENT_ID = "Last-Event-ID"  # a browser's EventSource sends it when it comes back by itself
 
 
+@runtime_checkable
+class Resumable(Protocol):
+    """Makes an answer, and knows by itself how its stream goes on."""
+
+    async def __call__(self, answer: HeldAnswer) -> None:
+        """As `Work`."""
+
+    async def resume(self, request: web.Request, answer: HeldAnswer, after: str | None) -> web.StreamResponse:
+        """Streams what follows the place `after`, or all without one; 204 where nothing follows."""
+
+
 async def resume(request: web.Request) -> web.StreamResponse:
     """GET /v1/streams/{id}: what follows the events that the client has.
 
     204 tells an EventSource, which comes back after every end, that nothing follows.
     """
     served, stream_id = request.app[SERVED], request.match_info["id"]
+    known = served.held.get(request[TENANT].owner, stream_id)
+    if known is not None and isinstance(known.work, Resumable):
+        return await known.work.resume(request, known, _after(request, stream_id))
     answer, held = await kept_requests(request).find(request[TENANT], stream_id)
     if not isinstance(held.route, BodyRoute):
         raise ApiError(
@@ -47,7 +64,9 @@ async def resume(request: web.Request) -> web.StreamResponse:
 async def stop(request: web.Request) -> web.Response:
     """DELETE /v1/streams/{id}: the stream ends with finish_reason "abort", and nobody can come back to it."""
     served, stream_id = request.app[SERVED], request.match_info["id"]
-    answer, _ = await kept_requests(request).find(request[TENANT], stream_id)
+    answer = served.held.get(request[TENANT].owner, stream_id)
+    if answer is None or not isinstance(answer.work, Resumable):
+        answer, _ = await kept_requests(request).find(request[TENANT], stream_id)
     served.held.forget(answer)
     return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
 

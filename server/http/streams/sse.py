@@ -10,6 +10,7 @@ from aiohttp import web
 from engine.border.types import PromptProgress
 from server.answering.generation import Generation, TellProgress
 from server.holding.lanes import Lanes, Place, PlacedEvent
+from server.http.entry.access_log import REQUEST_ID
 from server.http.streams.held_stream import STREAM_HEADER
 from server.http.streams.writer_sink import WriterSink
 from server.routes.encoding import encode
@@ -80,15 +81,16 @@ class EventStream(EventChannel):
         """
         head = b"id: " + stream_id.encode() + b":"
         async for events in lanes.read(had):
-            await self.write(b"".join([_with_place(head, event) for event in events]))
+            await self.write(b"".join([with_place(head, event) for event in events]))
         await self.end()
 
     def _encode_failure(self, error: ApiError) -> bytes:
         told = b"" if self._writer is None else self._writer.encode_error(error)
-        return told or self._route.encode_error_event(error)
+        return told or self._route.encode_error_event(error, self._request[REQUEST_ID])
 
 
-def _with_place(head: bytes, event: PlacedEvent) -> bytes:
+def with_place(head: bytes, event: PlacedEvent) -> bytes:
+    """An event with a line for its place, if it has one. `head` is that line without the place."""
     return event.event if event.place is None else b"%b%b\n%b" % (head, event.place, event.event)
 
 

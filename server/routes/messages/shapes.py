@@ -11,6 +11,8 @@ from server.answering.generation import Usage
 from server.routes.framing import SERVER_SENT_EVENTS, Framing
 from server.wire.errors import ApiError
 
+REQUEST_ID_HEADER = "request-id"  # by which Anthropic's libraries know an answer
+
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -38,15 +40,15 @@ MESSAGE_EVENTS = Framing(
 )
 
 
-def shape_error(error: ApiError) -> dict[str, Any]:
+def shape_error(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an error: `{"type": "error", "error": {…}}`."""
     told = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": error.message}
-    return {"type": "error", "error": told, "request_id": None}
+    return {"type": "error", "error": told, "request_id": request_id}
 
 
-def encode_error(error: ApiError) -> bytes:
+def encode_error(error: ApiError, request_id: str) -> bytes:
     """An error as the last event of a stream."""
-    return b"event: error\ndata: %b\n\n" % orjson.dumps(shape_error(error))
+    return b"event: error\ndata: %b\n\n" % orjson.dumps(shape_error(error, request_id))
 
 
 def shape_usage(usage: Usage, num_thinking_tokens: int | None) -> dict[str, Any]:

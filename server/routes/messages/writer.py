@@ -46,7 +46,7 @@ class MessageWriter(AnswerWriter):
         try:
             delta = self._ending()
         except ApiError as error:
-            return events + encode_error(error.without_traces())
+            return events + encode_error(error.without_traces(), self._context.request_id)
         return events + encode_event("message_delta", delta=delta, usage=self._usage()) + encode_event("message_stop")
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:

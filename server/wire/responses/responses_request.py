@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_v
 
 from sampling.host.params import MAX_LOGPROBS
 from server.wire.errors import ApiError, UnknownField, shorten
-from server.wire.generation_fields import GenerationFields, StreamOptions
+from server.wire.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
 from server.wire.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
 from server.wire.responses.input_items import InputItem, ItemId, checked_items
 from server.wire.responses.text_config import TextConfig
@@ -31,7 +31,6 @@ _OF_OTHER_ROUTES: Neutral = {
     "best_of": (1,),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
-    "resumable": (False,),
     "include_metrics": (False,),
     "prompt_logprobs": (),
     "logprob_token_ids": ([],),
@@ -139,7 +138,7 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         Annotated[ItemId, BeforeValidator(_as_conversation, json_schema_input_type=str | dict[str, str])] | None
     ) = None
     reasoning: Reasoning | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None  # of the reasoning
+    thinking_token_budget: ThinkingBudget | None = None  # of the reasoning
     stream_options: ResponseStreamOptions | None = None
     # Whose request it is and where it may be cached, for OpenAI's own purposes; an answer repeats them.
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
@@ -182,6 +181,12 @@ class ResponsesRequest(TemplateFields, GenerationFields):
                 "background is true and store is false; a response in the background can only be fetched where it is "
                 "stored",
                 param="background",
+                code="invalid_value",
+            )
+        if self.background and self.resumable:
+            raise ApiError(
+                "background and resumable are both true; a response in the background is followed by its own id",
+                param="resumable",
                 code="invalid_value",
             )
         return self

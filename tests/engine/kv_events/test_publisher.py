@@ -34,19 +34,23 @@ def test_pages_of_one_sequence_are_one_event() -> None:
     first, second = stored([1, 2, 3, 4]), stored([5, 6], "salt")
     removed = [PageRemoved(event.page_hash.hash_value) for event in reversed(first)]
     events: list[PageEvent] = [*first, *second, *removed, PagesCleared(), first[0], second[0], first[1]]
-    assert make_batch(events, PAGE_SIZE, 1.5) == [
-        1.5,
-        [
-            ["BlockStored", hashes(first), None, [1, 2, 3, 4], 2, None, "GPU", None, [None, None]],
-            ["BlockStored", hashes(second), None, [5, 6], 2, None, "GPU", None, [["salt"]]],
-            ["BlockRemoved", hashes(first)[::-1], "GPU"],
-            ["AllBlocksCleared"],
-            ["BlockStored", hashes(first[:1]), None, [1, 2], 2, None, "GPU", None, [None]],
-            ["BlockStored", hashes(second), None, [5, 6], 2, None, "GPU", None, [["salt"]]],
-            ["BlockStored", hashes(first[1:]), hashes(first)[0], [3, 4], 2, None, "GPU", None, [None]],
-        ],
-        0,
+    arrays = [
+        ["BlockStored", hashes(first), None, [1, 2, 3, 4], 2, None, "GPU", None, [None, None]],
+        ["BlockStored", hashes(second), None, [5, 6], 2, None, "GPU", None, [["salt"]]],
+        ["BlockRemoved", hashes(first)[::-1], "GPU"],
+        ["AllBlocksCleared"],
+        ["BlockStored", hashes(first[:1]), None, [1, 2], 2, None, "GPU", None, [None]],
+        ["BlockStored", hashes(second), None, [5, 6], 2, None, "GPU", None, [["salt"]]],
+        ["BlockStored", hashes(first[1:]), hashes(first)[0], [3, 4], 2, None, "GPU", None, [None]],
     ]
+    assert make_batch(events, PAGE_SIZE, 1.5, has_array_events=True) == [1.5, arrays, 0]
+    _, maps, _ = make_batch(events, PAGE_SIZE, 1.5)
+    assert [list(event.values()) for event in maps] == arrays
+    assert list(maps[0]) == [
+        "type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
+        "extra_keys",
+    ]  # fmt: skip
+    assert list(maps[2]) == ["type", "block_hashes", "medium"]
 
 
 def test_the_oldest_batches_are_dropped_and_numbers_go_on() -> None:

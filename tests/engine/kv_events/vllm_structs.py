@@ -11,7 +11,7 @@ class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
     data_parallel_rank: int | None = None
 
 
-class KVCacheEvent(msgspec.Struct, array_like=True, omit_defaults=True, tag=True):
+class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag=True):
     """One of the three below; the tag is the name of its class."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from engine.border.types import EngineError, FinishReason
 from server.answering.choice import Delta
-from server.answering.generation import Generation
+from server.answering.generation import Generation, Watcher
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare_here
 from server.routes.completions import CompletionCall
@@ -18,13 +18,15 @@ from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.support.pacing import read_at_pace
 
 
-async def submit(engine: FakeEngineClient, **body: Any) -> Generation:
+async def submit(engine: FakeEngineClient, *, watcher: Watcher | None = None, **body: Any) -> Generation:
     if not engine.is_alive:
         engine.start(asyncio.get_running_loop())
     request = CompletionCall.parse(body).request
     text_model = FakeTextModel().model
     prompts = prepare_here(request, text_model, engine.client)
-    return Generation.submit(request, prompts, engine=engine.client, tokenizer=text_model.tokenizer, metrics=Metrics())
+    return Generation.submit(
+        request, prompts, engine=engine.client, tokenizer=text_model.tokenizer, metrics=Metrics(), watcher=watcher
+    )
 
 
 async def read_some(generation: Generation) -> list[Delta]:

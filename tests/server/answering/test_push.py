@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.border.types import EngineError, FinishReason
-from server.answering.choice import Delta
+from engine.border.types import EngineError, FinishReason, TokenEvent
+from server.answering.choice import Choice, Delta
 from server.answering.generation import Generation
+from server.answering.prompts import PreparedPrompt
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import EOS
 from tests.server.answering.test_generation import submit
 from tests.server.conftest import eventually
 
@@ -142,6 +144,27 @@ async def test_errors_are_raised_where_somebody_waits(fault: str) -> None:
     with pytest.raises(EngineError, match="out of order"):
         await asyncio.wait_for(pushing, 5)
     assert [some async for some in generation] == []
+
+
+async def test_whoever_keeps_a_record_is_told_of_every_token() -> None:
+    class Record:
+        def __init__(self) -> None:
+            self.token_ids: list[int] = []
+
+        def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
+            pass
+
+        def note(self, choice: Choice, event: TokenEvent) -> None:
+            self.token_ids += event.token_ids
+
+    engine, record = FakeEngineClient(is_manual=True), Record()
+    generation = await submit(engine, prompt="abc", watcher=record)
+    engine.step()
+    reading = asyncio.create_task(read(generation, Pipe()))
+    while not reading.done():
+        await asyncio.sleep(0)
+        engine.step()
+    assert record.token_ids == [*b"abc", EOS]
 
 
 async def test_whoever_is_cancelled_leaves_the_stream_to_a_reader() -> None:

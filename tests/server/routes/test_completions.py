@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import aiohttp
 import pytest
 
 from sampling.host.params import SamplingParams
 from server.text.infill import Infill
-from tests.fakes.engine_client import FakeEngineClient
-from tests.fakes.text_model import EOS, FakeTextModel
+from tests.fakes.engine_client import FakeEngineClient, logprob_of
+from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.sse_reader import SseReader, chunks_of, read_all
 
@@ -139,6 +140,43 @@ async def test_echo_is_complete_where_the_answer_is_empty(start_server: StartSer
     server = await start_server(FakeEngineClient(respond=lambda prompt, params: [EOS]))
     _, answer = await server.post("/v1/completions", {"prompt": "ab", "echo": True})
     assert answer["choices"][0]["text"] == "ab"
+
+
+async def test_a_prompt_may_be_without_the_tokenizers_own_tokens(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def encode(_tokenizer: FakeTokenizer, text: str, *, add_special_tokens: bool, **_limit: Any) -> list[int]:
+        asked.append(add_special_tokens)
+        return ids(text)
+
+    monkeypatch.setattr(FakeTokenizer, "encode", encode)
+    for parameters in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+        assert (await server.post("/v1/completions", {"prompt": "tide", **parameters}))[0] == 200
+    assert asked == [True, True, False]
+
+
+async def test_no_tokens_at_all_are_the_prompt_and_its_logprobs(start_server: StartServer) -> None:
+    """How lm-eval asks for the log probabilities of a text."""
+    server = await start_server(FakeEngineClient(respond=lambda prompt, params: [EOS]))
+    body = {"prompt": ["ab", "cde"], "echo": True, "max_tokens": 0, "logprobs": 1, "n": 2, "stop": "b"}
+    status, answer = await server.post("/v1/completions", {**body, "return_token_ids": True})
+    assert status == 200, answer
+    choices = answer["choices"]
+    assert [choice["text"] for choice in choices] == ["ab", "ab", "cde", "cde"]
+    assert [choice["logprobs"]["tokens"] for choice in choices[1:3]] == [["a", "b"], ["c", "d", "e"]]
+    assert choices[2]["logprobs"]["token_logprobs"] == [None, logprob_of(ord("d")), logprob_of(ord("e"))]
+    assert {(choice["finish_reason"], str(choice["token_ids"])) for choice in choices} == {("length", "[]")}
+    assert answer["usage"]["completion_tokens"] == 0
+    streamed = chunks_of(await server.stream_bytes("/v1/completions", body))
+    assert sorted(chunk["choices"][0]["text"] for chunk in streamed) == ["ab", "ab", "cde", "cde"]
+
+
+@pytest.mark.parametrize("other", [{}, {"echo": True, "num_prompt_output_tokens": 1}])
+async def test_no_tokens_without_the_prompt_are_refused(server: RunningServer, other: dict[str, Any]) -> None:
+    status, answer = await server.post("/v1/completions", {"prompt": "ab", "max_tokens": 0, **other})
+    assert (status, answer["error"]["param"]) == (400, "max_tokens")
 
 
 @pytest.mark.parametrize(("most", "kept"), [(3, "cde"), (9, "abcde"), (-1, "abcde")])

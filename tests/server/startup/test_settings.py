@@ -75,6 +75,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "inspect_bytes": "4194304",
         "kv_events": "tcp://*:5557",
         "kv_events_topic": "kv@a@b",
+        "kv_events_format": "arrays",
         "max_body_bytes": "2048",
         "body_timeout": "4",
         "max_preparing_bytes": "65536",

@@ -42,10 +42,10 @@ async def serving(
     text_model: TextModel,
     *,
     max_body_bytes: int = MAX_BODY_BYTES,
-    reasoning_parser: str | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RealServer]:
     """An application on a free port over a running engine."""
-    served = ServedModels(ServerSettings(port=0, max_body_bytes=max_body_bytes, reasoning_parser=reasoning_parser))
+    served = ServedModels(ServerSettings(port=0, max_body_bytes=max_body_bytes, **settings))
     runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

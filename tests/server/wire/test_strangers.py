@@ -116,7 +116,7 @@ def test_what_asks_for_nothing_passes_in_silence(nothing: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("colour", "blue"), ("colour", 0), ("metadata", {"a": "b"}), ("store", True), ("service_tier", "flex"),
-     ("skip_special_tokens", 1), ("return_hidden_states", True), ("top_a", 0.5)],
+     ("skip_special_tokens", 1), ("skip_special_tokens", False), ("return_hidden_states", True), ("top_a", 0.5)],
 )  # fmt: skip
 def test_other_strangers_are_told_of(name: str, value: Any) -> None:
     if name == "top_a":  # changes the answer

@@ -49,6 +49,13 @@ BAD: list[tuple[dict[str, Any], str, str, list[str]]] = [
         ["type json_object does not take"],
     ),
     (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}}},
+        "response_format",
+        "invalid_value",
+        ["type json_schema does not take"],
+    ),
+    ({"response_format": {"type": "json_object", "schema": 1}}, "response_format.schema", "invalid_value", ["object"]),
+    (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
         "response_format.json_schema.schema",
         "missing_required_parameter",
@@ -152,6 +159,8 @@ async def test_a_schema_nested_too_deeply(server: RunningServer) -> None:
     [
         ({"response_format": {"type": "json_object"}}, '{"b": [1, {"c": null}]}'),
         ({"response_format": JSON_SCHEMA}, '{"a": 12}'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, '{"a": 12}'),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, '{"a": 12}'),
         ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "a+b"}}, "aaab"),
         ({"structured_outputs": {"json": SCHEMA}}, '{"a":1}'),
         ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, '{"a":1}'),

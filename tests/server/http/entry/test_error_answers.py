@@ -19,7 +19,7 @@ from tests.server.conftest import StartServer, eventually
 PATH = "/v1/strange"
 
 
-def shape_strangely(error: ApiError) -> dict[str, Any]:
+def shape_strangely(error: ApiError, _request_id: str) -> dict[str, Any]:
     return {"type": "error", "what": error.type, "why": error.message}
 
 

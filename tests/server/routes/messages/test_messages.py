@@ -313,6 +313,8 @@ async def test_errors_have_anthropics_types(start_server: StartServer) -> None:
     async def ask(body: Any, path: str = PATH, **headers: str) -> tuple[int, str]:
         async with server.http.post(server.url + path, json=body, headers=headers) as response:
             answer = await response.json()
+            told = (response.headers["request-id"], response.headers["X-Request-Id"])
+            assert set(told) == {answer.get("request_id", answer.get("id", "")).removeprefix("msg_")}
             return response.status, answer["error"]["type"] if response.status != 200 else ""
 
     assert await ask(body) == (401, "authentication_error")
@@ -350,6 +352,7 @@ async def test_an_answer_without_an_end_is_an_error(
 ) -> None:
     events = await end_in_mid_stream(start_server, reason, asking(stream=True))
     assert (events[0]["type"], events[-1]["type"], events[-1]["error"]["type"]) == ("message_start", "error", kind)
+    assert events[0]["message"]["id"] == "msg_" + events[-1]["request_id"]
     assert not any(event["type"] == "message_stop" for event in events)
     told, answer = await end_in_mid_stream(start_server, reason, asking())
     assert (told, answer["error"]["type"]) == (status, kind)
