@@ -35,6 +35,7 @@ class TokenLogprobs(NamedTuple):
     rank: int  # of that token in the whole vocabulary, from 1
     top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as asked for
     listed: list[float]  # of the `logprob_token_ids` of the request, in their order
+    masked: float = 0.0  # the probability of all tokens that the request's grammar did not allow here
 
 
 class WaitStage(StrEnum):
