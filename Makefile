@@ -101,8 +101,8 @@ LOCK := pip compile --quiet --universal --fork-strategy fewest --python-version 
 
 lock: ## pin the dependencies of pyproject.toml anew, and those of the images (needs uv); ARGS=--upgrade takes the newest
 	@$(UV) $(LOCK) --extra dev $(ARGS) -o requirements.lock pyproject.toml
-	@$(UV) $(LOCK) --constraints requirements.lock -o docker/requirements.lock pyproject.toml
-	@$(UV) $(LOCK) --constraints requirements.lock --extra cuda -o docker/requirements-cuda.lock pyproject.toml
+	@$(UV) $(LOCK) --constraints requirements.lock --extra otel -o docker/requirements.lock pyproject.toml
+	@$(UV) $(LOCK) --constraints requirements.lock --extra cuda --extra otel -o docker/requirements-cuda.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
 	@rm -rf $(VENV) build dist eagre.egg-info engine/kernels/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -34,7 +34,7 @@ class CompiledPrograms:
         Args:
             lowerings: for each key, a function that traces the program with abstract shapes.
             progress: called with the number of finished programs.
-            kept: those of earlier starts, which are loaded; if one must be compiled, all are kept anew.
+            kept: those of earlier starts, which are loaded; those that must be compiled are added.
         """
 
         def make(key: Hashable) -> tuple[Hashable, Program, bool]:
@@ -44,14 +44,15 @@ class CompiledPrograms:
         with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="eagre-compile") as workers:
             futures = [workers.submit(make, key) for key in lowerings]
             progress("compile", 0, len(futures))
-            has_compiled = False
+            new: dict[Hashable, Program] = {}
             for done, future in enumerate(as_completed(futures), start=1):
                 key, program, is_new = future.result()
                 self._programs[key] = program
-                has_compiled |= is_new
+                if is_new:
+                    new[key] = program
                 progress("compile", done, len(futures))
-        if kept is not None and has_compiled:
-            kept.keep(self._programs)
+        if kept is not None and new:
+            kept.add(new)
 
     def __getitem__(self, key: Hashable) -> Program:
         """Raises:

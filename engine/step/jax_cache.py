@@ -99,5 +99,22 @@ class JaxCache:
             self.num_unusable += 1
 
 
+@contextlib.contextmanager
+def cache_passed_by() -> Iterator[None]:
+    """JAX neither looks for programs in its cache nor leaves any there while the context lasts.
+
+    It is a setting of the whole process. XLA cannot write out again what it has read from the cache: on CPUs such a
+    copy lacks functions, which shows only when it runs.
+    """
+    before = jax.config.values["jax_enable_compilation_cache"]
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # JAX looks at the setting only once
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
 def _is_of(entry: str, program: str) -> bool:
     return entry.startswith(f"{program}-")

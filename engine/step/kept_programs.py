@@ -68,9 +68,15 @@ class KeptPrograms:
             return None
         return program
 
-    def keep(self, programs: Mapping[Hashable, Any]) -> None:
-        """Writes all programs, whole or not at all. Where the disk refuses, the next start compiles them again."""
-        blobs: dict[str, bytes] = {}
+    def add(self, programs: Mapping[Hashable, Any]) -> None:
+        """Writes programs beside those that the file has, whole or not at all.
+
+        Where the disk refuses, the next start compiles them again.
+
+        Args:
+            programs: all of them compiled in this process; what was read from a cache cannot be written out again.
+        """
+        blobs = dict(self._stored)
         for key, program in programs.items():
             try:
                 blob, _, results = serialize(program)

@@ -118,6 +118,7 @@ class Generation:
         self._tell_progress = tell_progress
         self.prompts = prompts
         self.tokenizer = tokenizer
+        self.on_deltas: Callable[[list[Delta]], None] | None = None  # is shown all deltas as they come
         self._choices = choices
         self._metrics = metrics
         self._num_open = len(choices)
@@ -195,6 +196,8 @@ class Generation:
             while self._num_open:
                 deltas = await self._next_deltas()
                 if deltas:
+                    if self.on_deltas is not None:
+                        self.on_deltas(deltas)
                     return deltas
         except EngineError:
             self._num_open = 0  # nothing more is to come, of no choice
@@ -205,13 +208,14 @@ class Generation:
         """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
 
         It may be called between two items of the iteration, behind the first one: that brings what needs a task, as
-        reports of progress do. It returns at once where the sink is not ready and where there are several answers.
+        reports of progress do. It returns at once where the sink is not ready, where there are several answers, and
+        where `on_deltas` is to see all deltas.
 
         Raises:
             EngineError: the engine could not go on with the stream.
             ConnectionError: from the sink.
         """
-        if len(self._choices) > 1 or not self._num_open or not sink.is_ready:
+        if len(self._choices) > 1 or not self._num_open or not sink.is_ready or self.on_deltas is not None:
             return
         try:
             await Push(self._choices[0], self._advance, self._advance_tokens, sink).run()

@@ -27,6 +27,7 @@ from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
 from server.storage.record_key import StoreError
 from server.text.vocabularies.library_encoder import encode_in_callers_thread
+from server.tracing.tracing import open_tracing
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -87,6 +88,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     except (SettingsError, KeyFileError, CertificateError, StoreError) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
+    served.tracing = open_tracing(os.environ)
     stopped = _watch_signals()
     _reload_on_hangup(listeners)
     loads = ModelLoads(served, load, progress)
@@ -114,6 +116,8 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         engines = [model.engine for model in served.all if model.is_open]
         for engine in engines:
             engine.shutdown(JOIN_S / len(engines))
+        if served.tracing is not None:
+            served.tracing.close()
 
 
 def _welcome(model: str, listeners: Listeners) -> str:

@@ -24,6 +24,7 @@ from server.routes.openai_call import OpenAICall
 from server.routes.openai_shapes import shape_error, shape_timings, shape_usage
 from server.routes.prompt_progress import shape_progress
 from server.routes.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
+from server.tracing.trace_context import trace_id
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import parse_json
 
@@ -99,6 +100,7 @@ class StreamMessages(StreamWriter):
                 "stream_id": self._context.request_id,
                 "model": self._context.model,
                 "usage": {"prompt_tokens": self._generation.usage.num_prompt_tokens},
+                **({} if (trace := trace_id()) is None else {"trace_id": trace}),
                 **({} if self._context.stream is None else {"stream": self._context.stream}),
                 **({"ignored": self._ignored} if self._ignored else {}),
             }

@@ -28,6 +28,7 @@ from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
 from server.storage.record_store import RecordStore
+from server.tracing.tracing import Tracing
 from server.wire.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
 
 
@@ -72,6 +73,7 @@ class ServedModels:
         )
         self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
         self.started_at = int(time.time())
+        self.tracing: Tracing | None = None  # where the environment asks for it
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
@@ -185,6 +187,22 @@ class ServedModels:
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
         """
+        tracing = self.tracing
+        with nullcontext() if tracing is None else tracing.span(request, model.model_name, request_ids) as span:
+            async with self._generate(model, request, tenant, request_ids, tell_progress) as generation:
+                if span is not None:
+                    span.follow(generation)
+                yield generation
+
+    @asynccontextmanager
+    async def _generate(
+        self,
+        model: ServedModel,
+        request: GenerationRequest,
+        tenant: Tenant,
+        request_ids: Sequence[str],
+        tell_progress: TellProgress | None,
+    ) -> AsyncIterator[Generation]:
         self.check_accepting()
         tell = tell_progress if request.streaming.tells_progress else None
         request = replace(

@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
+from server.tracing import trace_context
 from server.wire.errors import shorten
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
@@ -28,6 +29,7 @@ async def log_access(request: web.Request, handler: Handler) -> web.StreamRespon
     request_id = new_request_id(request.headers.get(REQUEST_ID_HEADER))
     request[REQUEST_ID] = request_id
     start_request(request_id)
+    trace_context.take_over(request.headers.get("traceparent"), request.headers.get("tracestate"))
     started_at = time.perf_counter()
     status = CLIENT_CLOSED_REQUEST
     try:
@@ -59,8 +61,10 @@ def note_generation(generation: Generation) -> None:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """A response's headers name the request and what was ignored of it (an `on_response_prepare` signal)."""
+    """A response names the request, its trace, and what was ignored of it (an `on_response_prepare` signal)."""
     if REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
+    if (trace_id := trace_context.trace_id()) is not None:
+        response.headers[trace_context.TRACE_HEADER] = trace_id
     if request.get(IGNORED):
         response.headers[IGNORED_HEADER] = ", ".join(quote(name, safe="[]") for name in request[IGNORED])

@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 from server.doors.hosts import ANY_ORIGIN, check_host, check_origin, foreign_origin, is_allowed
 from server.doors.keyring import ANYBODY, KeyRing, Tenant, presented_key
 from server.startup.logs import REQUEST_ID_HEADER, note
+from server.tracing.trace_context import TRACE_HEADER
 
 TENANT = web.RequestKey("tenant", Tenant)
 SOCKET_ROUTES = web.AppKey("socket_routes", frozenset[str])  # as they are registered
@@ -26,8 +27,8 @@ _INSPECTING = frozenset({(method, route) for method in ("GET", "HEAD") for route
 PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{path:.+}"})
 
 _CORS_METHODS = "GET, POST, DELETE"
-_CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
-_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After, X-Eagre-Stream"
+_CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id, traceparent, tracestate"
+_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After, X-Eagre-Stream, {TRACE_HEADER}"
 _CORS_MAX_AGE_S = "600"
 
 

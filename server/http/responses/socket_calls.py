@@ -22,6 +22,7 @@ from server.routes.responses.turn import Turn
 from server.routes.route import checked
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
+from server.tracing.trace_context import take_from
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, body_too_large, shorten, to_api_error
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
@@ -134,6 +135,7 @@ class ResponseCalls:
     ) -> None:
         """One response from its message to its last event."""
         is_large = share.num_bytes > MAX_INLINE_BYTES
+        take_from(message.body)
         try:
             if before is not None:
                 try:

@@ -29,6 +29,7 @@ from server.routes.route import (
 )
 from server.serving.served_models import ServedModels
 from server.startup.logs import log, new_request_id, note
+from server.tracing.trace_context import take_from
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, shorten, to_api_error
 from server.wire.json_values import MAX_INLINE_BYTES
@@ -148,6 +149,7 @@ class SocketCalls:
 
     async def _answer(self, message: Generate, preparing: ExitStack, *, is_large: bool) -> bytes:
         """Streams to the end and returns the terminal message."""
+        take_from(message.body)
         call = await self._served.workers.run(self._parse, message) if is_large else self._parse(message)
         stream_id = call.request_id or new_request_id()
         self._served.ignored_parameters.tell(call.ignored)

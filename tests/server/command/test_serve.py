@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -85,6 +86,17 @@ async def stream(http: aiohttp.ClientSession, url: str, prompt: str) -> bytes:
         return await response.read()
 
 
+async def listening(life: Life, http: aiohttp.ClientSession) -> None:
+    """Waits until the server takes connections, and the load has begun."""
+    async with asyncio.timeout(5):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                async with http.get(life.url + "/readiness") as response:
+                    if "load weights" in (await response.json()).get("detail", ""):
+                        return
+            await asyncio.sleep(0.005)
+
+
 async def finish(serving: asyncio.Task[int]) -> int:
     return await asyncio.wait_for(serving, 5)
 
@@ -97,7 +109,7 @@ async def test_the_server_listens_while_it_loads_and_reports_readiness(http: aio
         async with http.get(life.url + path) as response:
             return response.status, await response.json()
 
-    await asyncio.sleep(0.05)
+    await listening(life, http)
     assert await get("/readiness") == (
         503,
         {"status": "loading", "detail": "the model is loading (load weights, 1 of 4)"},

@@ -1,0 +1,65 @@
+"""Prompts and answers as the conventions write them into a span, where the operator asks for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from server.answering.choice import Delta
+from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import Conversation, TextPrompt
+
+MAX_CHARS = 64 << 10  # of a request's prompts, and of all its answers; the rest is left out
+
+
+def input_messages(request: GenerationRequest) -> str:
+    """The prompts as JSON. Token ids are left out, and so is what no text stands for."""
+    messages: list[dict[str, Any]] = []
+    room = MAX_CHARS
+    for prompt in request.prompts:
+        match prompt:
+            case Conversation():
+                given = [(str(message.get("role", "user")), _text_of(message)) for message in prompt.messages]
+            case TextPrompt():
+                given = [("user", prompt.text)]
+            case _:
+                given = []
+        for role, text in given:
+            messages.append(_message(role, text[:room]))
+            room = max(0, room - len(text))
+    return orjson.dumps(messages).decode()
+
+
+class Content:
+    """The answers' texts."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, list[str]] = {}
+        self._room = MAX_CHARS
+
+    def add(self, deltas: Sequence[Delta]) -> None:
+        """Takes what has come."""
+        for delta in deltas:
+            text = delta.text[: self._room]
+            if text:
+                self._texts.setdefault(delta.index, []).append(text)
+                self._room -= len(text)
+
+    def to_json(self) -> str:
+        """One message for each answer."""
+        return orjson.dumps([_message("assistant", "".join(self._texts[at])) for at in sorted(self._texts)]).decode()
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    clean = text.encode("utf-8", "replace").decode()  # halves of surrogate pairs are no JSON
+    return {"role": role, "parts": [{"type": "text", "content": clean}]}
+
+
+def _text_of(message: Any) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
