@@ -14,7 +14,9 @@ from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.errors import ModelError
 from engine.border.kv_endpoint import KVEndpoint
 from engine.border.types import EngineStats, Progress
-from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.devices.choice import choose_devices
+from engine.devices.placement import Placement
+from engine.kernels.bodies import kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.token_layout import pages_per_block
@@ -92,19 +94,19 @@ class Engine:
         """
         opened = open_model(path)
         sizes = opened.config
-        bodies = choose_bodies(config, sizes)
+        bodies, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, bodies, max_model_len)
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
         with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            return cls._load(opened, config, bodies, layout, max_model_len, progress)
+            return cls._load(opened, config, bodies, layout, max_model_len, place, progress)
 
     @classmethod
     def _load(
         cls, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout, max_model_len: int,
-        progress: Progress,
+        place: Callable[[Params], Placement], progress: Progress,
     ) -> Engine:  # fmt: skip
         sizes = opened.config
         weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
@@ -122,9 +124,19 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            store = None if config.compilation_cache is None else Path(config.compilation_cache)
+            placement = place(weights.params)
+            # Programs of several devices are found in JAX's own cache alone.
+            folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return DeviceRunner(
-                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk, store=store
+                weights.params,
+                opened.model,
+                bodies,
+                layout,
+                buffer,
+                table,
+                config.decode_chunk,
+                placement=placement,
+                store=None if folder is None else Path(folder),
             )
 
         engine = cls(config, layout, model_info, make_runner, progress)
@@ -256,7 +268,8 @@ def _kv_layout(model: ModelConfig, config: EngineConfig, bodies: Bodies, max_mod
         return layout(config.num_pages)
     num_useful = config.max_num_seqs * -(-max_model_len // page_size) + 1
     num_pages = pages_that_fit(
-        layout(1).bytes_per_page,
+        # Devices other than CPUs have memory of their own, and each holds its share of a page.
+        layout(1).bytes_per_page // (config.tensor_parallel if jax.default_backend() != "cpu" else 1),
         num_useful,
         memory_utilization=config.memory_utilization,
         kv_cache_bytes=config.kv_cache_bytes,

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVLayout
 from engine.border.config import TILE_SIZE, EngineConfig
-from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.devices.choice import choose_devices
+from engine.devices.placement import Kind, OneDevice, Placement
+from engine.kernels.bodies import kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.token_layout import NUM_TOKENS, START, TOKEN, pages_per_block
 from engine.models.open_model import open_model
@@ -31,12 +34,16 @@ class ForwardSteps:
 
     def __init__(
         self, params: Params, model: Model, bodies: Bodies, kv_dtype: str,
-        compiler_options: dict[str, Any] | None = None,
+        compiler_options: dict[str, Any] | None = None, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self.params = params
         self.model = model
         self._kv_dtype = kv_dtype
-        program = partial(forward, model=model, bodies=bodies)
+        self._placement = placement = placement or OneDevice()
+        program = placement.spread(
+            partial(forward, model=placement.model(model), bodies=bodies),
+            (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME), (Kind.SAME, Kind.PAGES),
+        )  # fmt: skip
         self._forward = jax.jit(program, donate_argnums=1, compiler_options=compiler_options)
 
     @classmethod
@@ -48,9 +55,15 @@ class ForwardSteps:
         """
         opened = open_model(path)
         opened = opened.for_context(config.max_model_len or opened.config.context_length)
-        bodies = choose_bodies(config, opened.config)
+        bodies, place = choose_devices(config, opened.model)
         params = opened.load(bodies.weights, Precision.of_engine(config), lambda *step: None).params
-        return cls(params, opened.model, bodies, kv_dtype(config, bodies), compiler_options)
+        return cls(params, opened.model, bodies, kv_dtype(config, bodies), compiler_options, place(params))
+
+    def compiled_text(self, shape: StepShape) -> str:
+        """The program of a step of this shape, as XLA has compiled it."""
+        kv = self._placement.allocate(self._layout([[0]]), jnp.zeros)
+        batch = StepBatch.padding(shape, 1, pages_per_block(PAGE_SIZE))
+        return self._forward.lower(self.params, kv, Slots.zeros(1), batch).compile().as_text()
 
     def logits(
         self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20,
@@ -66,7 +79,7 @@ class ForwardSteps:
             waits: whether a sequence at its last tokens waits for all others to be there, or decodes beside them.
         """
         layout = self._layout(sequences)
-        kv, slots = layout.allocate(), Slots.zeros(1)
+        kv, slots = self._placement.allocate(layout, jnp.zeros), self._placement.put(Slots.zeros(1))
         tables = self._tables(sequences, layout.num_pages)
         done, kept = [0] * len(sequences), [[] for _ in sequences]
         prompt_ends = [len(sequence) - num_decoded for sequence in sequences]

@@ -46,6 +46,12 @@ class EngineConfig:
     )
     matmul_backend: str = setting("auto", f"what computes matrix products: {_BACKEND_NAMES}", limit=_BACKENDS)
     attention_backend: str = setting("auto", f"what computes attention: {_BACKEND_NAMES}", limit=_BACKENDS)
+    tensor_parallel: int = setting(
+        1,
+        "devices that compute the model together, each with its share of the weights and of the cache",
+        limit=at_least(1),
+        metavar="N",
+    )
     max_model_len: int | None = setting(
         None,
         "tokens, prompt and output together; the model's own limit if not given",

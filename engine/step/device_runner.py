@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 from cache.storage import KVLayout
 from engine.border.config import TILE_SIZE
 from engine.border.types import Progress
+from engine.devices.placement import Kind, OneDevice, Placement, shapes_of
 from engine.kernels.interface.body import Bodies
 from engine.models.parts.model import Model
 from engine.schedule.request import Request
@@ -41,7 +42,9 @@ from sampling.processors.feature import Admission, StateShape
 from sampling.sampler import sample, sample_full
 from sampling.state import Slots, allocate_states, row_of, write_row
 
-Tree = TypeVar("Tree")
+# What programs take first.
+_TAKES_BATCH = (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME)
+_TAKES_HIDDEN = (Kind.PARAMS, Kind.SAME, Kind.SAME, Kind.SAME)
 
 _ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # every feature can make a row of these
 
@@ -51,23 +54,27 @@ class DeviceRunner:
 
     def __init__(
         self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
-        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *, store: Path | None = None,
+        buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *,
+        placement: Placement | None = None, store: Path | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
+            placement: by default one device.
             store: the folder of a `ProgramStore` in which the programs are kept ready to run; None: nowhere.
         """
         self._params = params
         self.model = model
+        self._placement = placement = placement or OneDevice()
+        self._local_model = placement.model(model)
         self.bodies = bodies
         self._buffer = buffer
         self._table = table
         self._decode_chunk = decode_chunk
         self._layout = layout
-        self._kv = layout.allocate(empty=bodies.empty)
-        self._slots = Slots.zeros(buffer.num_slots)
+        self._kv = placement.allocate(layout, bodies.empty)
+        self._slots = placement.put(Slots.zeros(buffer.num_slots))
         self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
-        self._states = allocate_states(self._state_shape, bodies.empty)
+        self._states = placement.put(allocate_states(self._state_shape, bodies.empty))
         # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
@@ -84,7 +91,7 @@ class DeviceRunner:
                 if self._decode_chunk > 1:
                     lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
             lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
-            self._no_masks[num_rows] = jax.device_put(self._masks_of(num_rows))
+            self._no_masks[num_rows] = jax.device_put(self._placement.put(self._masks_of(num_rows)))
         for name in self._states:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
@@ -106,49 +113,57 @@ class DeviceRunner:
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-        body = self._forward_prompt if shape.num_tiles else partial(forward, model=self.model, bodies=self.bodies)
+        body = self._forward_prompt if shape.num_tiles else self._forward
         program = jax.jit(body, donate_argnums=1)
-        return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch)))
+        return program.lower(*map(self._abstract, (self._params, self._kv, self._slots, batch)))
 
     def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
-        logits = jax.ShapeDtypeStruct((num_rows, self.model.config.vocab_size), jnp.float32)
+        logits = self._placement.abstract_array((num_rows, self.model.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         body = partial(sample, all_greedy=level is Level.GREEDY, body=self.bodies.sampler)
-        return jax.jit(body, donate_argnums=1).lower(logits, _abstract(self._slots), _abstract(rows))
+        return jax.jit(body, donate_argnums=1).lower(logits, self._abstract(self._slots), self._abstract(rows))
 
     def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
-        logits = jax.ShapeDtypeStruct((num_rows, self.model.config.vocab_size), jnp.float32)
+        logits = self._placement.abstract_array((num_rows, self.model.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         program = jax.jit(partial(sample_full, body=self.bodies.sampler), donate_argnums=(1, 2))
-        return program.lower(logits, *map(_abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
+        return program.lower(logits, *map(self._abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
 
     def _lower_write(self, name: str) -> jax.stages.Lowered:
         nothing = Admission(_ANY_PARAMS, np.zeros(1, np.int32), 1, frozenset())
         row = row_of(name, nothing, self._state_shape)
         program = jax.jit(write_row, donate_argnums=0)
-        return program.lower(*map(_abstract, (self._states[name], np.int32(0), row)))
+        return program.lower(*map(self._abstract, (self._states[name], np.int32(0), row)))
+
+    @property
+    def _forward(self) -> Callable[..., Any]:
+        return self._placement.spread(self._of_model(forward), _TAKES_BATCH, (Kind.SAME, Kind.PAGES))
 
     @property
     def _forward_prompt(self) -> Callable[..., Any]:
-        return partial(forward_prompt, model=self.model, bodies=self.bodies, max_num_tiles=self._table.max_num_tiles)
+        body = self._of_model(forward_prompt, max_num_tiles=self._table.max_num_tiles)
+        return self._placement.spread(body, _TAKES_BATCH, (Kind.SAME, Kind.PAGES, Kind.SAME))
+
+    def _of_model(self, body: Callable[..., Any], **constants: Any) -> Callable[..., Any]:
+        return partial(body, model=self._local_model, bodies=self.bodies, **constants)
 
     def _lower_pool(self) -> jax.stages.Lowered:
         tokens, shares = np.zeros(TILE_SIZE, np.int32), np.zeros(TILE_SIZE, np.float32)
-        program = jax.jit(partial(pool_tile, model=self.model))
-        return program.lower(*map(_abstract, (self._params, self._hidden_of_tiles(), tokens, shares)))
+        body = partial(pool_tile, model=self._local_model)
+        program = jax.jit(self._placement.spread(body, _TAKES_HIDDEN, (Kind.SAME,)))
+        return program.lower(*map(self._abstract, (self._params, self._hidden_of_tiles(), tokens, shares)))
 
     def _hidden_of_tiles(self) -> jax.ShapeDtypeStruct:
         """What `forward_prompt` returns of the tokens in tiles."""
         batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])
         _, _, hidden = jax.eval_shape(self._forward_prompt, self._params, self._kv, self._slots, batch)
-        abstract: jax.ShapeDtypeStruct = hidden
-        return abstract
+        return self._placement.abstract_array(hidden.shape, hidden.dtype)
 
     def _lower_score(self) -> jax.stages.Lowered:
         hidden = self._hidden_of_tiles()
         tokens = np.zeros(TILE_SIZE, np.int32)
-        program = jax.jit(partial(score_tile, model=self.model, bodies=self.bodies))
-        return program.lower(*map(_abstract, (self._params, hidden, tokens, tokens)))
+        program = jax.jit(self._placement.spread(self._of_model(score_tile), _TAKES_HIDDEN, (Kind.SAME,)))
+        return program.lower(*map(self._abstract, (self._params, hidden, tokens, tokens)))
 
     def _masks_of(self, num_rows: int) -> np.ndarray:
         return allocate_masks(num_rows, self._state_shape.num_words)
@@ -156,12 +171,15 @@ class DeviceRunner:
     def _lower_chunk(self, num_rows: int, level: Level) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        chunk = partial(
-            decode_chunk, model=self.model, bodies=self.bodies,
-            num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY,
+        chunk = self._placement.spread(
+            self._of_model(decode_chunk, num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY),
+            (*_TAKES_BATCH, Kind.SAME), (Kind.PAGES, Kind.SAME, Kind.SAME),
         )  # fmt: skip
         program = jax.jit(chunk, donate_argnums=(1, 2))
-        return program.lower(*map(_abstract, (self._params, self._kv, self._slots, batch, rows)))
+        return program.lower(*map(self._abstract, (self._params, self._kv, self._slots, batch, rows)))
+
+    def _abstract(self, tree: Any) -> Any:
+        return self._placement.abstract(tree)
 
     def sleep(self, *, drop_weights: bool) -> None:
         """Frees the memory of the pages; with `drop_weights`, also moves the weights to host memory."""
@@ -176,7 +194,7 @@ class DeviceRunner:
     def forget_weights(self) -> None:
         """Frees the memory of the weights, of which only shapes and formats are kept; they must be given anew."""
         arrays = [leaf for leaf in jax.tree.leaves(self._params) if isinstance(leaf, jax.Array)]
-        self._params = _abstract(self._params)
+        self._params = shapes_of(self._params)
         for array in arrays:
             array.delete()
         del arrays
@@ -191,14 +209,12 @@ class DeviceRunner:
 
     def wake(self) -> None:
         """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten."""
-        self._kv = self._layout.allocate(empty=self.bodies.empty)
-        self._params = jax.tree.map(
-            jax.device_put, self._params
-        )  # jnp.asarray would compile a program for each host array
+        self._kv = self._placement.allocate(self._layout, self.bodies.empty)
+        self._params = self._placement.put_params(self._params)
 
     def accepts(self, params: Params) -> bool:
         """Whether the compiled programs accept these weights, because all shapes and formats are the same."""
-        return bool(_abstract(params) == _abstract(self._params))
+        return bool(shapes_of(params) == shapes_of(self._params))
 
     def replace_params(self, params: Params) -> None:
         """Replaces the weights by others that `accepts` has accepted."""
@@ -296,9 +312,3 @@ def _host_copy(leaf: jax.Array) -> np.ndarray:
     copy = large_array(leaf.shape, leaf.dtype)
     np.copyto(copy, np.asarray(leaf))
     return copy
-
-
-def _abstract(tree: Tree) -> Tree:
-    """The same tree with shapes and dtypes in place of arrays."""
-    mapped: Tree = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-    return mapped

@@ -14,6 +14,7 @@ import numpy as np
 from engine.border.config import EngineConfig
 from engine.weights.concurrently import run_all
 from engine.weights.host_memory import large_array
+from engine.weights.leaf import Leaf
 from engine.weights.tensors import ModelTensor
 
 Matrix: TypeAlias = Any  # an array or a tree of few; only the body whose layout made it looks into it
@@ -46,20 +47,23 @@ class WeightsLayout(Protocol):
     def can_quantise(self) -> bool:
         """Whether it rounds floats where `quantize` asks for it."""
 
-    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
-        """Bytes of the leaf that `matrix` or `embedding` would make of these tensors, none of which is read."""
+    def num_bytes(self, leaf: Leaf, layers: LayerTensors, precision: Precision) -> int:
+        """Bytes of what `matrix` or `embedding` would make of these tensors, none of which is read."""
 
     def vector_dtype(self, precision: Precision) -> str:
         """The type of norms and biases."""
 
-    def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> Matrix:
+    def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
+        """[num_layers, size], each layer's tensors joined."""
+
+    def matrix(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> Matrix:
         """The matrices of all layers as one leaf, of a gated product the gates' tensor and the ups'.
 
         Raises:
             ModelError: a tensor cannot be held.
         """
 
-    def embedding(self, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
+    def embedding(self, leaf: Leaf, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
         """One matrix [vocab, hidden], to be looked up by rows and multiplied into logits.
 
         Raises:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from engine.border.errors import ModelError
 from engine.border.types import Progress
-from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout, stacked_arrays
+from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout
 from engine.weights.leaf import Leaf, LeafKind, Part
 from engine.weights.tensors import ModelTensor, TensorFile
 
@@ -102,7 +102,7 @@ def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Prec
             total += vector_bytes * sum(math.prod(tensor.shape) for joined in layers for tensor in joined)
         else:
             of_leaf = EXACT if leaf.is_exact else precision
-            total += layout.num_bytes(layers, of_leaf, is_gated=leaf.kind is LeafKind.GATED)
+            total += layout.num_bytes(leaf, layers, of_leaf)
     return total
 
 
@@ -130,18 +130,18 @@ def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precisi
     dtypes = set[str]()
     for leaf, layers in found:
         of_leaf = EXACT if leaf.is_exact else precision
-        params[leaf.name] = made = _leaf(leaf.kind, layers, layout, of_leaf, count)
+        params[leaf.name] = made = _leaf(leaf, layers, layout, of_leaf, count)
         if leaf.kind is not LeafKind.VECTOR and not leaf.is_exact:
             dtypes |= layout.dtype_names(made)
     num_parameters = sum(math.prod(tensor.shape) for tensor in every)
     return Weights(params, num_parameters, "+".join(sorted(dtypes)))
 
 
-def _leaf(kind: LeafKind, layers: LayerTensors, layout: WeightsLayout, precision: Precision, count: Count) -> Matrix:
-    match kind:
+def _leaf(leaf: Leaf, layers: LayerTensors, layout: WeightsLayout, precision: Precision, count: Count) -> Matrix:
+    match leaf.kind:
         case LeafKind.VECTOR:
-            return stacked_arrays(layers, layout.vector_dtype(precision), count)
+            return layout.vector(leaf, layers, precision, count)
         case LeafKind.EMBEDDING:
-            return layout.embedding(layers[0][0], precision, count)
+            return layout.embedding(leaf, layers[0][0], precision, count)
         case LeafKind.MATRIX | LeafKind.GATED:
-            return layout.matrix(layers, precision, count, is_gated=kind is LeafKind.GATED)
+            return layout.matrix(leaf, layers, precision, count)

@@ -89,7 +89,7 @@ class Push:
         return self._hand_on(self._advance_tokens, token_ids)
 
     def _hand_on(self, advance: Callable[[Choice, News], list[Delta]], news: News) -> Outbox | None:
-        if self._choice.finish_reason is not None:  # a stop string has, and the abort may tell of itself within its call
+        if self._choice.finish_reason is not None:  # the abort of a stop string may come back at once
             return None
         try:
             deltas = advance(self._choice, news)

@@ -107,6 +107,7 @@ async def test_a_page_of_another_origin(server: RealServer) -> None:
     browser = Browser(CHROMIUM)
     await browser.start()
     page = await browser.open(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+    await page.wait_for("document.readyState === 'complete'")
     await page.click("#ask")
     await page.wait_for("document.getElementById('story').textContent.length > 5")
     await server.wait_idle()

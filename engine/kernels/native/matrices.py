@@ -13,7 +13,8 @@ from engine.kernels.native.packer import pack_encoded, pack_rows
 from engine.weights.concurrently import Job, run_all
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.host_memory import large_array
-from engine.weights.layout import Count, LayerTensors, Precision
+from engine.weights.layout import Count, LayerTensors, Precision, stacked_arrays
+from engine.weights.leaf import Leaf, LeafKind
 from engine.weights.packing import (
     TILE,
     Format,
@@ -37,14 +38,17 @@ class PackedLayout:
 
     can_quantise = True
 
-    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
-        return _placement(layers, precision, is_gated=is_gated).num_bytes
+    def num_bytes(self, leaf: Leaf, layers: LayerTensors, precision: Precision) -> int:
+        return _placement(leaf, layers, precision).num_bytes
 
     def vector_dtype(self, precision: Precision) -> str:
         return "float32"
 
-    def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> PackedMatrix:
-        placement = _placement(layers, precision, is_gated=is_gated)
+    def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
+        return stacked_arrays(layers, self.vector_dtype(precision), count)
+
+    def matrix(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> PackedMatrix:
+        placement = _placement(leaf, layers, precision)
         # Written in place, so that no second copy of it is ever held.
         blocks = large_array((placement.num_bytes,), np.uint8)
         jobs = [
@@ -56,8 +60,8 @@ class PackedLayout:
         run_all(jobs)
         return PackedMatrix(jax.device_put(blocks), placement, sum(tensor.shape[0] for tensor in layers[0]))
 
-    def embedding(self, tensor: ModelTensor, precision: Precision, count: Count) -> PackedMatrix:
-        return self.matrix([[tensor]], precision, count, is_gated=False)
+    def embedding(self, leaf: Leaf, tensor: ModelTensor, precision: Precision, count: Count) -> PackedMatrix:
+        return self.matrix(leaf, [[tensor]], precision, count)
 
     def dtype_names(self, matrix: PackedMatrix) -> frozenset[str]:
         return frozenset(_NAMES.get(kind, kind.name.lower()) for kind in matrix.placement.formats)
@@ -74,10 +78,10 @@ def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
     return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
 
 
-def _placement(layers: LayerTensors, precision: Precision, *, is_gated: bool) -> Placement:
+def _placement(leaf: Leaf, layers: LayerTensors, precision: Precision) -> Placement:
     formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
     tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
-    return Placement.of(formats, tiles, layers[0][0].shape[1], is_gated=is_gated)
+    return Placement.of(formats, tiles, layers[0][0].shape[1], is_gated=leaf.kind is LeafKind.GATED)
 
 
 def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from engine.weights.layout import Count, LayerTensors, Matrix, Precision, stacked_arrays
+from engine.weights.leaf import Leaf
 from engine.weights.tensors import ModelTensor
 
 
@@ -16,22 +17,26 @@ class ArrayLayout:
 
     can_quantise = False
 
-    def num_bytes(self, layers: LayerTensors, precision: Precision, *, is_gated: bool) -> int:
+    def num_bytes(self, leaf: Leaf, layers: LayerTensors, precision: Precision) -> int:
         num_numbers = sum(math.prod(tensor.shape) for tensors in layers for tensor in tensors)
         return num_numbers * jnp.dtype(self.vector_dtype(precision)).itemsize
 
     def vector_dtype(self, precision: Precision) -> str:
         return "float32" if precision.dtype == "auto" else precision.dtype
 
-    def matrix(self, layers: LayerTensors, precision: Precision, count: Count, *, is_gated: bool) -> Matrix:
+    def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
+        """[num_layers, size]."""
+        return stacked_arrays(layers, self.vector_dtype(precision), count)
+
+    def matrix(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> Matrix:
         """[num_layers, inputs, outputs]; the gates of a gated product, then the ups."""
         return stacked_arrays(layers, self.vector_dtype(precision), count)
 
-    def embedding(self, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
+    def embedding(self, leaf: Leaf, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
         """[vocab, hidden]."""
         matrix = jnp.asarray(tensor.float32(), self.vector_dtype(precision))
         count(tensor.num_bytes)
         return matrix
 
-    def dtype_names(self, matrix: jax.Array) -> frozenset[str]:
+    def dtype_names(self, matrix: Matrix) -> frozenset[str]:
         return frozenset({str(matrix.dtype.name)})

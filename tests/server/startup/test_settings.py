@@ -53,6 +53,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "quantize": "int4",
         "matmul_backend": "native",
         "attention_backend": "xla",
+        "tensor_parallel": "2",
         "max_model_len": "64",
         "max_num_seqs": "4",
         "max_num_batched_tokens": "96",

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "isa/attention_isa.h"
+#include "isa/reductions.h"
 #include "isa/isa.h"
 #include "vectors/elementary.h"
 

@@ -19,26 +19,6 @@ inline Floats second_halves(Words pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// The largest lane of each of 16 vectors, by halving all of them together.
-inline Floats largest_of_each(const Floats (&rows)[16]) {
-  Floats eight[8], four[4], two[2];
-  EAGRE_UNROLL(8)
-  for (int i = 0; i < 8; ++i) {
-    eight[i] = max(_mm512_shuffle_f32x4(rows[i], rows[i + 8], 0x44), _mm512_shuffle_f32x4(rows[i], rows[i + 8], 0xee));
-  }
-  EAGRE_UNROLL(4)
-  for (int i = 0; i < 4; ++i) {
-    four[i] = max(_mm512_shuffle_f32x4(eight[i], eight[i + 4], 0x88), _mm512_shuffle_f32x4(eight[i], eight[i + 4], 0xdd));
-  }
-  EAGRE_UNROLL(2)
-  for (int i = 0; i < 2; ++i) {
-    two[i] = max(_mm512_shuffle_ps(four[i], four[i + 2], 0x44), _mm512_shuffle_ps(four[i], four[i + 2], 0xee));
-  }
-  const Floats one = max(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
-  // Lane 4 i + j is that of row 4 order[i] + order[j], with the order 0, 2, 1, 3.
-  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), one);
-}
-
 // 2^x for x <= 0, to 3 parts in a million, which is enough where bfloat16 is made of it; 1 for 0, 0 for -infinity, NaN for
 // NaN. The fraction of x, from 0 to 1, goes through a polynomial whose largest relative error is as small as possible.
 #define EAGRE_HAS_COARSE_EXP2
@@ -83,12 +63,6 @@ inline Floats second_halves(const Words& pairs) {
 }
 
 #endif
-
-inline Floats largest_of_each(const Floats (&rows)[16]) {
-  alignas(64) float largest_lanes[16];
-  for (int i = 0; i < 16; ++i) largest_lanes[i] = largest(rows[i]);
-  return load(largest_lanes);
-}
 
 #endif
 

@@ -4,13 +4,14 @@
 #include <cfloat>
 #include <cstring>
 
-#include "isa/isa.h"
+#include "isa/reductions.h"
 #include "vectors/magnitudes.h"
 
 namespace eagre {
 namespace {
 
-constexpr int kRowsInline = 4;  // the caller packs so few itself: handing them out costs more
+constexpr int kGroupsInline = 256;  // the caller packs so few itself: handing them out costs more
+constexpr int kRowsPerTask = 8;     // rows of a block share lines of memory, which two threads should not write by turns
 
 }  // namespace
 
@@ -32,13 +33,16 @@ void PackedRows::pack(Pool& pool, const RowSource& source, const Matrix& weights
   }
   const int num_inputs = num_groups_ * kGroup;
   float* normed = normed_memory_.take<float>(size_t{1} * pool.num_threads() * num_inputs);
-  const auto pack_one = [&](int64_t row, int thread) {
-    pack_row(source, static_cast<int>(row), normed + size_t{1} * thread * num_inputs);
+  const auto pack_rows = [&](int begin, int end, int thread) {
+    for (int row = begin; row < end; ++row) pack_row(source, row, normed + size_t{1} * thread * num_inputs);
   };
-  if (num_rows_ <= kRowsInline) {
-    for (int row = 0; row < num_rows_; ++row) pack_one(row, 0);
+  if (num_rows_ * num_groups_ <= kGroupsInline) {
+    pack_rows(0, num_rows_, 0);
   } else {
-    pool.run(num_rows_, pack_one);
+    pool.run((num_rows_ + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int thread) {
+      const int begin = static_cast<int>(task) * kRowsPerTask;
+      pack_rows(begin, std::min(num_rows_, begin + kRowsPerTask), thread);
+    });
   }
 }
 
@@ -70,51 +74,73 @@ void PackedRows::copy_row(const float* x, int row, Activations kind) {
 }
 
 void PackedRows::quantise_row(const float* x, int row) {
-  const int num_inputs = num_groups_ * kGroup;
-  const int block = row / kBlockRows, within = row % kBlockRows, rows = rows_of(block);
+  const int block = row / kBlockRows, within = row % kBlockRows;
   const size_t first = first_group(block) + within;
-  int8_t* values_to = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]) + first * kGroup;
-  for (int group = 0; group < num_groups_; ++group) {
-    const float* from = x + group * kGroup;
-    // A scale is neither so small that its inverse overflows nor so small that it is flushed to zero.
-    const float scale = std::max(largest_magnitude(from, kGroup) / kInt8Max, FLT_MIN);
-    const Floats inverse = broadcast(1.0f / scale);
-    int8_t* to = values_to + size_t{1} * group * rows * kGroup;
-    store_bytes(to, mul(load(from), inverse));
-    store_bytes(to + kTile, mul(load(from + kTile), inverse));
-    const size_t at = first + size_t{1} * group * rows;
-    scales_[at] = scale;
-    const Floats low = load_bytes(to), high = load_bytes(to + kTile);
-    const int total = static_cast<int>(sum(add(low, high)));
-    store_sums(at, scale, total, halves_are_asked_for_ ? static_cast<int>(sum(low)) : 0);
+  for (int group = 0; group < num_groups_; group += kTile) {
+    const int count = std::min(kTile, num_groups_ - group);
+    quantise_groups(x + group * kGroup, count, first + size_t{1} * group * rows_of(block), rows_of(block));
   }
   // Quantised, a value that is not finite would look like any other. One scale that is NaN reaches all outputs.
-  scales_[first] += not_finite(x, num_inputs);
+  scales_[first] += not_finite(x, num_groups_ * kGroup);
 }
 
-// Of a row's group; `first` is the sum of its first half.
-void PackedRows::store_sums(size_t at, float scale, int total, int first) {
-  const int second = total - first;
-  const auto to = [&](Sums kind) { return sums_[static_cast<int>(kind)]; };
-  const auto scaled = [&](int32_t* place, int sum) {
-    const float value = scale * static_cast<float>(sum);
-    std::memcpy(place, &value, sizeof value);
+void PackedRows::quantise_groups(const float* x, int count, size_t at, int stride) {
+  // What is found for each group lies in one lane of a vector, so that all groups are reduced and divided together.
+  Floats of_group[kTile];
+  for (int i = 0; i < kTile; ++i) {
+    of_group[i] = i < count ? max(abs(load(x + i * kGroup)), abs(load(x + i * kGroup + kTile))) : zeros();
+  }
+  // A scale is neither so small that its inverse overflows nor so small that it is flushed to zero.
+  const Floats scale = max(div(largest_of_each(of_group), broadcast(kInt8Max)), broadcast(FLT_MIN));
+  alignas(64) float scales[kTile], inverses[kTile];
+  store(scales, scale);
+  store(inverses, div(broadcast(1.0f), scale));
+  Floats low_of_group[kTile];
+  int8_t* to = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]) + at * kGroup;
+  for (int i = 0; i < kTile; ++i) {
+    if (i >= count) {
+      of_group[i] = low_of_group[i] = zeros();
+      continue;
+    }
+    const Floats inverse = broadcast(inverses[i]);
+    store_bytes(to, mul(load(x + i * kGroup), inverse));
+    store_bytes(to + kTile, mul(load(x + i * kGroup + kTile), inverse));
+    low_of_group[i] = load_bytes(to);
+    of_group[i] = add(low_of_group[i], load_bytes(to + kTile));
+    to += stride * kGroup;
+  }
+  float* const scales_to = scales_ + at;
+  for (int i = 0; i < count; ++i) scales_to[i * stride] = scales[i];
+  const Floats total = sum_of_each(of_group);
+  store_sums({at, stride, count}, scale, total, halves_are_asked_for_ ? sum_of_each(low_of_group) : total);
+}
+
+void PackedRows::store_sums(Place place, Floats scale, Floats total, Floats first) {
+  const Floats second = sub(total, first);
+  // `per_group` sums of a group lie side by side.
+  const auto put = [&](int32_t* sums, int per_group, int part, Floats x, bool as_int) {
+    alignas(64) float lanes[kTile];
+    store(lanes, x);
+    int32_t* to = sums + place.at * per_group + part;
+    for (int i = 0; i < place.count; ++i, to += place.stride * per_group) {
+      if (as_int) {
+        *to = static_cast<int32_t>(lanes[i]);
+      } else {
+        std::memcpy(to, lanes + i, sizeof *to);
+      }
+    }
   };
-  if (int32_t* sums = to(Sums::kScaled)) scaled(sums + at, total);
-  if (int32_t* sums = to(Sums::kZero8)) sums[at] = -8 * total;
-  if (int32_t* sums = to(Sums::kZero128)) sums[at] = -128 * total;
-  if (int32_t* sums = to(Sums::kHalvesScaled)) {
-    scaled(sums + 2 * at, first);
-    scaled(sums + 2 * at + 1, second);
-  }
-  if (int32_t* sums = to(Sums::kHalvesZero4)) {
-    sums[2 * at] = -4 * first;
-    sums[2 * at + 1] = -4 * second;
-  }
-  if (int32_t* sums = to(Sums::kHalvesZero32)) {
-    sums[2 * at] = -32 * first;
-    sums[2 * at + 1] = -32 * second;
-  }
+  const auto put_halves = [&](int32_t* sums, Floats factor, bool as_int) {
+    put(sums, 2, 0, mul(factor, first), as_int);
+    put(sums, 2, 1, mul(factor, second), as_int);
+  };
+  const auto asked = [&](Sums kind) { return sums_[static_cast<int>(kind)]; };
+  if (int32_t* sums = asked(Sums::kScaled)) put(sums, 1, 0, mul(scale, total), false);
+  if (int32_t* sums = asked(Sums::kZero8)) put(sums, 1, 0, mul(broadcast(-8.0f), total), true);
+  if (int32_t* sums = asked(Sums::kZero128)) put(sums, 1, 0, mul(broadcast(-128.0f), total), true);
+  if (int32_t* sums = asked(Sums::kHalvesScaled)) put_halves(sums, scale, false);
+  if (int32_t* sums = asked(Sums::kHalvesZero4)) put_halves(sums, broadcast(-4.0f), true);
+  if (int32_t* sums = asked(Sums::kHalvesZero32)) put_halves(sums, broadcast(-32.0f), true);
 }
 
 }  // namespace eagre

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "isa/isa.h"
 #include "tiles/format.h"
 #include "tiles/matrix.h"
 #include "runtime/pool.h"
@@ -61,7 +62,14 @@ class PackedRows {
   void pack_row(const RowSource& source, int row, float* normed);
   void copy_row(const float* x, int row, Activations kind);
   void quantise_row(const float* x, int row);
-  void store_sums(size_t at, float scale, int total, int first);
+  // Up to 16 groups, whose results lie `stride` groups apart, from group `at` on.
+  void quantise_groups(const float* x, int count, size_t at, int stride);
+  struct Place {  // of the groups' results
+    size_t at;
+    int stride, count;
+  };
+  // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds.
+  void store_sums(Place place, Floats scale, Floats total, Floats first);
 
   int num_rows_ = 0, num_groups_ = 0;
   std::byte* values_[kNumActivations] = {};  // null where nobody asks for them

@@ -1,0 +1,87 @@
+"""The devices that compute one model together, and which models can be split over them.
+
+Every device runs the same program on its share of the heads, of the columns of the feed-forward blocks or of the
+experts, and of the vocabulary; the results of a half layer are added up over all devices (Shoeybi et al.,
+"Megatron-LM", 2019). Tokens, slots and everything that samples are on every device alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from engine.models.parts.decoder import Decoder, QueryKeyNorm
+from engine.models.parts.model import Model
+from engine.weights.leaf import Leaf, LeafKind, Split
+
+AXIS = "model"  # the only axis of the mesh
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def open_mesh(num_devices: int) -> Mesh:
+    """The first devices of this process.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    devices = jax.local_devices()
+    if num_devices > len(devices):
+        hint = (
+            f"; XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} makes a CPU look like so many, for tests"
+            if jax.default_backend() == "cpu"
+            else ""
+        )
+        raise ValueError(
+            f"tensor_parallel is {num_devices}, but this process has {len(devices)} "
+            f"{jax.default_backend()} device{'s' if len(devices) > 1 else ''}{hint}"
+        )
+    return Mesh(np.array(devices[:num_devices]), (AXIS,))
+
+
+def refuse_unsplittable(model: Model, num_devices: int) -> None:
+    """Refuses a model whose parts do not divide by the number of devices.
+
+    Raises:
+        ValueError: the message names what does not divide.
+    """
+    if isinstance(model, Decoder) and model.query_key_norm is QueryKeyNorm.ALL:
+        raise ValueError(
+            f"tensor_parallel is {num_devices}, but this architecture norms all heads of a token at once, "
+            "which devices that have some of the heads each cannot"
+        )
+    sizes = {"heads": model.config.num_heads, "heads of keys": model.config.num_kv_heads}
+    for leaf in model.leaves():
+        sizes.update(_divided_sizes(leaf))
+    for name, size in sizes.items():
+        if size % num_devices:
+            raise ValueError(f"tensor_parallel is {num_devices}, which does not divide the model's {size} {name}")
+
+
+def local_model(model: AnyModel, num_devices: int) -> AnyModel:
+    """The model as each device computes it: with its share of the heads."""
+    config = dataclasses.replace(
+        model.config,
+        num_heads=model.config.num_heads // num_devices,
+        num_kv_heads=model.config.num_kv_heads // num_devices,
+    )
+    return dataclasses.replace(model, config=config)
+
+
+def _divided_sizes(leaf: Leaf) -> dict[str, int]:
+    """What of a leaf must divide by the number of devices, by names for messages; vocabularies are padded."""
+    if leaf.kind is LeafKind.EMBEDDING:
+        return {}
+    match leaf.split:
+        case Split.OUTPUTS:
+            return {f"outputs of {leaf.name!r}": part.shape[0] for part in leaf.parts}
+        case Split.INPUTS:
+            return {f"inputs of {leaf.name!r}": part.shape[1] for part in leaf.parts}
+        case Split.EXPERTS:
+            return {"experts": leaf.num_experts}
+        case Split.HEADS | Split.REPLICATED:
+            return {}

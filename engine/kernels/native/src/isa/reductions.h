@@ -1,0 +1,54 @@
+// One number of each of 16 vectors.
+#pragma once
+
+#include "isa/isa.h"
+
+namespace eagre {
+
+#ifdef __AVX512F__
+
+// Lane i of the result is that of all lanes of rows[i], by `join`, which may take them in any order: all vectors are halved
+// together.
+template <class Join>
+[[gnu::always_inline]] inline Floats joined_of_each(const Floats (&rows)[16], const Join& join) {
+  Floats eight[8], four[4], two[2];
+  EAGRE_UNROLL(8)
+  for (int i = 0; i < 8; ++i) {
+    eight[i] = join(_mm512_shuffle_f32x4(rows[i], rows[i + 8], 0x44), _mm512_shuffle_f32x4(rows[i], rows[i + 8], 0xee));
+  }
+  EAGRE_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    four[i] = join(_mm512_shuffle_f32x4(eight[i], eight[i + 4], 0x88), _mm512_shuffle_f32x4(eight[i], eight[i + 4], 0xdd));
+  }
+  EAGRE_UNROLL(2)
+  for (int i = 0; i < 2; ++i) {
+    two[i] = join(_mm512_shuffle_ps(four[i], four[i + 2], 0x44), _mm512_shuffle_ps(four[i], four[i + 2], 0xee));
+  }
+  const Floats one = join(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xdd));
+  // Lane 4 i + j is that of row 4 order[i] + order[j], with the order 0, 2, 1, 3.
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), one);
+}
+
+// The largest lane of each.
+inline Floats largest_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, max); }
+
+// The sum of each one's lanes, which are whole numbers whose sums float32 holds, so that the order is of no matter.
+inline Floats sum_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, add); }
+
+#else
+
+inline Floats largest_of_each(const Floats (&rows)[16]) {
+  alignas(64) float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = largest(rows[i]);
+  return load(lanes);
+}
+
+inline Floats sum_of_each(const Floats (&rows)[16]) {
+  alignas(64) float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = sum(rows[i]);
+  return load(lanes);
+}
+
+#endif
+
+}  // namespace eagre
