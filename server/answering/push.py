@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from engine.border.types import TokenEvent
 from server.answering.choice import Choice, Delta
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import Outbox, TokenStream
+
+News = TypeVar("News")  # what a step brings: an event, or its tokens alone
 
 
 class Sink(Protocol):
@@ -71,7 +73,7 @@ class Push:
             await self._stopped
         finally:
             self._stop(None)
-        error, self._error = self._error, None
+            error, self._error = self._error, None  # also where it is cancelled: its traceback knows this object
         if error is not None:
             try:
                 raise error
@@ -80,28 +82,25 @@ class Push:
 
     def receive(self, event: TokenEvent) -> Outbox | None:
         """Takes one event; see `Listener`."""
-        if self._choice.finish_reason is not None:  # tokens behind a stop string
-            return None
-        try:
-            deltas = self._advance(self._choice, event)
-            self._sink.take(deltas)
-        except Exception as error:  # noqa: BLE001 - raised where somebody waits
-            self._stop(error)
-            return None
-        if deltas and deltas[-1].finish_reason is not None:
-            self._stop(None)
-        return self._outbox
+        return self._hand_on(self._advance, event)
 
     def receive_tokens(self, token_ids: Sequence[int]) -> Outbox | None:
-        """Takes new tokens; see `Listener`."""
+        """Takes new tokens; see `Listener`. They may end the choice, because a stop string ends in them."""
+        return self._hand_on(self._advance_tokens, token_ids)
+
+    def _hand_on(self, advance: Callable[[Choice, News], list[Delta]], news: News) -> Outbox | None:
+        if self._choice.finish_reason is not None:  # the abort of a stop string may come back at once
+            return None
         try:
-            deltas = self._advance_tokens(self._choice, token_ids)
+            deltas = advance(self._choice, news)
             if not deltas:
                 return None
             self._sink.take(deltas)
         except Exception as error:  # noqa: BLE001 - raised where somebody waits
             self._stop(error)
             return None
+        if deltas[-1].finish_reason is not None:
+            self._stop(None)
         return self._outbox
 
     def _stop(self, error: Exception | None) -> None:

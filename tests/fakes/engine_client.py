@@ -80,6 +80,7 @@ class FakeTokenStream:
         self._is_read_to_end = False
         self._has_brought_prompt = False
         self._changed = asyncio.Event()
+        self._has_only_tokens = params.logprobs is None and params.prompt_logprobs is None
         self._listener: Listener | None = None
 
     def __aiter__(self) -> FakeTokenStream:
@@ -133,7 +134,14 @@ class FakeTokenStream:
 
     def _tell(self) -> Outbox | None:
         self._changed.set()
-        return None if self._listener is None else self._listener.receive(self._take())
+        listener, token_ids = self._listener, self._token_ids
+        if listener is None:
+            return None
+        if self._has_only_tokens and self._finish_reason is None and self._progress is None:
+            self._changed.clear()
+            self._token_ids = []
+            return listener.receive_tokens(token_ids)
+        return listener.receive(self._take())
 
     def abort(self) -> None:
         if not self.is_finished:
