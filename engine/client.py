@@ -31,6 +31,7 @@ from sampling.host.params import InvalidParameter, SamplingParams
 __all__ = ["EngineClient", "Outbox", "TokenStream"]  # the server knows streams by way of the client
 
 _JOIN_SECONDS = 5.0  # the wait for the engine thread to end; a hung thread must not keep the process
+_STORE_SECONDS = 3.0  # the wait for pages that are still to be stored in a folder
 _GRACE_SECONDS = 0.5  # the time after a deadline in which the engine may still keep it itself
 
 
@@ -294,7 +295,7 @@ class EngineClient:
         self._watchdog.stop()
         self._engine_loop.post(Shutdown())
         self._engine_loop.join(join_seconds)
-        self._engine.close()
+        self._engine.close(store_seconds=_STORE_SECONDS)
         self.lifecycle.close("the engine is shut down")
         end = partial(self._end_streams, FinishReason.ABORT, None)
         if self._loop is not None and self._loop.is_running():

@@ -13,9 +13,10 @@ from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.errors import ModelError
 from engine.border.kv_endpoint import KVEndpoint
-from engine.border.types import EngineStats, Progress
+from engine.border.types import EngineStats, KeptFigures, Progress
 from engine.devices.choice import choose_devices
 from engine.devices.placement import Placement
+from engine.kept_pages import KeptPages, files_of, page_parts
 from engine.kernels.bodies import kv_dtype
 from engine.kernels.interface.body import Bodies
 from engine.kernels.interface.model_config import ModelConfig
@@ -31,6 +32,7 @@ from engine.step.device_runner import DeviceRunner
 from engine.step.program_store import ProgramStore, processor
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
+from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
 
@@ -59,6 +61,7 @@ class Engine:
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
+        self._kept: KeptPages | None = None  # None: no pages are kept in a folder
         self._is_asleep = False
         if config.kv_events is not None:
             check_libraries()
@@ -101,7 +104,9 @@ class Engine:
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
         with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            return cls._load(opened, config, bodies, layout, max_model_len, place, progress)
+            engine = cls._load(opened, config, bodies, layout, max_model_len, place, progress)
+        give_back_freed()
+        return engine
 
     @classmethod
     def _load(
@@ -109,6 +114,7 @@ class Engine:
         place: Callable[[Params], Placement], progress: Progress,
     ) -> Engine:  # fmt: skip
         sizes = opened.config
+        files = files_of(opened.path) if config.keeps_pages else None
         weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
         model_info = ModelInfo(
             architecture=opened.architecture.name,
@@ -128,19 +134,16 @@ class Engine:
             # Programs of several devices are found in JAX's own cache alone.
             folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return DeviceRunner(
-                weights.params,
-                opened.model,
-                bodies,
-                layout,
-                buffer,
-                table,
-                config.decode_chunk,
-                placement=placement,
-                store=None if folder is None else Path(folder),
-            )
+                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk,
+                placement=placement, store=None if folder is None else Path(folder), copies_pages=config.keeps_pages,
+            )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path
+        if files is not None:
+            parts = page_parts(opened, config, bodies, layout)
+            engine._kept = KeptPages(config, engine.pool, engine.runner, files, parts)
+            engine.scheduler.requests.prefixes.transfers = engine._kept.transfers
         return engine
 
     def make_loop(
@@ -153,9 +156,12 @@ class Engine:
         """
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.runner.has_weights else self.read_weights())
+        if self._kept is not None:
+            self._kept.transfers.start()
         loop = EngineLoop(
-            self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline
-        )
+            self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
+            transfers=None if self._kept is None else self._kept.transfers,
+        )  # fmt: skip
         if self.config.kv_events is not None:
             self._kv_events = KVEventPublisher(
                 KVEndpoint.parse(self.config.kv_events),
@@ -170,6 +176,8 @@ class Engine:
     def sleep(self, *, drop_weights: bool) -> None:
         """Queues all running requests again and frees the memory of the pages; nothing may be in flight."""
         self.scheduler.send_all_back()
+        if self._kept is not None:
+            self._kept.transfers.give_up()
         self._is_asleep = True
         self.runner.sleep(drop_weights=drop_weights)
 
@@ -184,7 +192,7 @@ class Engine:
             params: the weights, where they were forgotten.
         """
         if params is not None:
-            self.runner.replace_params(params)
+            self._replace_params(params)
         self.runner.wake()
         self._is_asleep = False
 
@@ -200,6 +208,7 @@ class Engine:
         path = path or self.model_path
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
+        files = None if self._kept is None else files_of(path)
         opened = open_model(path).for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
@@ -207,6 +216,8 @@ class Engine:
         params = opened.load(self.runner.bodies.weights, precision, lambda stage, done, total: None).params
         if not self.runner.accepts(params):
             raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
+        if self._kept is not None and files is not None:
+            self._kept.files = files
         return params
 
     def replace_params(self, params: Params) -> None:
@@ -217,7 +228,20 @@ class Engine:
         """
         if not self.pool.reset_prefix_cache():
             raise RuntimeError(f"{self.pool.num_active} pages are in use")
+        self._replace_params(params)
+
+    def _replace_params(self, params: Params) -> None:
         self.runner.replace_params(params)
+        if self._kept is not None:
+            self._kept.open()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every prefix, also those that are kept in a folder; refuses while any request holds a page."""
+        if not self.pool.reset_prefix_cache():
+            return False
+        if self._kept is not None:
+            self._kept.transfers.clear()
+        return True
 
     def stats(self) -> EngineStats:
         """Counters and gauges, read without a lock from any thread; two of them may be one step apart."""
@@ -236,6 +260,7 @@ class Engine:
             num_active_pages=pool.num_active,
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
+            kept=KeptFigures() if self._kept is None else self._kept.figures(self.scheduler.requests.page_size),
             compiles_after_ready=self._compile_counter.count,
             device_busy_seconds=self.timeline.device_busy_seconds,
             device_idle_seconds=self.timeline.device_idle_seconds,
@@ -244,11 +269,17 @@ class Engine:
             prompt_share=self.scheduler.pace.prompt_share,
         )
 
-    def close(self) -> None:
-        """Stops the counter of compiles, which would otherwise count for ever, and the events of pages."""
+    def close(self, *, store_seconds: float = 0.0) -> None:
+        """Stops the counter of compiles, which would otherwise count for ever, and the threads of pages and events.
+
+        Args:
+            store_seconds: how long to wait at most until pages are stored that have left the engine.
+        """
         self._compile_counter.stop()
         if self._kv_events is not None:
             self._kv_events.close()
+        if self._kept is not None:
+            self._kept.transfers.close(store_seconds)
 
 
 def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:

@@ -90,7 +90,7 @@ class Lifecycle:
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix; refuses and returns False while any request holds a page."""
-        return await self._run(self._engine.pool.reset_prefix_cache)
+        return await self._run(self._engine.reset_prefix_cache)
 
     async def update_weights(self, path: Path, *, drain: bool = False) -> None:
         """Replaces the weights by those of another file with the same architecture and sizes.

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.border.types import FinishReason
+from engine.pages.transfers import PageTransfers
 from engine.progress_reports import ProgressReports
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
@@ -50,11 +51,15 @@ class Call:
     function: Callable[[], None]  # an exception that it lets through ends the engine
 
 
+class PageArrived:
+    """Inbox message: a page that a request waits for has come from outside the engine."""
+
+
 class Shutdown:
     """Inbox message: end all requests, and then the thread."""
 
 
-Message = Request | Abort | Call | Shutdown
+Message = Request | Abort | Call | PageArrived | Shutdown
 
 
 class EngineLoop:
@@ -72,6 +77,7 @@ class EngineLoop:
         *,
         overlap: bool,
         timeline: Timeline,
+        transfers: PageTransfers | None = None,
         inbox: queue.SimpleQueue[Message] | None = None,
     ) -> None:
         """Makes a loop whose thread is not started yet.
@@ -81,6 +87,7 @@ class EngineLoop:
             on_failure: called in the engine thread with the exception that ends it.
             overlap: whether to dispatch the next step before the result of the last one is there.
             timeline: receives the times of every step.
+            transfers: of pages that come from outside the engine and go there; None if there are none.
             inbox: where messages come from; a new queue if None.
         """
         self.scheduler = scheduler
@@ -91,6 +98,9 @@ class EngineLoop:
         self._on_failure = on_failure
         self._overlap = overlap
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
+        self._transfers = transfers
+        if transfers is not None:
+            transfers.on_arrival = partial(self._inbox.put, PageArrived())
         self._calls: deque[Call] = deque()
         self._untold: list[RequestEvent] = []  # unpublished events, in order
         self._progress = ProgressReports(scheduler)
@@ -137,13 +147,15 @@ class EngineLoop:
         in_flight: PendingStep | None = None
         did_work = False
         while self._receive(may_wait=not did_work):
+            has_moved = self._import()
             dispatched = self._dispatch()
+            has_moved |= self._export()
             self._tell()
             if in_flight is not None:
                 self._commit(in_flight)
             if dispatched is not None and dispatched.inputs.awaits_masks:
                 self._sample(dispatched)
-            did_work = dispatched is not None or in_flight is not None
+            did_work = dispatched is not None or in_flight is not None or has_moved
             in_flight = dispatched
             if in_flight is None:
                 self._tell()  # before the calls, which may take long
@@ -151,13 +163,15 @@ class EngineLoop:
         if in_flight is not None:
             self._commit(in_flight)
         self._tell()
+        self._export_all()
 
     def _run_synchronously(self) -> None:
         """Computes the same steps one after the other."""
         did_work = False
         while self._receive(may_wait=not did_work):
+            did_work = self._import()
             dispatched = self._dispatch()
-            did_work = dispatched is not None
+            did_work |= self._export() or dispatched is not None
             if dispatched is not None:
                 if dispatched.inputs.awaits_masks:
                     self._sample(dispatched)
@@ -165,6 +179,7 @@ class EngineLoop:
             self._tell()
             did_work |= self._run_calls()
         self._tell()
+        self._export_all()
 
     def _dispatch(self) -> PendingStep | None:
         """Hands the next step to the device; returns None if there is nothing to compute now."""
@@ -176,6 +191,19 @@ class EngineLoop:
         pending = self._runner.dispatch(plan)
         self.timeline.dispatched(partial(self._runner.is_done, pending), plan.num_rows, plan.num_scheduled_tokens)
         return pending
+
+    def _import(self) -> bool:
+        """Puts pages that came from outside into the pool, before the next step; returns whether any."""
+        return self._transfers is not None and self._may_plan and self._transfers.land()
+
+    def _export(self) -> bool:
+        """Has pages copied that are to be kept outside, behind all steps dispatched so far; returns whether any."""
+        return self._transfers is not None and self._may_plan and self._transfers.export()
+
+    def _export_all(self) -> None:
+        """Has as many pages copied as may be under way at once, because the thread ends."""
+        while self._export():
+            pass
 
     def _sample(self, dispatched: PendingStep) -> None:
         """Dispatches the sampling of a step whose forward pass is under way.
@@ -192,7 +220,11 @@ class EngineLoop:
 
     def _plan(self) -> StepPlan | None:
         """Plans the next step; none while the loop is paused or while calls wait for the pipeline to drain."""
-        return None if self._calls or self.is_paused else self.scheduler.schedule()
+        return self.scheduler.schedule() if self._may_plan else None
+
+    @property
+    def _may_plan(self) -> bool:
+        return not (self._calls or self.is_paused)
 
     def _run_calls(self) -> bool:
         """Runs the calls that waited for the pipeline to drain; returns whether there were any."""
@@ -257,6 +289,8 @@ class EngineLoop:
                         self._untold.append(event)
                 case Call():
                     self._calls.append(message)
+                case PageArrived():
+                    pass  # it has woken the loop, which looks for such pages once a turn
                 case Shutdown():
                     self._is_stopping = True
                     self._untold += self.scheduler.abort_all(FinishReason.ABORT)

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.border.types import TokenLogprobs
 from sampling.host.params import SamplingParams
-from sampling.logprobs import BEST, BEST_IDS, LISTED, OWN, RANK
+from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK
 
 
 def read_logprobs(columns: np.ndarray, params: SamplingParams) -> list[TokenLogprobs]:
@@ -33,13 +33,14 @@ def read_prompt_logprobs(pieces: Sequence[np.ndarray], params: SamplingParams) -
 def _read(columns: np.ndarray, num_best: int, num_listed: int) -> list[TokenLogprobs]:
     floats = columns.view(np.float32)
     return [
-        TokenLogprobs(own, rank, list(zip(best_ids, best, strict=True)), listed)
-        for own, rank, best_ids, best, listed in zip(
+        TokenLogprobs(own, rank, list(zip(best_ids, best, strict=True)), listed, masked)
+        for own, rank, best_ids, best, listed, masked in zip(
             floats[:, OWN].tolist(),
             columns[:, RANK].tolist(),
             columns[:, BEST_IDS : BEST_IDS + num_best].tolist(),
             floats[:, BEST : BEST + num_best].tolist(),
             floats[:, LISTED : LISTED + num_listed].tolist(),
+            floats[:, MASKED].tolist(),
             strict=True,
         )
     ]

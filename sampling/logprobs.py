@@ -5,9 +5,10 @@ They leave the device in the same integer array as the tokens, as the bits of fl
     column 0         the token
            1         its log probability
            2         its rank, from 1
-           3 …       ids of the best tokens, best first; of equals the smaller id first
-          23 …       their log probabilities
-          43 …       log probabilities of `logprob_token_ids`, in their order
+           3         the probability of the tokens that a grammar's mask took away; 0 without a grammar
+           4 …       ids of the best tokens, best first; of equals the smaller id first
+          24 …       their log probabilities
+          44 …       log probabilities of `logprob_token_ids`, in their order
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from sampling.host.rows import SLOT, SamplingRows
 from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
 
-TOKEN, OWN, RANK, BEST_IDS = range(4)
+TOKEN, OWN, RANK, MASKED, BEST_IDS = range(5)
 BEST = BEST_IDS + MAX_LOGPROBS
 LISTED = BEST + MAX_LOGPROBS
 NUM_COLUMNS = LISTED + MAX_LOGPROB_TOKEN_IDS
@@ -43,13 +44,16 @@ class Logprobs(Feature[jax.Array, np.ndarray]):
         return at_slots(state, jnp.asarray(rows.ints)[:, SLOT])
 
 
-def portable_logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -> jax.Array:
+def portable_logprobs(
+    logits: jax.Array, tokens: jax.Array, listed: jax.Array, masked: jax.Array | None = None
+) -> jax.Array:
     """The output columns of each row, int32[num_rows, NUM_COLUMNS].
 
     Args:
         logits: float32[num_rows, vocab_size].
         tokens: int32[num_rows]; of one that is no token, the columns of its own mean nothing.
         listed: int32[num_rows, MAX_LOGPROB_TOKEN_IDS].
+        masked: float32[num_rows], the column of that name; None: no row has a grammar.
     """
     # Less the peak first, then less the logarithm of the sum: large logits would swallow it.
     peak = jnp.max(logits, axis=-1, keepdims=True)
@@ -62,7 +66,8 @@ def portable_logprobs(logits: jax.Array, tokens: jax.Array, listed: jax.Array) -
     padding = ((0, 0), (0, MAX_LOGPROBS - num_best))  # a vocabulary of fewer tokens
     of_listed = jnp.take_along_axis(logits, listed, axis=1)
     columns = [
-        tokens[:, None], _bits(own - peak - log_sum), rank, jnp.pad(best_ids, padding),
+        tokens[:, None], _bits(own - peak - log_sum), rank,
+        jnp.zeros_like(rank) if masked is None else _bits(masked)[:, None], jnp.pad(best_ids, padding),
         jnp.pad(_bits(best - peak - log_sum), padding), _bits(of_listed - peak - log_sum),
     ]  # fmt: skip
     return jnp.concatenate(columns, axis=1)

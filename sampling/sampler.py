@@ -23,7 +23,7 @@ from jax import lax
 
 from sampling.cuts.candidates import Candidates
 from sampling.draw import draw, uniforms
-from sampling.host.features import FEATURES, Feature, Stage
+from sampling.host.features import FEATURES, GRAMMAR, Feature, Stage
 from sampling.host.rows import (
     NOT_SAMPLED,
     NOTHING_LEFT,
@@ -35,6 +35,7 @@ from sampling.host.rows import (
 )
 from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
 from sampling.processors.feature import FeatureStates, StepInput
+from sampling.processors.grammar_mask import masked_share
 from sampling.registry import CUTS, ON_DEVICE
 from sampling.state import Slots, update_states, uses
 
@@ -144,7 +145,9 @@ def portable_full(
     states = update_states(states, rows, tokens)
     out = lax.cond(
         jnp.any(uses(rows, "logprobs")),
-        lambda: portable_logprobs(logits, tokens, LOGPROBS.listed(states["logprobs"], rows)),
+        lambda: portable_logprobs(
+            logits, tokens, LOGPROBS.listed(states["logprobs"], rows), _masked(logits, rows, mask)
+        ),
         lambda: jnp.pad(tokens[:, None], ((0, 0), (0, NUM_COLUMNS - 1))),
     )
     return out, states
@@ -168,6 +171,15 @@ def _apply(name: str, logits: jax.Array, step: StepInput) -> jax.Array:
         jnp.any(is_used), lambda: ON_DEVICE[name].apply(logits, step.states.get(name), step, is_used), lambda: logits
     )
     return changed
+
+
+def _masked(logits: jax.Array, rows: SamplingRows, mask: jax.Array) -> jax.Array:
+    """What the grammars of rows that use logprobs took away, float32[num_rows]."""
+    is_used = uses(rows, GRAMMAR) & uses(rows, "logprobs")
+    share: jax.Array = lax.cond(
+        jnp.any(is_used), lambda: masked_share(logits, mask, is_used), lambda: jnp.zeros(logits.shape[0], logits.dtype)
+    )
+    return share
 
 
 def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:

@@ -42,7 +42,7 @@ ROOMS = (
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
     "engine", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
-    "engine.kv_events",
+    "engine.pages", "engine.kv_events",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",
     "engine.kernels.xla", "engine.kernels.interface",
@@ -88,6 +88,7 @@ ONLY_IN = {
 # Host logic, whose tests run in microseconds: folders, and files.
 HOST_LOGIC = (
     "engine/schedule/",
+    "engine/pages/",
     "cache/pool.py",
     "cache/page.py",
     "cache/page_events.py",

@@ -17,7 +17,7 @@ class Pause(NamedTuple):
     what: str  # LOOP: a callback waited; LOCK: a thread waited to run Python; ENGINE: the host's part of a step
     began: float
     seconds: float
-    culprit: str = ""  # the thread that computed most of the time, and where it was
+    culprit: str = ""  # where the loop was; else the threads that computed meanwhile, and where the busiest was
 
     def to_line(self) -> bytes:
         """What `Pauses` reads."""

@@ -7,6 +7,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -60,8 +61,8 @@ class Watcher(threading.Thread):
         """The pauses until the loop has run one more callback."""
         pauses: list[Pause] = []
         self._beaten = 0.0
-        self._cpu = _processor_seconds()
-        posted, where = time.perf_counter(), ""
+        before = self._cpu = _processor_seconds()
+        posted, places = time.perf_counter(), Counter[str]()
         try:
             self._loop.call_soon_threadsafe(self._beat)
         except RuntimeError:  # the loop has just been closed
@@ -74,14 +75,15 @@ class Watcher(threading.Thread):
                 pauses.append(Pause(LOCK, began, late, self._who_computed(late)))
             self._cpu = _processor_seconds()
             if not self._beaten and time.perf_counter() - posted >= LEAST_PAUSE_S / 2:
-                where = where or _where(sys._current_frames().get(self._main))
+                places[_where(sys._current_frames().get(self._main))] += 1
         seconds = self._beaten - posted
         if seconds >= LEAST_PAUSE_S:
-            # A loop that waited for the lock was delayed by whoever had it.
-            held = max(pauses, key=lambda pause: pause.seconds, default=None)
-            if not where or (held is not None and held.seconds > seconds / 2):
-                where = "" if held is None else held.culprit
-            pauses.append(Pause(LOOP, posted, seconds, where))
+            share = (self._cpu.get(self._main, 0.0) - before.get(self._main, 0.0)) / seconds
+            told = f"computed {share:.0%} of it"
+            if places:
+                ((place, count),) = places.most_common(1)
+                told += f"; in {count} of {places.total()} looks: {place}"
+            pauses.append(Pause(LOOP, posted, seconds, told))
         return pauses
 
     def _beat(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from engine.border.kv_endpoint import ENDPOINT
-from engine.border.setting import Limit, alternatives, at_least, check, one_of, setting
+from engine.border.setting import NOT_EMPTY, Limit, alternatives, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
@@ -96,6 +96,14 @@ class EngineConfig:
         limit=one_of("auto", "float32", "bfloat16", "int8"),
     )
     enable_prefix_caching: bool = setting(True, "compute every prompt anew", key="no_prefix_caching")
+    prefix_cache_dir: str | None = setting(
+        None, "folder that keeps cached prefixes over a restart", limit=NOT_EMPTY, metavar="DIR"
+    )
+    prefix_cache_bytes: int = setting(
+        8 << 30,
+        "bytes that --prefix-cache-dir may hold, of all models",
+        limit=at_least(1 << 20),
+    )
     # The synchronous loop is the oracle of the overlapped one.
     overlap: bool = setting(True, "wait for each step before the next one is planned", key="synchronous")
     decode_chunk: int = setting(
@@ -145,10 +153,20 @@ class EngineConfig:
         check(self)
         if self.quantize is not None and self.dtype != "auto":
             raise ValueError(f"quantize is {self.quantize} and dtype {self.dtype}; quantised weights need dtype auto")
+        if self.tensor_parallel > 1 and self.prefix_cache_dir is not None:
+            raise ValueError(
+                f"tensor_parallel is {self.tensor_parallel} and prefix_cache_dir {self.prefix_cache_dir}; "
+                "pages that are split over devices are not kept in a folder"
+            )
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
             )
+
+    @property
+    def keeps_pages(self) -> bool:
+        """Whether cached prefixes are kept in a folder."""
+        return self.prefix_cache_dir is not None and self.enable_prefix_caching
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any]) -> Self:

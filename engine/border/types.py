@@ -35,6 +35,7 @@ class TokenLogprobs(NamedTuple):
     rank: int  # of that token in the whole vocabulary, from 1
     top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as asked for
     listed: list[float]  # of the `logprob_token_ids` of the request, in their order
+    masked: float = 0.0  # the probability of all tokens that the request's grammar did not allow here
 
 
 class WaitStage(StrEnum):
@@ -109,6 +110,17 @@ class QueueFull(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class KeptFigures:
+    """Counters since the start, and one gauge, of the pages that are kept in a folder; all 0 where none are."""
+
+    num_imported_tokens: int = 0  # tokens whose pages came from the folder of kept pages
+    num_imported_bytes: int = 0  # of these pages
+    num_exported_bytes: int = 0  # of the pages that were put there
+    num_damaged_pages: int = 0  # pages there that were not what was written, and were computed again
+    num_kept_bytes: int = 0  # in that folder, of all models, as far as is known
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """Counters since the start and gauges of the present, read without a lock."""
 
@@ -125,6 +137,7 @@ class EngineStats:
     num_active_pages: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
+    kept: KeptFigures = KeptFigures()
     compiles_after_ready: int = 0
     device_busy_seconds: float = 0.0
     device_idle_seconds: float = 0.0  # between steps while work waited; an upper bound

@@ -55,6 +55,7 @@ class LiveRequests:
             num_cached_tokens: tokens whose pages came from the prefix cache, and so need not be computed.
         """
         self.waiting.remove(request)
+        self.prefixes.stop_fetch(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_cached_tokens
         self.buffer.add_request(request)
@@ -91,6 +92,7 @@ class LiveRequests:
         Its tokens are kept, and all their keys and values are computed again.
         """
         self.release(request)
+        request.fetch = None  # pages that it loses now may have been kept outside
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = request.num_committed_tokens = 0
         if request.prompt_logprobs is not None:
@@ -109,6 +111,7 @@ class LiveRequests:
         del self.unfinished[request.request_id]
         if request.status is RequestStatus.WAITING:
             self.waiting.remove(request)
+            self.prefixes.stop_fetch(request)
             if not request.was_admitted:
                 self._count_dequeued(request)
         request.finish_reason = reason

@@ -5,13 +5,15 @@ from __future__ import annotations
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
 from cache.page import CachePage
 from cache.pool import PagePool
+from engine.pages.transfers import PageTransfers
 from engine.schedule.request import Request
 
 
 class PrefixCache:
     """Names the pages of requests and finds named pages in the pool.
 
-    While a request computes a prefix, other requests with the same prefix wait for its pages.
+    While a request computes a prefix, other requests with the same prefix wait for its pages. Where pages are kept
+    outside of the engine too, a request waits for those of its prefix, and all pages with names are offered to be kept.
     """
 
     def __init__(self, pool: PagePool, page_size: int, *, is_enabled: bool) -> None:
@@ -19,23 +21,29 @@ class PrefixCache:
         self._page_size = page_size
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
+        self.transfers: PageTransfers | None = None  # None: no pages are kept outside
 
     def match(self, request: Request) -> list[CachePage]:
         """The cached pages of the longest prefix of the request that is remembered; no reference is added."""
         return self._pool.match_prefix(self._reusable(request))
 
     def must_wait(self, request: Request) -> bool:
-        """Whether a running request is computing a page that this request could reuse."""
-        if not self._computing:
-            return False
-        if request.awaited_hash is not None and request.awaited_hash in self._computing:
+        """Whether a page that this request could reuse is being computed by a running request, or fetched."""
+        if self._awaits(request):
             return True
-        request.awaited_hash = None
-        for page_hash in reversed(self._reusable(request)):
-            if page_hash.hash_value in self._computing:
-                request.awaited_hash = page_hash.hash_value
-                return True
-        return False
+        if self.transfers is None:
+            return False
+        if request.fetch is None:
+            names = self._reusable(request)
+            num_cached = len(self._pool.match_prefix(names))
+            parent_hash = names[num_cached - 1].hash_value if num_cached else None
+            request.fetch = self.transfers.fetch(names[num_cached:], parent_hash)
+        return request.fetch.is_under_way
+
+    def stop_fetch(self, request: Request) -> None:
+        """Notes that the request starts or ends, so that it waits for no page any more."""
+        if request.fetch is not None:
+            request.fetch.leave()
 
     def enter(self, request: Request, num_cached_pages: int) -> None:
         """Notes that the request starts to run, and that it will commit all its named pages behind the cached ones."""
@@ -43,6 +51,9 @@ class PrefixCache:
         if self._is_enabled:
             for page_hash in request.page_hashes[num_cached_pages:]:
                 self._computing.setdefault(page_hash.hash_value, request)
+            if self.transfers is not None:
+                for page, page_hash in zip(request.pages[:num_cached_pages], request.page_hashes, strict=False):
+                    self.transfers.note(page, page_hash)
 
     def leave(self, request: Request) -> None:
         """Notes that the request stops running, so that no other request waits for its pages any more."""
@@ -79,12 +90,32 @@ class PrefixCache:
                 self._forget_computing(page_hash, request)
             self._pool.cache_page(page, page_hash, parent_hash)
             parent_hash = page_hash.hash_value
+            if self.transfers is not None:
+                self.transfers.note(page, page_hash)
         request.num_hashed_pages = num_full
 
     def forget(self, request: Request) -> None:
         """Removes the names of the request's pages from the pool, because their content is wrong."""
+        if self.transfers is not None:
+            self.transfers.forget(request.pages)
         self._pool.forget(request.pages)
         request.num_committed_tokens = 0
+
+    def _awaits(self, request: Request) -> bool:
+        """Whether a page that this request could reuse is about to be in the pool."""
+        if not self._computing and (self.transfers is None or not self.transfers.has_arriving):
+            return False
+        if request.awaited_hash is not None and self._is_coming(request.awaited_hash):
+            return True
+        request.awaited_hash = None
+        for page_hash in reversed(self._reusable(request)):
+            if self._is_coming(page_hash.hash_value):
+                request.awaited_hash = page_hash.hash_value
+                return True
+        return False
+
+    def _is_coming(self, name: bytes) -> bool:
+        return name in self._computing or (self.transfers is not None and self.transfers.is_arriving(name))
 
     def _reusable(self, request: Request) -> list[PageHash]:
         """Names of the pages that may come from the cache. At least one token is always left to compute."""

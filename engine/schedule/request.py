@@ -11,6 +11,7 @@ import numpy as np
 from cache.hashing import PageHash
 from cache.page import CachePage
 from engine.border.types import FinishReason, Pooling
+from engine.pages.fetch import Fetch
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from sampling.host.rows import Level
@@ -71,7 +72,8 @@ class Request:
     num_preemptions: int = 0
     last_prompt_turn: int = 0  # of the prompt order, when it last got some of a step's budget for prompts
     num_charged_tokens: int = 0  # output tokens that its tenant has been charged for
-    awaited_hash: bytes | None = None  # another request is computing this page of the prompt
+    awaited_hash: bytes | None = None  # this page of the prompt is being computed by another request, or fetched
+    fetch: Fetch | None = None  # its pages that come from outside; None until they are looked for, once for each start
     is_plain: bool = False  # nothing but its tokens is asked for, and nothing but they can end it
     uses: int = 0  # bits of the sampling features it uses
     level: Level = Level.GREEDY  # the sampling program it needs

@@ -28,11 +28,12 @@ from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
 from engine.step.jax_cache import cache_passed_by
 from engine.step.kept_programs import KeptPrograms, described, environment
+from engine.step.page_copies import PageBits, num_bytes, read_page, to_device, to_host, write_page
 from engine.step.program_trees import StepArrays
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
-from engine.weights.host_memory import large_array
+from engine.weights.host_memory import give_back_freed, large_array
 from engine.weights.layout import Params
 from sampling.host.params import SamplingParams
 from sampling.host.rows import Level, SamplingRows
@@ -46,6 +47,7 @@ from sampling.state import Slots, allocate_states, row_of, write_row
 _TAKES_BATCH = (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME)
 _TAKES_HIDDEN = (Kind.PARAMS, Kind.SAME, Kind.SAME, Kind.SAME)
 
+_ANY_PAGE = np.int32(0)
 _ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # every feature can make a row of these
 
 
@@ -55,12 +57,13 @@ class DeviceRunner:
     def __init__(
         self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
         buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *,
-        placement: Placement | None = None, store: Path | None = None,
+        placement: Placement | None = None, store: Path | None = None, copies_pages: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
             placement: by default one device.
             store: the folder of a `ProgramStore` in which the programs are kept ready to run; None: nowhere.
+            copies_pages: whether `read_page` and `write_page` will be called.
         """
         self._params = params
         self.model = model
@@ -72,6 +75,9 @@ class DeviceRunner:
         self._decode_chunk = decode_chunk
         self._layout = layout
         self._kv = placement.allocate(layout, bodies.empty)
+        self._copies_pages = copies_pages
+        self._page_shapes: tuple[jax.ShapeDtypeStruct, ...] = jax.eval_shape(read_page, self._kv, _ANY_PAGE)
+        self.page_bytes = num_bytes(self._page_shapes)
         self._slots = placement.put(Slots.zeros(buffer.num_slots))
         self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
         self._states = placement.put(allocate_states(self._state_shape, bodies.empty))
@@ -96,6 +102,10 @@ class DeviceRunner:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
         lowerings["pool"] = self._lower_pool
+        if self._copies_pages:
+            lowerings["read page"] = partial(jax.jit(read_page).lower, self._abstract(self._kv), _ANY_PAGE)
+            write = jax.jit(write_page, donate_argnums=0)
+            lowerings["write page"] = partial(write.lower, self._abstract(self._kv), _ANY_PAGE, self._page_shapes)
         # JAX loads a kept program for all devices that there are, and an engine uses one of them.
         kept = None if self._store is None or jax.device_count() > 1 else self._kept_programs(self._store)
         with nullcontext() if kept is None else cache_passed_by():
@@ -106,6 +116,7 @@ class DeviceRunner:
         parts = (
             module, self.model, self.bodies.for_products.name, self.bodies.for_attention.name, self.bodies.detail,
             self._layout, self._table, self._decode_chunk, self._state_shape, self._buffer.page_table.shape,
+            self._copies_pages,
         )  # fmt: skip
         arrays = StepArrays(self._params, self._kv, self._slots, self._states)
         return KeptPrograms(store, f"{parts!r} {described(arrays)} {environment([module])}", arrays.trees_of)
@@ -201,6 +212,7 @@ class DeviceRunner:
         # On a CPU the arrays lie in numpy's memory, which JAX lets go of in a callback of the garbage collector. The
         # youngest generation is enough, and takes no time.
         gc.collect(0)
+        give_back_freed()
 
     @property
     def has_weights(self) -> bool:
@@ -295,6 +307,25 @@ class DeviceRunner:
             out = out[: inputs.num_sampled]
             return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs, pooled)
         return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs, pooled)
+
+    def read_page(self, page_id: int) -> PageBits:
+        """Enqueues a copy of a page as it is behind all steps dispatched so far."""
+        page: PageBits = self._programs["read page"](self._kv, np.int32(page_id))
+        for leaf in page:
+            leaf.copy_to_host_async()
+        return page
+
+    def write_page(self, page_id: int, page: PageBits) -> None:
+        """Enqueues the writing of a page, before all steps that are dispatched later."""
+        self._kv = self._programs["write page"](self._kv, np.int32(page_id), page)
+
+    def to_host(self, page: PageBits) -> list[np.ndarray]:
+        """Waits for the copy of a page; any thread may call it."""
+        return to_host(page)
+
+    def to_device(self, content: np.ndarray) -> PageBits:
+        """Makes a page of its content, uint8[page_bytes]; any thread may call it."""
+        return to_device(content, self._page_shapes)
 
     def is_done(self, pending: PendingStep) -> bool:
         """Whether the device has computed the tokens of the step; does not wait."""

@@ -46,4 +46,12 @@ class StepArrays(NamedTuple):
                 return ProgramTrees((states[name], 0, states[name]), states[name])
             case "score" | "pool":
                 return ProgramTrees((params, 0, 0, 0), 0)
+            case "read page":
+                return ProgramTrees((kv, 0), _page_of(kv))
+            case "write page":
+                return ProgramTrees((kv, 0, _page_of(kv)), kv)
         raise KeyError(key)
+
+
+def _page_of(kv: KVPages) -> tuple[int, ...]:
+    return (0,) if kv.scales is None else (0, 0)

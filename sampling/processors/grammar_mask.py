@@ -25,4 +25,16 @@ def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array
     return jnp.where(uses[:, None] & ~unpack(mask, logits.shape[-1]), -jnp.inf, logits)
 
 
+def masked_share(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
+    """The probability, by the logits as they came, of the tokens that its mask takes from each row; float32[num_rows].
+
+    It is 0 in rows without a grammar. Arguments are those of `apply_mask`.
+    """
+    peak = jnp.max(logits, axis=-1, keepdims=True)
+    weights = jnp.exp(logits - jnp.where(jnp.isfinite(peak), peak, 0.0))
+    # The sum of what is taken, and not 1 less the rest: a small share keeps its digits.
+    taken = jnp.sum(jnp.where(unpack(mask, logits.shape[-1]), 0.0, weights), axis=-1)
+    return jnp.where(uses, taken / jnp.sum(weights, axis=-1), 0.0)
+
+
 GRAMMAR_MASK = GrammarMask()

@@ -106,6 +106,36 @@ _ENGINE_FIGURES = (
     ),
     _Figure(
         CounterMetricFamily,
+        "eagre_prefix_cache_imported_tokens",
+        "Tokens whose pages were read from the folder of kept prefixes",
+        attrgetter("kept.num_imported_tokens"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_imported_bytes",
+        "Bytes of pages that were read from the folder of kept prefixes",
+        attrgetter("kept.num_imported_bytes"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_exported_bytes",
+        "Bytes of pages that were written to the folder of kept prefixes",
+        attrgetter("kept.num_exported_bytes"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_damaged_pages",
+        "Kept pages that were not what was written, and were computed again",
+        attrgetter("kept.num_damaged_pages"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_prefix_cache_kept_bytes",
+        "Bytes in the folder of kept prefixes, of all models",
+        attrgetter("kept.num_kept_bytes"),
+    ),
+    _Figure(
+        CounterMetricFamily,
         "eagre_compiles_after_ready",
         "Compilations after readiness; a defect unless 0",
         attrgetter("compiles_after_ready"),

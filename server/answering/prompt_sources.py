@@ -129,7 +129,14 @@ class Conversation(NamedTuple):
                 code="invalid_messages",
             ) from error
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(
+        self, text_model: TextModel, max_model_len: int | None = None, most_tokens: int | None = None
+    ) -> list[int]:
+        """As of any source.
+
+        Args:
+            most_tokens: a conversation of more is refused, without the work of counting how many they are.
+        """
         if text_model.chat_template is None:
             raise ApiError(
                 f"the model {text_model.name} has no chat template; use /v1/completions",
@@ -138,7 +145,7 @@ class Conversation(NamedTuple):
             )
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
-        tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
+        tokenizer, most = text_model.tokenizer, most_tokens or _num_listed(max_model_len)
         variables: dict[str, Any] = {
             **self.variables,
             **({"tools": list(self.tools)} if self.tools else {}),

@@ -17,6 +17,9 @@ from server.startup.logs import log
 from server.startup.settings import ServerSettings
 from server.wire.errors import ApiError
 
+QUIET_S = 1.0  # without any answer, before a model is prepared for grammars
+QUIET_POLL_S = 0.25
+
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 
 
@@ -33,6 +36,7 @@ class ModelLoads:
         self._served = served
         self._load = load
         self._progress = progress
+        self._preparations: set[asyncio.Future[None]] = set()
         # The first engine that fails, and why. One failed engine ends the process: it may hold what the others need.
         self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
 
@@ -47,7 +51,10 @@ class ModelLoads:
         loaded = await run_in_background(load, name="eagre-load", is_calm=not is_first)
         loaded.engine.start(asyncio.get_running_loop())
         loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
-        model.open(loaded.engine, loaded.text_model, loaded.vocabulary)
+        model.open(loaded.engine, loaded.text_model)
+        task = asyncio.ensure_future(prepare_when_quiet(self._served, model))
+        self._preparations.add(task)  # a task that nobody holds may be collected before it ends
+        task.add_done_callback(self._preparations.discard)
         _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
 
     async def first(self) -> bool:
@@ -75,6 +82,22 @@ class ModelLoads:
             error = failure.exception()
             assert error is not None
             self.failed.set_result((model, error))
+
+
+async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:
+    """Prepares a model for grammars when no model has answered anything for a while.
+
+    The library builds its vocabulary with the interpreter lock held: streams beside it would pause, and readiness would
+    come later. A grammar that comes before has it built at once.
+    """
+    seconds = 0.0
+    while seconds < QUIET_S:
+        await asyncio.sleep(QUIET_POLL_S)
+        seconds = 0.0 if served.num_generations else seconds + QUIET_POLL_S
+    try:
+        await run_in_background(model.prepare_grammars, name="eagre-grammars")
+    except Exception as error:  # noqa: BLE001 - the first grammar tries again, and its request is told
+        log.warning("grammars_not_prepared", model=model.model_name, reason=str(error))
 
 
 def _log_backends(model: str, info: ModelInfo, wanted: EngineConfig) -> None:

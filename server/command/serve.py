@@ -56,14 +56,11 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
 
 
 def _make_calm_load() -> Load:
-    """Loads models for a process that only serves; those after the first must not disturb it."""
-    has_loaded = False
+    """Loads models for a process that only serves."""
 
     def load(settings: ServerSettings, progress: Progress) -> LoadedModel:
-        nonlocal has_loaded
-        loaded = load_model(settings, progress, is_alone=not has_loaded)
+        loaded = load_model(settings, progress)
         calm_collector()
-        has_loaded = True
         return loaded
 
     return load

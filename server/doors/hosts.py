@@ -9,12 +9,16 @@ that this server answers to.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from server.wire.errors import ApiError, shorten
 
 ANY_ORIGIN = "*"
+
+# A name or an IPv4 address, or an IPv6 address in brackets; then the port (RFC 9110, section 7.2).
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:@/\s]*))(?::[0-9]*)?")
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})  # none: the user typed the address
@@ -36,7 +40,7 @@ def check_host(host: str, allowed: Collection[str]) -> None:
     if "*" in allowed or name in allowed or any(entry.startswith(".") and name.endswith(entry) for entry in allowed):
         return
     raise ApiError(
-        f"this server does not answer to the name {shorten(name)}; --allowed-hosts names those it answers to",
+        f"this server does not answer to the name {shorten(name or host)}; --allowed-hosts names those it answers to",
         status=421,
         code="host_not_allowed",
     )
@@ -92,15 +96,16 @@ def _is_own(origin: str, host: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The host without its port, in lower case; of an IPv6 address without its brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].rstrip(".").lower()
+    """The host without its port, in lower case; of an IPv6 address without its brackets. "" where it is no host."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return ""
+    return (found[1] or found[2] or "").rstrip(".").lower()
 
 
 def _is_address(name: str) -> bool:
+    address, is_scoped, _ = name.partition("%")
     try:
-        ipaddress.ip_address(name.partition("%")[0])
+        return ipaddress.ip_address(address).version == 6 or not is_scoped
     except ValueError:
         return False
-    return True

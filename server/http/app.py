@@ -55,10 +55,10 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
             case BodyRoute():
                 app.router.add_post(route.path, generating.make_handler(route))
             case MessageRoute():
-                app.router.add_get(route.path, websocket.make_handler(route))
+                app.router.add_get(route.path, websocket.make_handler(route), allow_head=False)
     app.router.add_post("/v1/requests/{id}/cancel", generating.cancel)
     app.router.add_delete("/v1/requests/{id}", generating.cancel)
-    app.router.add_get("/v1/streams/{id}", resuming.resume)
+    app.router.add_get("/v1/streams/{id}", resuming.resume, allow_head=False)
     app.router.add_delete("/v1/streams/{id}", resuming.stop)
     app.router.add_get("/v1/models", models.list_models)
     app.router.add_get("/v1/models/{id:.+}", models.show_model)
@@ -68,7 +68,8 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
         app.router.add_get(path, models.show_first)
     queries.add_routes(app)
     responses.add_routes(app)
-    app.router.add_get(responses.RESPONSES, websocket.make_socket_handler(responses.RESPONSES, open_calls))
+    open_socket = websocket.make_socket_handler(responses.RESPONSES, open_calls)
+    app.router.add_get(responses.RESPONSES, open_socket, allow_head=False)
     _add_probes(app)
     app.router.add_get("/version", probes.version)
     if settings.metrics_port is None:
@@ -76,7 +77,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     engine_events.add_routes(app)
     inspecting.add_routes(app)
     admin.add_routes(app)
-    handlers.add_routes(app, is_strict=settings.strict_parameters)
+    handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters)
     playground.add_routes(app, settings.playground_peers)
     return app
 

@@ -33,7 +33,7 @@ READERS = web.AppKey("engine_readers", set[object])
 def add_routes(app: web.Application) -> None:
     """GET /engine/events"""
     app[READERS] = set()
-    app.router.add_get(PATH, engine_events)
+    app.router.add_get(PATH, engine_events, allow_head=False)  # the answer to HEAD has no end to be without
 
 
 async def engine_events(request: web.Request) -> web.StreamResponse:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from aiohttp.typedefs import Handler
 
 from server.doors.keyring import WEBSOCKET_PROTOCOL
@@ -63,7 +63,8 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
             protocols=(WEBSOCKET_PROTOCOL,),
             compress=False,  # a delta is too short to gain by it
         )
-        if not socket.can_prepare(request):
+        # aiohttp fails on a key that is not ASCII.
+        if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii() or not socket.can_prepare(request):
             raise ApiError(
                 f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
                 status=426,

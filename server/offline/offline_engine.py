@@ -44,7 +44,7 @@ class OfflineEngine:
         self.text_model = loaded.text_model
         self._client = loaded.engine
         vocab_size = loaded.engine.model_info.vocab_size
-        self._grammars = GrammarCompiler(loaded.text_model.tokenizer, vocab_size, vocabulary=loaded.vocabulary)
+        self._grammars = GrammarCompiler(loaded.text_model.tokenizer, vocab_size)
         self._metrics = Metrics()
         self._room = asyncio.Lock()  # first come, first served
         self._thread = LoopThread("eagre-offline", at_end=self._end)

@@ -26,6 +26,8 @@ class ChatLogprobs(WireLogprobs):
         shape = self._entry(token_id, logprobs.logprob)
         if self.with_ids:
             shape["rank"] = logprobs.rank
+            if logprobs.masked:
+                shape["masked_probability"] = logprobs.masked
         shape["top_logprobs"] = [self._entry(*alternative) for alternative in self._alternatives(logprobs)]
         if self.listed_ids:
             shape["listed_logprobs"] = self._listed(logprobs)

@@ -31,6 +31,9 @@ class CompletionLogprobs(WireLogprobs):
         if self.with_ids:
             shape["token_ranks"] = [None if of_token is None else of_token.rank for of_token in logprobs]
             shape["alternatives"] = list(map(self._by_id, logprobs))
+            masked = [0.0 if of_token is None else of_token.masked for of_token in logprobs]
+            if any(masked):
+                shape["masked_probabilities"] = masked
         if self.listed_ids:
             shape["listed_logprobs"] = [
                 self._listed(of_token) if of_token is not None and of_token.listed else None for of_token in logprobs

@@ -17,7 +17,6 @@ from server.answering.prompts import prepare
 from server.answering.running_requests import RunningRequest
 from server.doors.workers import Workers
 from server.grammar.compiler import GrammarCompiler
-from server.grammar.vocabulary import GrammarVocabulary
 from server.serving.answer_forms import AnswerForms
 from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
@@ -69,12 +68,8 @@ class ServedModel:
         self._generations: set[Generation] = set()
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
-    def open(self, engine: EngineClient, text_model: TextModel, vocabulary: GrammarVocabulary | None = None) -> None:
-        """Ends the first load. The engine must have been started.
-
-        Args:
-            vocabulary: that of `text_model`; None: it is made when a grammar is compiled.
-        """
+    def open(self, engine: EngineClient, text_model: TextModel) -> None:
+        """Ends the first load. The engine must have been started."""
         self._engine = engine
         self._text_model = text_model
         self._shown = {}
@@ -87,7 +82,6 @@ class ServedModel:
             engine.model_info.vocab_size,
             timeout=self.settings.grammar_timeout,
             max_bytes=self.settings.max_grammar_bytes,
-            vocabulary=vocabulary,
         )
         self._forms = AnswerForms(
             text_model.tokenizer, engine.model_info.vocab_size, self.answer_format, self._grammars
@@ -99,6 +93,11 @@ class ServedModel:
             drops_weights = engine.model_info.device != "cpu"
             self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
             self.idle_sleep.start()
+
+    def prepare_grammars(self) -> None:
+        """Does beforehand what the first grammar would wait for. Blocks all threads of the process."""
+        if self._grammars is not None:
+            self._grammars.prepare()
 
     async def close(self) -> None:
         """Ends what runs beside the requests; the engine belongs to somebody else."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import Progress
-from server.grammar.vocabulary import GrammarVocabulary
 from server.sources.builtin_models import BUILTIN_MODELS
 from server.sources.model_store import ensure_model, name_of
 from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
@@ -23,14 +22,10 @@ if TYPE_CHECKING:
 class LoadedModel(NamedTuple):
     engine: EngineClient  # not yet started
     text_model: TextModel
-    vocabulary: GrammarVocabulary | None = None  # for grammars; None: it is built with the first grammar
 
 
-def load_model(settings: ServerSettings, progress: Progress, *, is_alone: bool = True) -> LoadedModel:
+def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
-
-    Args:
-        is_alone: whether no other model answers requests meanwhile.
 
     Raises:
         ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
@@ -38,13 +33,7 @@ def load_model(settings: ServerSettings, progress: Progress, *, is_alone: bool =
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
-    tokenizer = loaded.text_model.tokenizer
-    if not tokenizer.eos_token_ids:
-        return loaded  # a grammar needs an end token, so requests with one are refused later
-    if not is_alone:
-        return loaded  # to build the vocabulary blocks all threads, and perhaps no grammar will ever want it
-    # It is built now, because no request is running yet.
-    return loaded._replace(vocabulary=GrammarVocabulary(tokenizer, loaded.engine.model_info.vocab_size))
+    return loaded
 
 
 def load_with(

@@ -6,21 +6,31 @@ import asyncio
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from server.doors.preparation import Share
 from server.startup.settings import ServerSettings
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, body_too_large
+from server.wire.errors import ApiError, body_too_large, shorten
+
+_DECODED = ("", "identity", "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
 
 
 async def read_body(request: web.Request, share: Share, settings: ServerSettings) -> bytes:
     """The body, whatever content type it declares; its bytes are counted as they arrive.
 
     Raises:
-        ApiError: the body is empty, cannot be decoded, is too large or too slow, or the budget is spent.
+        ApiError: the body is empty, encoded in an unknown way, cannot be decoded, is too large or too slow, or the
+            budget is spent.
     """
     most = settings.max_body_bytes
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
+    if encoding not in _DECODED:
+        raise ApiError(
+            f"Content-Encoding is {shorten(encoding)}; a body may be encoded with gzip or deflate, once",
+            status=415,
+            code="unsupported_encoding",
+        )
     if request.content_length is not None and request.content_length > most:
         raise body_too_large(most)
     body = bytearray()

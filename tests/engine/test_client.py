@@ -56,7 +56,7 @@ class FakeEngine:
     def stats(self):
         return EngineStats(num_running=self.scheduler.num_running, num_waiting=self.scheduler.num_waiting)
 
-    def close(self):
+    def close(self, *, store_seconds=0.0):
         pass
 
 

@@ -70,7 +70,7 @@ class FakeRunner:
     table: ShapeTable
     num_pages: int
     page_size: int
-    queue: list[FakePending] = field(default_factory=list)
+    queue: list[FakePending | Callable[[], None]] = field(default_factory=list)  # steps, and copies of pages
     num_steps: int = 0
     max_in_flight: int = 0
     on_execute: Callable[[StepPlan], None] = lambda plan: None  # called when a step runs
@@ -83,7 +83,7 @@ class FakeRunner:
         pending = FakePending(plan, build_inputs(plan, self.buffer, self.table))
         self.queue.append(pending)
         self.num_steps += 1
-        self.max_in_flight = max(self.max_in_flight, len(self.queue))
+        self.max_in_flight = max(self.max_in_flight, sum(isinstance(item, FakePending) for item in self.queue))
         return pending
 
     def new_masks(self, pending: FakePending) -> np.ndarray:
@@ -96,13 +96,43 @@ class FakeRunner:
     def result(self, pending: FakePending) -> StepResult:
         while pending.tokens is None:
             first = self.queue.pop(0)
+            assert isinstance(first, FakePending)
             assert first.masks is not None or not first.inputs.awaits_masks, "a step samples before its masks are there"
             self.on_execute(first.plan)
             first.tokens = self._execute_repeats(first.inputs, first.masks)
+            self._copy_pages()
         return StepResult(pending.tokens)
 
     def is_done(self, pending: FakePending) -> bool:
         return pending.tokens is not None
+
+    @property
+    def page_bytes(self) -> int:
+        return self.cache[0].nbytes
+
+    def read_page(self, page_id: int) -> list[np.ndarray]:
+        copies: list[np.ndarray] = []
+        self.queue.append(lambda: copies.append(self.cache[page_id].copy()))
+        self._copy_pages()
+        return copies
+
+    def write_page(self, page_id: int, page: np.ndarray) -> None:
+        self.queue.append(lambda: self.cache.__setitem__(page_id, page))
+        self._copy_pages()
+
+    def to_host(self, page: list[np.ndarray]) -> list[np.ndarray]:
+        assert page, "the step that fills the page has not run yet"
+        return page
+
+    def to_device(self, content: np.ndarray) -> np.ndarray:
+        return content.view(self.cache.dtype)
+
+    def _copy_pages(self) -> None:
+        """Copies the pages whose turn it is: those that no step in the queue stands before."""
+        while self.queue and not isinstance(self.queue[0], FakePending):
+            copy = self.queue.pop(0)
+            assert not isinstance(copy, FakePending)
+            copy()
 
     def _execute_repeats(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
         tokens = []

@@ -10,6 +10,7 @@ from cache.pool import PagePool
 from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.loop import EngineLoop, Message, Shutdown
+from engine.pages.transfers import PageTransfers
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
@@ -71,6 +72,8 @@ class World:
     target_gap: float = 0.0
     # The duration of a step in seconds, on a clock that only steps move forward. None: as long as they take.
     duration: Callable[[StepPlan], float] | None = None
+    # Where pages are kept outside of the engine; None: nowhere.
+    transfers: Callable[[PagePool, FakeRunner], PageTransfers] | None = None
     # Called with the events of each turn, before the world takes note of them.
     watchers: list[Callable[[Sequence[RequestEvent]], None]] = field(default_factory=list)
 
@@ -92,6 +95,8 @@ class World:
         )
         table = ShapeTable(self.num_slots, self.num_tiles)
         self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)
+        self.page_transfers = None if self.transfers is None else self.transfers(self.pool, self.runner)
+        self.scheduler.requests.prefixes.transfers = self.page_transfers
         self.now = 0.0  # seconds, on the clock of `duration`
         self.timeline = Timeline()
         if self.duration is not None:
@@ -119,7 +124,7 @@ class World:
         """Plays the script to its end and returns what the reader of each request saw."""
         self.loop = EngineLoop(
             self.scheduler, self.runner, self._publish, self._fail, overlap=self.overlap, timeline=self.timeline,
-            inbox=ScriptedInbox(turns, self.scheduler),
+            transfers=self.page_transfers, inbox=ScriptedInbox(turns, self.scheduler),
         )  # fmt: skip
         self.loop.run()
         if self.failure is not None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS, SamplingParams
-from sampling.logprobs import BEST, BEST_IDS, LISTED, NUM_COLUMNS, OWN, RANK, TOKEN
+from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, NUM_COLUMNS, OWN, RANK, TOKEN
 from tests.sampling.agreement import assert_follows
 from tests.sampling.batches import batch_of, random_logits, sample_batch, tokens_of
 from tests.sampling.reference import Request, logprobs
@@ -87,6 +87,27 @@ def test_a_row_that_asks_for_them_gets_the_same_token_and_leaves_its_neighbours_
     assert np.array_equal(tokens_of(body, batch_of(plain, logits)), tokens_of(body, batch_of(asking, logits)))
 
 
+@pytest.mark.parametrize("vocab_size", [7, 600])
+def test_what_a_grammar_took_away_is_told_exactly(body, vocab_size):
+    """By the logits as they came: a ban beside the grammar takes nothing more, and other rows lose nothing."""
+    random = np.random.default_rng(7)
+    logits = random_logits(8, 40, vocab_size, spread=6.0)
+    allowed = [random.choice(vocab_size, 1 + index % vocab_size, replace=False).tolist() for index in range(40)]
+    logits[1, allowed[1]] = 30.0  # what is taken away is next to nothing
+    requests = [
+        Request(
+            SamplingParams(logprobs=2, temperature=index % 2 * 1.0, logit_bias=((index % vocab_size, 1.0),)),
+            grammar=frozenset(allowed[index]) if index % 4 else None,
+        )
+        for index in range(40)
+    ]
+    out, _ = sample_batch(body, batch_of(requests, logits))
+    for row, request in enumerate(requests):
+        probabilities = np.exp(logprobs(logits[row]))
+        taken = 0.0 if request.grammar is None else np.delete(probabilities, sorted(request.grammar)).sum()
+        assert floats(out[row, MASKED]) == pytest.approx(taken, rel=1e-4, abs=1e-30)
+
+
 @pytest.mark.parametrize("vocab_size", [7, 600, 49153])
 def test_of_given_tokens_as_of_a_prompt(body, vocab_size):
     random = np.random.default_rng(5)
@@ -101,5 +122,5 @@ def test_of_given_tokens_as_of_a_prompt(body, vocab_size):
 
 
 def test_columns_do_not_overlap():
-    assert (TOKEN, OWN, RANK, BEST_IDS) == (0, 1, 2, 3)
-    assert (BEST, LISTED, NUM_COLUMNS) == (23, 43, 107)
+    assert (TOKEN, OWN, RANK, MASKED, BEST_IDS) == (0, 1, 2, 3, 4)
+    assert (BEST, LISTED, NUM_COLUMNS) == (24, 44, 108)

@@ -250,6 +250,14 @@ async def test_a_body_that_is_not_encoded_as_it_says(start_server: StartServer) 
         assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_encoding")
 
 
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "compress", "GZIP,identity"])
+async def test_a_body_in_an_encoding_that_is_not_known(start_server: StartServer, encoding: str) -> None:
+    server = await start_server()
+    url, body = server.url + "/v1/completions", b'{"prompt": "a"}'
+    async with server.http.post(url, data=body, headers={"Content-Encoding": encoding}) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (415, "unsupported_encoding")
+
+
 async def test_a_body_over_the_limit(start_server: StartServer) -> None:
     server = await start_server(max_body_bytes=2000)
     status, answer = await server.post("/v1/completions", {"prompt": "x" * 3000})

@@ -91,8 +91,9 @@ async def run_command(command: str, path: Path) -> str:
     return output.decode()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-async def test_a_page_of_another_origin(server: RealServer) -> None:
+@pytest.fixture
+async def page_server(server: RealServer) -> AsyncIterator[str]:
+    """The address of a server of its own for the page, as its author would have one."""
     html = (EXAMPLES / "browser.html").read_text().replace("http://127.0.0.1:8000", server.url)
 
     async def show(_request: web.Request) -> web.Response:
@@ -103,19 +104,27 @@ async def test_a_page_of_another_origin(server: RealServer) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    await runner.cleanup()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+async def test_a_page_of_another_origin(server: RealServer, page_server: str) -> None:
     assert CHROMIUM is not None
     browser = Browser(CHROMIUM)
     await browser.start()
-    page = await browser.open(f"http://127.0.0.1:{runner.addresses[0][1]}/")
-    await page.wait_for("document.readyState === 'complete'")
-    await page.click("#ask")
-    await page.wait_for("document.getElementById('story').textContent.length > 5")
-    await server.wait_idle()
-    story = await page.text("#story")
-    await page.evaluate("document.title = 'old'")
-    await page.send("Page.reload")
-    await page.wait_for("document.title !== 'old'")
-    await page.wait_for(f"document.getElementById('story')?.textContent.length >= {len(story)}")
-    await page.close()
-    await browser.close()
-    await runner.cleanup()
+    try:
+        page = await browser.open(page_server)
+        is_loaded = f"location.href === '{page_server}' && document.readyState === 'complete'"
+        await page.wait_for(is_loaded)
+        await page.click("#ask")
+        await page.wait_for("document.getElementById('story').textContent.length > 5")
+        await server.wait_idle()
+        story = await page.text("#story")
+        await page.evaluate("document.title = 'old'")
+        await page.send("Page.reload")
+        await page.wait_for(f"document.title !== 'old' && {is_loaded}")
+        await page.wait_for(f"document.getElementById('story').textContent.length >= {len(story)}")
+        await page.close()
+    finally:
+        await browser.close()

@@ -18,7 +18,7 @@ from engine.kernels.native.sources import SOURCES
 from sampling.host.params import MAX_LOGPROBS
 from sampling.host.rows import FLOAT_COLUMNS, INT_COLUMNS, NOTHING_LEFT
 from sampling.host.usage import BITS
-from sampling.logprobs import BEST, BEST_IDS, LISTED, OWN, RANK, TOKEN
+from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK, TOKEN
 from sampling.processors.feature import FeatureStates, StateShape
 from sampling.registry import STATEFUL
 from sampling.state import allocate_states
@@ -50,8 +50,8 @@ def header() -> str:
     updated = [name for name, changes in zip(names, is_updated(states), strict=True) if changes]
     bits = {f"Uses{_camel(name)}": bit for name, bit in BITS.items()}
     output = {
-        "Token": TOKEN, "OwnLogprob": OWN, "Rank": RANK, "BestIds": BEST_IDS, "BestLogprobs": BEST,
-        "ListedLogprobs": LISTED,
+        "Token": TOKEN, "OwnLogprob": OWN, "Rank": RANK, "MaskedShare": MASKED, "BestIds": BEST_IDS,
+        "BestLogprobs": BEST, "ListedLogprobs": LISTED,
     }  # fmt: skip
     return f"""\
 // The names by which the sampler reads a step and writes its result. Generated from the declarations in

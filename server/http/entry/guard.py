@@ -71,7 +71,7 @@ class Guard:
         Raises:
             ApiError: 421.
         """
-        host = request.headers.get(hdrs.HOST, "")
+        host = _host_of(request)
         is_open = self.keys is None or self.keys.is_open
         # Browsers always send the header. A program without it is no victim of a name that points elsewhere.
         if is_open and self.hosts is not None and host:
@@ -135,6 +135,13 @@ def _answer_preflight(request: web.Request, guard: Guard) -> web.Response:
     if request.headers.get("Access-Control-Request-Private-Network") == "true":
         headers["Access-Control-Allow-Private-Network"] = "true"
     return web.Response(status=204, headers=headers)
+
+
+def _host_of(request: web.Request) -> str:
+    """The Host header, or the authority of a target that is a whole URL, which stands above it (RFC 9112, 3.2.2)."""
+    if request.raw_path.startswith(("/", "*")):
+        return request.headers.get(hdrs.HOST, "")
+    return request.url.authority
 
 
 def _route_of(request: web.Request) -> str:

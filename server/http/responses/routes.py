@@ -14,7 +14,7 @@ def add_routes(app: web.Application) -> None:
     """Adds every route of responses and conversations."""
     router = app.router
     router.add_post(RESPONSES, creating.create)
-    router.add_get(RESPONSES + "/{id}", stored.fetch)
+    router.add_get(RESPONSES + "/{id}", stored.fetch, allow_head=False)  # it may be a stream
     router.add_delete(RESPONSES + "/{id}", stored.delete)
     router.add_post(RESPONSES + "/{id}/cancel", stored.cancel)
     router.add_get(RESPONSES + "/{id}/input_items", stored.list_input)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -14,7 +14,7 @@ from server.doors.keyring import Tenant
 from server.holding.held_answer import HeldAnswer
 from server.holding.held_answers import unknown_stream
 from server.http.streams.held_stream import HeldStream, Keeper, begin
-from server.routes.framing import MESSAGES
+from server.routes.framing import MESSAGES, Framing
 from server.routes.route import BodyRoute, Call, Generate, Route, checked
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
@@ -25,6 +25,15 @@ from server.wire.errors import ApiError
 KIND = "stream"
 _POLL_S = 0.5  # between two looks at whether the server is ready
 _MAX_POLLS = 7200
+
+
+class _Kept(NamedTuple):
+    """What a record says, parsed."""
+
+    record: dict[str, Any]
+    route: Route
+    call: Call[Any]
+    framing: Framing
 
 
 class KeptRequests(Keeper):
@@ -76,8 +85,11 @@ class KeptRequests(Keeper):
             except StoreError as error:
                 log.warning("stream_not_read", reason=str(error))
                 record = None
-            if record is not None and held.get(tenant.owner, stream_id) is None:
-                self._recompute(tenant, stream_id, record)
+            if record is not None:
+                # A stored body may be as large as any, and is checked as any.
+                kept = await self._served.workers.run(self._parse, stream_id, record)
+                if held.get(tenant.owner, stream_id) is None:
+                    self._recompute(tenant, stream_id, kept)
         answer = held.find(tenant.owner, stream_id)
         if not isinstance(answer.work, HeldStream):
             raise unknown_stream(stream_id)
@@ -100,7 +112,11 @@ class KeptRequests(Keeper):
         except StoreError as error:
             log.warning("streams_not_forgotten", reason=str(error))
 
-    def _recompute(self, tenant: Tenant, stream_id: str, record: dict[str, Any]) -> None:
+    def _parse(self, stream_id: str, record: dict[str, Any]) -> _Kept:
+        """
+        Raises:
+            ApiError: 404, the stream's route is not there any more; or the request is refused now.
+        """
         route = self._routes.get(record["path"])
         if route is None:
             raise unknown_stream(stream_id)
@@ -116,6 +132,10 @@ class KeptRequests(Keeper):
             prompts=[TokenPrompt(token_ids) for token_ids in record["prompts"]],
             sampling={**call.request.sampling, "seed": record["seed"]},
         )
+        return _Kept(record, route, call, framing)
+
+    def _recompute(self, tenant: Tenant, stream_id: str, kept: _Kept) -> None:
+        record, route, call, framing = kept
         model, request_id = self._find_model(call.request.model), record["request_id"]
 
         def check() -> None:

@@ -38,15 +38,16 @@ class FittingConversation(NamedTuple):
         messages = self.conversation.messages
         num_kept = int(bool(messages) and messages[0]["role"] == "system")  # what the system says stays
         starts = [at for at, message in enumerate(messages) if message["role"] == "user" and at > num_kept]
-        token_ids = self._encode(messages, text_model, max_model_len)
-        if token_ids is not None and len(token_ids) <= most:
+        token_ids = self._encode(messages, text_model, max_model_len, most)
+        if token_ids is not None:
             return token_ids
         fitting: list[int] | None = None
         low, high = 0, len(starts)  # turns from `high` on are known to fit
         while low < high:
             middle = (low + high) // 2
-            token_ids = self._encode([*messages[:num_kept], *messages[starts[middle] :]], text_model, max_model_len)
-            if token_ids is not None and len(token_ids) <= most:
+            kept = [*messages[:num_kept], *messages[starts[middle] :]]
+            token_ids = self._encode(kept, text_model, max_model_len, most)
+            if token_ids is not None:
                 fitting, high = token_ids, middle
             else:
                 low = middle + 1
@@ -55,10 +56,12 @@ class FittingConversation(NamedTuple):
             return self._shortened([*messages[:num_kept], *last]).encode(text_model, max_model_len)
         return fitting
 
-    def _encode(self, messages: Sequence[Any], text_model: TextModel, max_model_len: int) -> list[int] | None:
-        """None where the prompt is far too long."""
+    def _encode(
+        self, messages: Sequence[Any], text_model: TextModel, max_model_len: int, most: int
+    ) -> list[int] | None:
+        """None where the prompt has more than `most` tokens."""
         try:
-            return self._shortened(messages).encode(text_model, max_model_len)
+            return self._shortened(messages).encode(text_model, max_model_len, most)
         except InvalidParameter:
             return None
 

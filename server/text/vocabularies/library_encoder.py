@@ -15,9 +15,8 @@ from server.text.vocabularies.failures import TooManyTokens, panics_as_errors
 def encode_in_callers_thread() -> None:
     """Keeps the library from handing a text to threads of its own, where the environment says nothing of it.
 
-    A single text gains nothing by them. The caller would sleep until one of them has computed, and on a machine whose
-    cores are busy with the steps of an engine that takes a hundred times as long as the work: the asyncio loop, which
-    encodes short texts itself, would stand still.
+    A single text gains nothing by them: the caller sleeps until one of them has computed. The asyncio loop, which
+    encodes short texts itself, would then depend on when a machine that is busy with an engine's steps runs a thread.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

@@ -1,8 +1,9 @@
 /**
  * One answer as its tokens: what the server sent with each of them, however its route words it.
  *
- * @typedef {{id: number|null, text: string, logprob: number|null, rank: number|null, at: number, isForced?: boolean,
- *            top: {id: number, text: string, logprob: number}[]}} Token `at` in milliseconds since the request
+ * @typedef {{id: number|null, text: string, logprob: number|null, rank: number|null, masked: number, at: number,
+ *            isForced?: boolean, top: {id: number, text: string, logprob: number}[]}} Token `at` in milliseconds since the
+ *            request; `masked` is the probability of what a grammar did not allow in its place, 0 to 1
  * @typedef {{task: object, transport: string, promptTokens: number[]|null, numCached: number|null, tokens: Token[],
  *            numGiven: number, events: {at: number, raw: object}[], text: string, finish: string|null,
  *            error: string|null, usage: object|null}} Answer `numGiven` of the tokens were in the prompt already
@@ -49,16 +50,18 @@ export function answerOfNode(node) {
 
 /** @returns {Token[]} */
 export function tokensOf(ids, logprobs, text, at) {
-  const make = (fields) => ({ id: null, text: "", logprob: null, rank: null, at, top: [], ...fields });
+  const make = (fields) => ({ id: null, text: "", logprob: null, rank: null, masked: 0, at, top: [], ...fields });
   if (Array.isArray(logprobs?.content)) {
     return logprobs.content.map((entry, index) => make({
       id: entry.id ?? ids?.[index] ?? null, text: entry.token, logprob: entry.logprob, rank: entry.rank ?? null,
+      masked: entry.masked_probability ?? 0,
       top: (entry.top_logprobs ?? []).map(({ id = null, token, logprob }) => ({ id, text: token, logprob })),
     }));
   }
   if (Array.isArray(logprobs?.tokens)) {
     return logprobs.tokens.map((token, index) => make({
       id: ids?.[index] ?? null, text: token, logprob: logprobs.token_logprobs[index], rank: logprobs.token_ranks?.[index] ?? null,
+      masked: logprobs.masked_probabilities?.[index] ?? 0,
       top: (logprobs.alternatives?.[index] ?? []).map((one) => ({ id: one.id, text: one.token, logprob: one.logprob })),
     }));
   }
@@ -75,16 +78,3 @@ export function probability(logprob) {
 export function surprise(logprob) {
   return logprob === null ? null : -logprob / Math.LN2;
 }
-
-/**
- * The probability of the tokens that a grammar took away from before this one. It shows only where the likeliest allowed
- * token is taken: there, whatever was likelier was not allowed. Of the alternatives that were asked for, so at least this much.
- */
-export function removedShare(token, task) {
-  const hasGrammar = GRAMMARS.some((name) => task[name] !== undefined && task[name] !== null);
-  if (!hasGrammar || task.temperature !== 0 || token.logprob === null) return 0;
-  const better = token.top.filter(({ id, logprob }) => id !== token.id && logprob > token.logprob);
-  return better.reduce((sum, { logprob }) => sum + probability(logprob), 0);
-}
-
-const GRAMMARS = ["response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"];

@@ -1,7 +1,7 @@
 /** What is known of one token: id, probability, rank, and its alternatives, each of which begins a branch. */
 
 import { make } from "../page/dom.js";
-import { probability, removedShare, surprise } from "./answer.js";
+import { probability, surprise } from "./answer.js";
 
 export class TokenCard {
   #element;
@@ -27,8 +27,7 @@ export class TokenCard {
     if (token.logprob !== null) facts.push(`probability ${percent(probability(token.logprob))}`, `surprise ${surprise(token.logprob).toFixed(1)} bits`);
     if (token.rank !== null) facts.push(`rank ${token.rank}`);
     if (token.isForced) facts.push("chosen by you");
-    const removed = removedShare(token, answer.task);
-    if (removed > 0) facts.push(`the grammar took away at least ${percent(removed)}`);
+    if (token.masked > 0) facts.push(`the grammar took away ${percent(token.masked)}`);
     const head = make("p", "card-head");
     head.append(make("code", "", JSON.stringify(token.text)), make("span", "", facts.join(" · ")));
     this.#element.replaceChildren(head);

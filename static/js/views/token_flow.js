@@ -7,11 +7,12 @@
 
 import { shown } from "../answer/prompt_tokens.js";
 import { make } from "../page/dom.js";
-import { probability, removedShare, surprise } from "./answer.js";
+import { probability, surprise } from "./answer.js";
 
 const BLOCK = 96; // tokens
 const FRAME_BUDGET = 6; // milliseconds
 const NUM_SHADES = 8;
+const LEAST_MASKED = 0.01; // where a grammar took away less of the probability, it forced nothing
 const MOST_SURPRISE = 8; // bits; what is above has the last shade
 
 /** A shade from 0, likely, to NUM_SHADES - 1. */
@@ -119,7 +120,7 @@ export class TokenFlow {
     element.dataset.at = String(at);
     if (at < this.#answer.numGiven) element.classList.add("given");
     if (token.isForced) element.classList.add("chosen");
-    if (removedShare(token, this.#answer.task) > 0) element.classList.add("forced");
+    if (token.masked > LEAST_MASKED) element.classList.add("forced");
     if (at === this.#different) element.classList.add("differs");
     return element;
   }

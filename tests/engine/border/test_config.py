@@ -39,6 +39,8 @@ def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() ->
         ({"max_num_batched_tokens": 63}, "max_num_batched_tokens is 63; it must be at least 64 (prompts are computed"),
         ({"target_gap": -1.0}, "target_gap is -1.0; it must be 0 or a number of milliseconds"),
         ({"target_gap": float("nan")}, "target_gap is nan; it must be 0 or a number of milliseconds"),
+        ({"tensor_parallel": 0}, "tensor_parallel is 0; it must be at least 1"),
+        ({"tensor_parallel": 2, "prefix_cache_dir": "kept"}, "tensor_parallel is 2 and prefix_cache_dir kept"),
         ({"quantize": "int8", "dtype": "bfloat16"}, "quantize is int8 and dtype bfloat16; quantised weights need"),
         ({"eos_token_ids": tuple(range(65))}, "eos_token_ids has 65 entries; at most 64 are allowed"),
     ],

@@ -1,12 +1,14 @@
 """Arrays that the device takes over: zeros, aligned, and the device's own memory afterwards."""
 
 import mmap
+import platform
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from engine.weights.host_memory import large_array
+from engine.weights.host_memory import give_back_freed, large_array
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, "bfloat16"], ids=str)
@@ -29,3 +31,18 @@ def test_a_system_without_huge_pages(monkeypatch):
 
     monkeypatch.setattr(mmap, "mmap", Memory)
     assert large_array((4, 4), np.float32).shape == (4, 4)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library has no malloc_trim")
+def test_what_was_freed_goes_back_to_the_system():
+    pieces = [bytes(60_000) + b"x" for _ in range(600)]  # small enough for the heap, 36 MB in all
+    kept = pieces[-1]  # above the others, so that freeing them alone does not shrink the heap
+    del pieces
+    before = resident_bytes()
+    give_back_freed()
+    assert resident_bytes() < before - 10_000_000
+    assert kept.endswith(b"x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from engine.border.types import Pooling
-from server.documents import answers, messages
+from server.documents import answers, handlers, messages
 from server.documents.descriptions import DESCRIPTIONS
 from server.documents.openapi import build_document
 from server.documents.operations import OPERATIONS
@@ -132,3 +133,18 @@ async def test_the_document_is_served(server: RunningServer) -> None:
     async with server.http.get(server.url + "/docs") as response:
         assert response.content_type == "text/html"
         assert "/static/docs/docs.js" in await response.text()
+
+
+async def test_those_who_ask_together_wait_for_one_document(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, made = await start_server(), []
+
+    def encode(*, is_strict: bool) -> bytes:
+        made.append(is_strict)
+        return b"{}"
+
+    monkeypatch.setattr(handlers, "_encode", encode)
+    answers = await asyncio.gather(*(server.get("/openapi.json") for _ in range(5)))
+    assert answers == [(200, {})] * 5
+    assert made == [False]

@@ -18,7 +18,8 @@ def test_names_that_nobody_else_can_resolve_are_let_through(host):
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "", "127.0.0.1x", "[::1"
-     ".evil.example]"],
+     ".evil.example]", "[::1", "[::1]evil.example", "[evil.example]", "localhost:80@evil.example", "localhost:x",
+     "localhost:80:80", "127.0.0.1%evil.example", "localhost evil.example"],
 )  # fmt: skip
 def test_other_names_are_refused(host):
     with pytest.raises(ApiError) as caught:

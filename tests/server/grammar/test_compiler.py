@@ -14,7 +14,7 @@ from server.grammar import compiler as grammar_compiler
 from server.grammar.compiled_grammar import CompiledGrammar
 from server.grammar.compiler import GrammarCompiler
 from server.grammar.limits import GrammarTooHard, InvalidGrammar
-from server.grammar.vocabulary import GrammarVocabulary
+from server.grammar.vocabulary import GrammarVocabulary, HasVocabulary
 from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes
 
@@ -310,3 +310,26 @@ def test_a_refusal_for_want_of_time_is_forgotten_after_a_while(monkeypatch: pyte
     with pytest.raises(InvalidParameter, match="takes longer"):
         compiler.compile_here(grammar, "structured_outputs")
     assert len(asked) == 2
+
+
+async def test_what_was_prepared_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+
+    class Counted(GrammarVocabulary):
+        def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:
+            built.append(vocab_size)
+            super().__init__(tokenizer, vocab_size)
+
+    monkeypatch.setattr("server.grammar.compiler.GrammarVocabulary", Counted)
+    grammars = compiler()
+    grammars.prepare()
+    grammars.prepare()
+    await grammars.compile(regex("a+"), "structured_outputs")
+    assert built == [MergedBytes.vocab_size]
+
+
+def test_a_model_without_an_end_token_needs_no_preparation() -> None:
+    class Endless(MergedBytes):
+        eos_token_ids = ()
+
+    GrammarCompiler(Endless(), MergedBytes.vocab_size).prepare()

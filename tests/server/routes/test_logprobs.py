@@ -80,6 +80,17 @@ def test_ids_and_ranks_are_told_where_token_ids_are_asked_for() -> None:
     assert all("rank" not in alternative for alternative in entry["top_logprobs"])
 
 
+def test_what_a_grammar_took_away_is_told_beside_the_ranks() -> None:
+    piece = delta([A, B], [TokenLogprobs(-3.0, 9, [], [], 0.75), TokenLogprobs(-1.0, 1, [], [])])
+    shape = completion(with_ids=True).shape(piece)
+    assert shape is not None
+    assert shape["masked_probabilities"] == [0.75, 0.0]
+    shape = chat(with_ids=True).shape(piece)
+    assert shape is not None
+    assert [entry.get("masked_probability") for entry in shape["content"]] == [0.75, None]
+    assert "masked_probability" not in str(chat().shape(piece))
+
+
 def test_alternatives_of_the_same_text_become_the_best_of_them() -> None:
     logprobs = [TokenLogprobs(-3.0, 9, [(0xC3, -1.0), (0xE2, -2.0)], [])]
     shape = completion().shape(delta([0xFF], logprobs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -237,3 +238,44 @@ async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(s
             assert (await ask(own, "GET", path))[0] == 404
     finally:
         await runner.cleanup()
+
+
+async def told_raw(server: RunningServer, head: str) -> bytes:
+    """What the server answers within a moment to a head that no HTTP library would send."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    writer.write(head.encode("latin-1") + b"\r\n\r\n")
+    answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://evil.example/version", "localhost", b"421"),
+        ("http://localhost@evil.example/version", "localhost", b"421"),
+        ("http://localhost:80/version", "evil.example", b"200"),
+        ("evil.example:443", "localhost", b"421"),
+        ("/version", "[::1]evil.example", b"421"),
+    ],
+)
+async def test_a_whole_url_as_target_stands_above_the_host_header(
+    server: RunningServer, target: str, host: str, status: bytes
+) -> None:
+    method = "CONNECT" if "/" not in target else "GET"
+    answer = await told_raw(server, f"{method} {target} HTTP/1.1\r\nHost: {host}")
+    assert answer.split(b" ")[1] == status
+
+
+@pytest.mark.parametrize("path", ["/engine/events", "/v1/stream", "/v1/responses", "/v1/responses/x", "/v1/streams/x"])
+async def test_what_may_be_a_stream_has_no_head(server: RunningServer, path: str) -> None:
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + "A" * 22
+    answer = await told_raw(server, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n{upgrade}==")
+    assert answer.split(b" ")[1] == b"405"
+
+
+@pytest.mark.parametrize("path", ["/v1/stream", "/v1/responses"])
+async def test_a_handshake_whose_key_is_no_text_is_refused(server: RunningServer, path: str) -> None:
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: \xff\xfe"
+    answer = await told_raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{upgrade}")
+    assert answer.split(b" ")[1] == b"426"

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { addChunk, makeAnswer, removedShare, tokensOf } from "../../../../static/js/views/answer.js";
+import { addChunk, makeAnswer, tokensOf } from "../../../../static/js/views/answer.js";
 
 const TOP = [{ id: 5, token: " a", logprob: -0.5 }, { id: 6, token: " b", logprob: -1.5 }];
 
@@ -10,7 +10,7 @@ test("both routes' log probabilities give the same tokens", () => {
   const ofChat = tokensOf([6], { content: [{ id: 6, token: " b", logprob: -1.5, rank: 2, top_logprobs: TOP }] }, " b", 3);
   assert.deepEqual(ofCompletion, ofChat);
   assert.deepEqual(ofChat[0], {
-    id: 6, text: " b", logprob: -1.5, rank: 2, at: 3,
+    id: 6, text: " b", logprob: -1.5, rank: 2, masked: 0, at: 3,
     top: [{ id: 5, text: " a", logprob: -0.5 }, { id: 6, text: " b", logprob: -1.5 }],
   });
 });
@@ -30,10 +30,8 @@ test("chunks make an answer", () => {
   assert.deepEqual(answer.events, [{ at: 10, raw: { a: 1 } }]);
 });
 
-test("what a grammar took away shows where the likeliest allowed token is taken", () => {
-  const [token] = tokensOf([6], { tokens: [" b"], token_logprobs: [-1.5], alternatives: [TOP] }, " b", 0);
-  const grammar = { response_format: { type: "json_object" } };
-  assert.equal(removedShare(token, { ...grammar, temperature: 0 }).toFixed(4), Math.exp(-0.5).toFixed(4));
-  assert.equal(removedShare(token, { ...grammar, temperature: 1 }), 0);
-  assert.equal(removedShare(token, { temperature: 0 }), 0);
+test("both routes tell what a grammar took away", () => {
+  const [ofCompletion] = tokensOf([6], { tokens: [" b"], token_logprobs: [-1.5], masked_probabilities: [0.25] }, " b", 0);
+  const [ofChat] = tokensOf([6], { content: [{ token: " b", logprob: -1.5, masked_probability: 0.25 }] }, " b", 0);
+  assert.deepEqual([ofCompletion.masked, ofChat.masked], [0.25, 0.25]);
 });

@@ -22,6 +22,12 @@ void keep_only(const uint32_t* words, float* row, int64_t vocab_size) {
   // The bits of the last word beyond the vocabulary change nothing, because the row is -infinity there.
 }
 
+void ban_all(const uint32_t* words, float* row, int64_t vocab_size) {
+  for (int64_t i = 0; i < vocab_size; i += 16) {
+    store(row + i, choose(mask_of(sixteen_of(words, i)), broadcast(kBanned), load(row + i)));
+  }
+}
+
 void add_biases(const int32_t* token_ids, const float* values, int64_t count, float* row, int64_t vocab_size) {
   for (int64_t i = 0; i < count; ++i) {
     if (token_ids[i] >= 0 && token_ids[i] < vocab_size) row[token_ids[i]] += values[i];

@@ -12,6 +12,9 @@ inline bool is_in(const uint32_t* words, int64_t token) { return (words[token / 
 // Sets the logits of all tokens that are not in the set to -infinity.
 void keep_only(const uint32_t* words, float* row, int64_t vocab_size);
 
+// Sets the logits of all tokens in the set to -infinity.
+void ban_all(const uint32_t* words, float* row, int64_t vocab_size);
+
 void add_biases(const int32_t* token_ids, const float* values, int64_t count, float* row, int64_t vocab_size);
 
 void ban(const int32_t* token_ids, int64_t count, float* row, int64_t vocab_size);

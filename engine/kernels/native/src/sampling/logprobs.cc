@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "processors/adjust.h"
 #include "vectors/elementary.h"
 #include "vectors/padded_row.h"
 
@@ -42,6 +43,14 @@ Best best_tokens(const float* row, int64_t count, const Peaks& peaks, int most) 
     }
   }
   return best;
+}
+
+// The probability of the tokens that are not in the set, of which the row then holds nothing else. The normaliser and the
+// best logit are those of the whole row.
+float share_outside(const uint32_t* set, float* row, int64_t vocab_size, float best, double normaliser) {
+  ban_all(set, row, vocab_size);
+  const double sum = sum_of(padded(vocab_size), [&](int64_t i) { return exp(sub(load(row + i), broadcast(best))); });
+  return static_cast<float>(sum / std::exp(normaliser - best));
 }
 
 double log_of_sum(const float* row, int64_t count, float best) {
@@ -86,6 +95,9 @@ void write_logprobs(const float* logits, int64_t vocab_size, const WantedLogprob
   for (int64_t i = 0; i < wanted.num_listed; ++i) {
     put(kListedLogprobs + static_cast<int>(i), logit_of(wanted.listed[i]));
   }
+  const float masked =
+      wanted.mask == nullptr ? 0.0f : share_outside(wanted.mask, row, vocab_size, peaks.best(), normaliser);
+  std::memcpy(columns + kMaskedShare, &masked, sizeof masked);
 }
 
 }  // namespace eagre

@@ -34,7 +34,7 @@ constexpr StateArray kUpdatedStates[] = {kHistoryState, kPenaltiesCountsState, k
 
 // Columns of the output of a row that uses logprobs.
 enum OutputColumn {
-  kToken = 0, kOwnLogprob = 1, kRank = 2, kBestIds = 3, kBestLogprobs = 23, kListedLogprobs = 43,
+  kToken = 0, kOwnLogprob = 1, kRank = 2, kMaskedShare = 3, kBestIds = 4, kBestLogprobs = 24, kListedLogprobs = 44,
 };
 
 constexpr int kMostLogprobs = 20;

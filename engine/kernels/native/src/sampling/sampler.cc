@@ -95,7 +95,8 @@ class Row {
     columns[kToken] = token;
     if (states_ == nullptr || !uses(kUsesLogprobs)) return;
     const int32_t* listed = states_->listed + slot_ * states_->num_listed;
-    write_logprobs(logits_, step_.vocab_size, {token, listed, states_->num_listed}, memory_.row, columns);
+    write_logprobs(logits_, step_.vocab_size, {token, listed, states_->num_listed, uses(kUsesGrammar) ? mask_ : nullptr},
+                   memory_.row, columns);
   }
 
  private:
@@ -177,7 +178,7 @@ void logprobs_of(Pool& pool, const float* logits, int64_t num_rows, int64_t voca
                  const int32_t* listed, int64_t num_listed, int32_t* out) {
   const Memory memory(pool, vocab_size, 0);
   pool.run(num_rows, [&](int64_t i, int thread) {
-    write_logprobs(logits + i * vocab_size, vocab_size, {tokens[i], listed + i * num_listed, num_listed},
+    write_logprobs(logits + i * vocab_size, vocab_size, {tokens[i], listed + i * num_listed, num_listed, nullptr},
                    memory.of(thread).row, out + i * (kListedLogprobs + num_listed));
   });
 }

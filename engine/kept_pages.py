@@ -1,0 +1,100 @@
+"""The folder in which an engine keeps the pages of its prefix cache, so that they survive a restart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+
+from cache.pool import PagePool
+from cache.storage import KVLayout
+from engine.border.config import EngineConfig
+from engine.border.errors import ModelError
+from engine.border.types import KeptFigures
+from engine.kernels.interface.body import Bodies
+from engine.models.open_model import OpenModel
+from engine.pages.connector import PageConnector, PageDevice
+from engine.pages.disk import DiskConnector
+from engine.pages.fingerprint import ModelFiles, fingerprint
+from engine.pages.page_folder import PageFolder
+from engine.pages.transfers import PageTransfers
+from engine.step.program_store import processor
+from engine.weights.layout import Precision
+
+
+class KeptPages:
+    """Opens the configured folder for the weights that the engine computes with."""
+
+    def __init__(
+        self, config: EngineConfig, pool: PagePool, device: PageDevice, files: ModelFiles, parts: Sequence[str]
+    ) -> None:
+        """Begins at once to look for the pages that there are.
+
+        Args:
+            config: one with a folder.
+            files: of the model, as they were before its weights were read.
+            parts: what pages depend on beside these files.
+        """
+        self.transfers = PageTransfers(pool, device)
+        self.files = files  # of the weights that were read last
+        self._config = config
+        self._parts = parts
+        self._page_bytes = device.page_bytes
+        self._connector: DiskConnector | None = None
+        self.transfers.start()
+        self.open()
+
+    def open(self) -> None:
+        """Keeps and takes from now on the pages of the weights that were read last."""
+        assert self._config.prefix_cache_dir is not None
+        files, folder = self.files, Path(self._config.prefix_cache_dir).expanduser()
+
+        def make() -> PageConnector:
+            pages = PageFolder(folder, self._config.prefix_cache_bytes)
+            self._connector = DiskConnector(pages, fingerprint(files, self._parts, folder), self._page_bytes)
+            return self._connector
+
+        self.transfers.open(make)
+
+    def figures(self, page_size: int) -> KeptFigures:
+        """Counters and gauges; any thread may call it."""
+        transfers, connector = self.transfers, self._connector
+        return KeptFigures(
+            num_imported_tokens=transfers.num_read * page_size,
+            num_imported_bytes=transfers.num_read * self._page_bytes,
+            num_exported_bytes=transfers.num_stored * self._page_bytes,
+            num_damaged_pages=0 if connector is None else connector.num_damaged,
+            num_kept_bytes=0 if connector is None else connector.num_bytes,
+        )
+
+
+def files_of(path: Path) -> ModelFiles:
+    """
+    Raises:
+        ModelError: a file of the model is not there.
+    """
+    try:
+        return ModelFiles(path)
+    except OSError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def page_parts(opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout) -> list[str]:
+    """What the bits of a page depend on beside the model's files and our code.
+
+    The native kernels compute a row in the same way whatever is beside it. XLA does not, so that with it the sizes of
+    steps and the number of threads count too.
+    """
+    chosen = (bodies.for_products, bodies.for_attention)
+    is_invariant = all(body.is_opaque_to_xla for body in chosen)
+    sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, os.cpu_count())
+    device = jax.local_devices()[0]
+    return [
+        repr(opened.model), repr(replace(layout, num_pages=0)), repr(Precision.of_engine(config)), repr(sizes),
+        *(body.name for body in chosen), bodies.detail,
+        jax.__version__, version("jaxlib"), device.platform, device.device_kind, processor(),
+    ]  # fmt: skip

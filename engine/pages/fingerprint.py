@@ -1,0 +1,133 @@
+"""What tells pages apart that must not be mixed: the model's files, and everything that its computation depends on.
+
+Keys and values follow from the tokens, the weights and the program that computes them. A page that was kept is as good
+as one that is computed, bit for bit, only if all three are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.weights.formats.gguf_shards import shard_paths
+
+_CODE = ("engine", "cache")  # the packages that compute keys and values
+_CODE_SUFFIXES = (".py", ".so", ".cc", ".h")
+_DIGESTS = "digests"  # folder of the digests of large files, so that a restart need not read them
+
+
+class ModelChanged(OSError):
+    """The model's files have changed since its weights were read."""
+
+
+class _FileState(NamedTuple):
+    """Tells whether a file is still what it was, without reading it."""
+
+    path: Path  # absolute, without links
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> _FileState:
+        real = path.resolve()
+        found = real.stat()
+        return cls(real, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+class ModelFiles:
+    """The files of a model as they are at one moment, which is to be before its weights are read."""
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            OSError: a file is not there.
+        """
+        self._path = path
+        self._states = _states(path)
+
+    def digest(self, digests: Path | None) -> str:
+        """SHA-256 of all files; blocks for as long as it takes to read them.
+
+        Args:
+            digests: folder of the digests of earlier calls. Where it cannot be used, everything is read.
+
+        Raises:
+            ModelChanged: the files are not those any more.
+            OSError: one cannot be read.
+        """
+        seen = hashlib.sha256()
+        for state in self._states:
+            seen.update(_digest_of_file(state, digests).encode())
+        if _states(self._path) != self._states:
+            raise ModelChanged(f"{self._path} has changed since its weights were read")
+        return seen.hexdigest()
+
+
+def fingerprint(files: ModelFiles, parts: Sequence[str], folder: Path) -> str:
+    """32 hexadecimal digits; blocks for as long as it takes to read the model's files, the first time.
+
+    Args:
+        parts: what else the computation depends on: configuration, layout of pages, kernels, libraries, processor.
+        folder: where digests of large files are kept.
+
+    Raises:
+        OSError: as `ModelFiles.digest`.
+    """
+    seen = hashlib.sha256()
+    for part in (files.digest(folder / _DIGESTS), _digest_of_code(), *parts):
+        seen.update(len(part.encode()).to_bytes(8, "little") + part.encode())
+    return seen.hexdigest()[:32]
+
+
+def _states(path: Path) -> list[_FileState]:
+    """Of a folder all files in it, because any of them may say how the weights are to be read."""
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    else:
+        found = shard_paths(path)
+    return [_FileState.of(file) for file in found]
+
+
+def _digest_of_file(state: _FileState, digests: Path | None) -> str:
+    kept = None
+    if digests is not None:
+        kept = digests / hashlib.sha256(repr(state).encode()).hexdigest()
+        with contextlib.suppress(OSError, ValueError):
+            text = kept.read_text(encoding="ascii")
+            if len(bytes.fromhex(text)) == hashlib.sha256().digest_size:
+                return text
+    with state.path.open("rb") as file:
+        text = hashlib.file_digest(file, "sha256").hexdigest()
+    if kept is not None:
+        with contextlib.suppress(OSError):
+            _write_whole(kept, text)
+    return text
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="ascii") as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+def _digest_of_code() -> str:
+    """Of all sources and kernels by which keys and values may be computed. An upgrade begins with an empty cache."""
+    seen = hashlib.sha256()
+    for path in _code():
+        content = path.read_bytes()
+        seen.update(f"{path.name} {len(content)} ".encode() + content)
+    return seen.hexdigest()
+
+
+def _code() -> Iterator[Path]:
+    root = Path(__file__).parents[2]
+    for package in _CODE:
+        yield from sorted(path for path in (root / package).rglob("*") if path.suffix in _CODE_SUFFIXES)

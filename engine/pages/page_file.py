@@ -1,0 +1,101 @@
+"""One page in one file: a header with the page's name and a digest, then the bytes of its keys and values.
+
+A file comes into being by renaming, so it is there as a whole or not at all. What a crash of the machine or a
+failing disk makes of it later is found by the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+SUFFIX = ".page"
+TEMPORARY_PREFIX = ".writing-"
+
+_MAGIC = b"eagrepg1"
+_HEADER = Struct("<8sQ32s32s")  # magic, bytes of the content, name, digest of all three and the content
+
+
+class DamagedPage(ValueError):
+    """The file is not what was written; the message says how."""
+
+
+def write_page_file(path: Path, name: bytes, content: Sequence[np.ndarray], *, attempt: str) -> int:
+    """Writes a file beside `path` and renames it.
+
+    Args:
+        name: 32 bytes.
+        content: arrays, of which each is contiguous.
+        attempt: tells apart the writers that may be at it at the same time.
+
+    Returns:
+        The size of the file in bytes.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    pieces = [array.reshape(-1).view(np.uint8).data for array in content]
+    size = sum(piece.nbytes for piece in pieces)
+    header = _HEADER.pack(_MAGIC, size, name, _digest(name, size, pieces))
+    unfinished = path.with_name(f"{TEMPORARY_PREFIX}{attempt}")
+    try:
+        with unfinished.open("wb", buffering=0) as file:
+            for piece in (memoryview(header), *pieces):
+                _write_all(file.fileno(), piece)
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return _HEADER.size + size
+
+
+def read_page_file(path: Path, name: bytes, size: int) -> np.ndarray:
+    """The content of a page, uint8[size].
+
+    Raises:
+        DamagedPage: the file is cut short, of another page, or its content is not what was written.
+        OSError: it cannot be read, or is not there.
+    """
+    content = np.empty(size, np.uint8)
+    with path.open("rb", buffering=0) as file:
+        header = file.read(_HEADER.size)
+        length = os.fstat(file.fileno()).st_size
+        if len(header) < _HEADER.size or length != _HEADER.size + size:
+            raise DamagedPage(f"{path} has {length} bytes in the place of {_HEADER.size + size}")
+        _read_all(file.fileno(), content.data)
+    magic, stated_size, stated_name, digest = _HEADER.unpack(header)
+    if (magic, stated_size, stated_name) != (_MAGIC, size, name):
+        raise DamagedPage(f"{path} is not the page that its name says")
+    if digest != _digest(name, size, [content.data]):
+        raise DamagedPage(f"{path} does not have the digest that it was written with")
+    return content
+
+
+def _digest(name: bytes, size: int, pieces: Sequence[memoryview]) -> bytes:
+    """SHA-256, without the interpreter lock for most of its time."""
+    seen = hashlib.sha256(_MAGIC + size.to_bytes(8, "little") + name)
+    for piece in pieces:
+        seen.update(piece)
+    return seen.digest()
+
+
+def _write_all(descriptor: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(descriptor, piece) :]
+
+
+def _read_all(descriptor: int, into: memoryview) -> None:
+    """
+    Raises:
+        DamagedPage: the file ends before `into` is full.
+    """
+    while into:
+        num_read = os.readv(descriptor, [into])
+        if num_read == 0:
+            raise DamagedPage("the file became shorter while it was read")
+        into = into[num_read:]

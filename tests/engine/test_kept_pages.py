@@ -1,0 +1,143 @@
+"""A real engine with a folder for its pages: what is read is bit for bit what was computed."""
+
+import asyncio
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from engine.border.config import EngineConfig
+from engine.client import EngineClient
+from engine.engine import Engine
+from sampling.host.params import SamplingParams
+from server.sources.cache_folder import cache_folder
+from server.startup.progress import silent
+from tests.gguf_tensors import VOCAB_SIZE, write_random_model
+
+PROMPT = [int(token) for token in np.random.default_rng(0).integers(0, VOCAB_SIZE, 150)]
+PAGE_SIZE = 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory, folder):
+    path = write_random_model(tmp_path_factory.mktemp("model") / "model.gguf", lambda name: Kind.Q8_0)
+    config = EngineConfig(
+        max_num_seqs=1, max_num_batched_tokens=64, max_model_len=256, page_size=PAGE_SIZE, num_pages=40, seed=0,
+        prefix_cache_dir=str(folder), compilation_cache=str(cache_folder() / "compiled"),
+    )  # fmt: skip
+    return Engine.load(path, config, silent)
+
+
+@dataclasses.dataclass
+class Seen:
+    """What a request got, and what the device holds of its prompt."""
+
+    token_ids: list[int]
+    num_cached_tokens: int
+    pages: list[np.ndarray]
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def ask(engine, *, before=None, salt=None):
+    """Starts an engine without any page in memory, and asks for the prompt."""
+    engine.pool.reset_prefix_cache()
+
+    async def run():
+        client = EngineClient(engine)
+        client.start(asyncio.get_running_loop())
+        try:
+            await until(lambda: engine._kept.transfers.connector is not None)
+            if before is not None:
+                await before(client)
+                await until(lambda: engine._kept.transfers.connector is not None)
+            seen = Seen([], 0, [])
+            params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+            async for event in client.submit(PROMPT, params, cache_salt=salt):
+                seen.token_ids += event.token_ids
+                seen.num_cached_tokens = event.num_cached_tokens
+            return seen
+        finally:
+            client.shutdown()
+
+    seen = asyncio.run(run())
+    named = sorted((page for page in engine.pool.pages if page.page_hash), key=lambda page: page.page_hash.token_ids)
+    bits = [jax.tree.leaves(engine.runner._kv), [page.page_id for page in named]]
+    seen.pages = [np.asarray(leaf)[:, page].view(np.uint8) for leaf in bits[0] for page in bits[1]]
+    assert engine.stats().compiles_after_ready == 0
+    return seen
+
+
+def test_a_restart_finds_the_pages_and_damage_is_computed_again(engine, folder, caplog):
+    cold = ask(engine)
+    assert cold.num_cached_tokens == 0
+    (shelf,) = (path for path in folder.iterdir() if path.name != "digests")
+    files = sorted(shelf.iterdir())
+    assert len(files) == len(cold.pages) == (len(PROMPT) + 19) // PAGE_SIZE
+
+    warm = ask(engine)
+    assert warm.num_cached_tokens == len(PROMPT) // PAGE_SIZE * PAGE_SIZE
+    assert warm.token_ids == cold.token_ids
+    for computed, read in zip(cold.pages, warm.pages, strict=True):
+        assert (computed == read).all()
+
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 4
+        file.write_bytes(content)
+    again = ask(engine)
+    assert again.token_ids == cold.token_ids
+    assert again.num_cached_tokens == 0
+    assert "is damaged and will be computed again" in caplog.text
+    # Some behind the first may have been read ahead; the others are found when they are read.
+    assert 1 <= engine.stats().kept.num_damaged_pages <= len(files)
+    assert ask(engine).num_cached_tokens >= PAGE_SIZE
+
+
+def test_a_reset_empties_the_folder_and_salts_stay_apart(engine, folder):
+    async def reset(client):
+        assert await client.lifecycle.reset_prefix_cache()
+
+    ask(engine)
+    assert ask(engine, before=reset).num_cached_tokens == 0
+    cached = ask(engine).num_cached_tokens
+    assert cached > 0
+    assert ask(engine, salt="another key").num_cached_tokens == 0
+    assert ask(engine, salt="another key").num_cached_tokens == cached
+
+
+def test_a_sleeping_engine_finds_its_pages_again(engine):
+    async def sleep(client):
+        await client.lifecycle.sleep(forget_weights=True)
+        await client.lifecycle.wake()
+
+    expected = ask(engine)
+    woken = ask(engine, before=sleep)
+    assert woken.num_cached_tokens > 0
+    assert woken.token_ids == expected.token_ids
+
+
+def test_other_weights_have_other_pages(engine, folder, tmp_path):
+    other = write_random_model(tmp_path / "other.gguf", lambda name: Kind.Q8_0, seed=1)
+
+    async def update(client):
+        await client.lifecycle.update_weights(other)
+
+    first = ask(engine)
+    num_shelves = len(list(folder.iterdir()))
+    second = ask(engine, before=update)
+    assert second.num_cached_tokens == 0
+    assert second.token_ids != first.token_ids
+    assert len(list(folder.iterdir())) == num_shelves + 1
+    assert ask(engine).num_cached_tokens > 0
