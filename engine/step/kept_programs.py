@@ -88,7 +88,7 @@ class KeptPrograms:
         try:
             self._write(blobs)
         except OSError as error:
-            _log.warning("compiled programs are not kept in %s, and the next start compiles them: %s", self._path, error)
+            _log.warning("compiled programs are not kept in %s, so the next start compiles them: %s", self._path, error)
 
     def _read(self) -> Mapping[str, bytes]:
         """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
