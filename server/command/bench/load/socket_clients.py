@@ -33,7 +33,7 @@ class StreamSocket:
         try:
             if self._reader.done():
                 raise RequestFailed("the socket is closed")
-            message = orjson.dumps({"type": "generate", "id": request_id, **body}).decode()
+            message = orjson.dumps({**body, "type": "generate", "id": request_id}).decode()
             trace.sent = time.perf_counter()
             await self._socket.send_str(message)
             await done

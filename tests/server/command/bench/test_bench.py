@@ -97,6 +97,13 @@ async def test_lines_of_a_file_are_requests(stub: StubServer, tmp_path: Path) ->
     assert "ignore_eos" not in first
 
 
+async def test_names_in_a_line_of_a_file_are_not_those_of_a_message(stub: StubServer, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"id": "row 1", "type": "human", "prompt": "the tide"}\n')
+    arguments = f"--url {stub.url} --dataset {file} --concurrency 1 --timeout 2 --num-warmups 0 --route websocket"
+    assert await bench(*arguments.split()) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
