@@ -96,5 +96,6 @@ def page_parts(opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: 
     return [
         repr(opened.model), repr(replace(layout, num_pages=0)), repr(Precision.of_engine(config)), repr(sizes),
         *(body.name for body in chosen), bodies.detail,
-        jax.__version__, version("jaxlib"), device.platform, device.device_kind, processor(),
+        jax.__version__, version("jaxlib"), str(os.environ.get("XLA_FLAGS")),
+        device.platform, device.device_kind, processor(),
     ]  # fmt: skip

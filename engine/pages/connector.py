@@ -44,7 +44,7 @@ class PageConnector(Protocol):
         """Removes all pages."""
 
     def refresh(self) -> None:
-        """Looks for what other processes have stored and removed; called every few seconds."""
+        """Looks for what other processes have stored and removed; called at least once a minute."""
 
 
 class PageDevice(Protocol):

@@ -61,6 +61,8 @@ class PageFolder:
         Raises:
             OSError: the folder cannot be read.
         """
+        if size > self._max_bytes:
+            return False  # and no page of another model leaves in vain
         step = self._max_bytes // _SHARE_BETWEEN_LOOKS
         if self._unseen_bytes is None or self._unseen_bytes + size > step:
             self._evict(self._max_bytes - max(step, size))

@@ -14,7 +14,8 @@ from engine.pages.connector import DevicePage, PageConnector, PageDevice
 from engine.pages.fetch import Fetch
 
 _NUM_READERS = 2
-_REFRESH_SECONDS = 10.0
+_REFRESH_SECONDS = 10.0  # without anything to store
+_BUSY_REFRESH_SECONDS = 60.0  # a look at a large folder takes a while
 
 _log = logging.getLogger(__name__)
 
@@ -105,21 +106,19 @@ class Porters:
 
     def _run_errands(self) -> None:
         stand_back()
+        looked_at = self._clock()
         while True:
+            is_idle = False
             try:
                 errand = self._errands.get(timeout=_REFRESH_SECONDS)
+                if errand is None:
+                    return
+                _attempt(errand)
             except queue.Empty:
-                errand = self._look_around
-            if errand is None:
-                return
-            try:
-                errand()
-            except (OSError, MemoryError, RuntimeError):  # JAX's errors are RuntimeErrors
-                _log.exception("what was to be done with kept pages has failed")
-
-    def _look_around(self) -> None:
-        if self.connector is not None:
-            self.connector.refresh()
+                is_idle = True
+            if self.connector is not None and (is_idle or self._clock() - looked_at > _BUSY_REFRESH_SECONDS):
+                looked_at = self._clock()
+                _attempt(self.connector.refresh)
 
     def _load(self) -> None:
         while True:
@@ -136,3 +135,10 @@ class Porters:
                     _log.exception("a kept page was not loaded")
             self.arrived.put(Arrival(fetch, index, page))
             self._wake()
+
+
+def _attempt(errand: Callable[[], None]) -> None:
+    try:
+        errand()
+    except (OSError, MemoryError, RuntimeError):  # JAX's errors are RuntimeErrors
+        _log.exception("what was to be done with kept pages has failed")

@@ -24,6 +24,7 @@ import jaxlib.version
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
+from engine.step.program_store import processor
 from engine.step.program_trees import ProgramTrees
 
 _FILE_NAME = "programs"
@@ -71,7 +72,7 @@ class KeptPrograms:
     def add(self, programs: Mapping[Hashable, Any]) -> None:
         """Writes programs beside those that the file has, whole or not at all.
 
-        Where the disk refuses, the next start compiles them again.
+        Where the disk refuses, the log says so, and the next start compiles them again.
 
         Args:
             programs: all of them compiled in this process; what was read from a cache cannot be written out again.
@@ -84,8 +85,10 @@ class KeptPrograms:
                 continue  # a device or a program that does not allow it
             if results == jax.tree.structure(self._trees_of(key).results):
                 blobs[repr(key)] = blob
-        with suppress(OSError):
+        try:
             self._write(blobs)
+        except OSError as error:
+            _log.warning("compiled programs are not kept in %s, so the next start compiles them: %s", self._path, error)
 
     def _read(self) -> Mapping[str, bytes]:
         """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
@@ -130,13 +133,17 @@ def described(*trees: Any) -> str:
 def environment(modules: Iterable[str] = ()) -> str:
     """What programs depend on beside the model and the configuration, as a text.
 
+    The processor is a part of it: a folder may be shared by different machines, or move from one to another, and an
+    instruction that a processor lacks would end the process.
+
     Args:
         modules: names of further modules of which programs are made, such as a model's.
     """
     values = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     more = [_digest_of(file) for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))]
-    versions = (jax.__version__, jaxlib.version.__version__, sys.version, os.cpu_count(), os.environ.get("XLA_FLAGS"))
-    return repr((versions, sorted(map(repr, values.items())), _digest_of_sources(), more))
+    versions = (jax.__version__, jaxlib.version.__version__, sys.version)
+    machine = (processor(), os.cpu_count(), os.environ.get("XLA_FLAGS"))
+    return repr((versions, machine, sorted(map(repr, values.items())), _digest_of_sources(), more))
 
 
 @cache

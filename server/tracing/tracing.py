@@ -84,13 +84,14 @@ def _exporter(wanted: str, environ: Mapping[str, str]) -> SpanExporter:
         case "http/protobuf":
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-            return OTLPSpanExporter()
+            exporter: SpanExporter = OTLPSpanExporter()  # mypy knows nothing of it where it is not installed
         case "grpc":  # the extra leaves it out, because it is large
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-            return GrpcExporter()
+            exporter = GrpcExporter()
         case other:
             raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {other!r}; it must be http/protobuf or grpc")
+    return exporter
 
 
 def _provider(exporter: SpanExporter, environ: Mapping[str, str]) -> TracerProvider:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -60,8 +61,8 @@ class RunningServer(Address):
 StartServer = Callable[..., Awaitable[RunningServer]]
 
 
-async def eventually(holds: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Waits until `holds()`; fails after `seconds`."""
+async def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Waits until `holds()`; fails after `seconds`, which are many because a busy machine may pause a test."""
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.002)
@@ -77,37 +78,36 @@ def quiet_logs() -> Iterator[None]:
     logging.root.handlers[:] = handlers
 
 
+async def _start(
+    ending: AsyncExitStack,
+    engine: FakeEngineClient | None = None,
+    *,
+    text_model: FakeTextModel | None = None,
+    is_open: bool = True,
+    **settings: Any,
+) -> RunningServer:
+    engine = engine or FakeEngineClient()
+    served = ServedModels(ServerSettings(host="127.0.0.1", port=0, **settings))
+    runner = make_runner(build_app(served, read_keys(served.settings)))
+    ending.callback(engine.shutdown)
+    ending.push_async_callback(runner.cleanup)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    if is_open:
+        engine.start(asyncio.get_running_loop())
+        served.first.open(engine.client, (text_model or FakeTextModel()).model)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app)
+    ending.push_async_callback(server.assert_all_streams_ended)
+    ending.push_async_callback(server.http.close)
+    return server
+
+
 @asynccontextmanager
 async def server_starter() -> AsyncIterator[StartServer]:
     """What `start_server` gives; every server ends with the context, where nothing may be left running in an engine."""
-    servers: list[tuple[RunningServer, web.AppRunner]] = []
-
-    async def start(
-        engine: FakeEngineClient | None = None,
-        *,
-        text_model: FakeTextModel | None = None,
-        is_open: bool = True,
-        **settings: Any,
-    ) -> RunningServer:
-        engine = engine or FakeEngineClient()
-        served = ServedModels(ServerSettings(host="127.0.0.1", port=0, **settings))
-        runner = make_runner(build_app(served, read_keys(served.settings)))
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        if is_open:
-            engine.start(asyncio.get_running_loop())
-            served.first.open(engine.client, (text_model or FakeTextModel()).model)
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app)
-        servers.append((server, runner))
-        return server
-
-    yield start
-    for server, runner in servers:
-        await server.http.close()
-        await server.assert_all_streams_ended()
-        await runner.cleanup()
-        server.engine.shutdown()
+    async with AsyncExitStack() as ending:  # what a failed test leaves open would fail a later one
+        yield partial(_start, ending)
 
 
 @pytest.fixture

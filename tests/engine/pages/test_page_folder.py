@@ -123,6 +123,13 @@ def test_one_server_never_exceeds_the_limit_and_foreign_files_stay(tmp_path):
     assert (tmp_path / KEYS[0] / "notes.txt").read_text() == "mine too"
 
 
+def test_a_page_larger_than_the_limit_drives_out_no_others(tmp_path):
+    assert DiskConnector(PageFolder(tmp_path, 1 << 20), KEYS[0], PAGE_BYTES).store(name_of(1), [content_of(1)])
+    large = DiskConnector(PageFolder(tmp_path, 1 << 20), KEYS[1], 2 << 20)
+    assert not large.store(name_of(2), [np.zeros(2 << 20, np.uint8)])
+    assert _path(tmp_path, (0, 1)).exists()
+
+
 def test_what_a_killed_server_left_unfinished_goes_after_an_hour(tmp_path):
     shelf = tmp_path / KEYS[0]
     shelf.mkdir()

@@ -15,7 +15,7 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from engine.step.compiled import CompiledPrograms
 from engine.step.device_runner import DeviceRunner
-from engine.step.kept_programs import KeptPrograms
+from engine.step.kept_programs import KeptPrograms, environment
 from engine.step.program_trees import ProgramTrees
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
@@ -108,9 +108,19 @@ def test_a_program_of_other_results_than_stated_is_not_kept(tmp_path):
     assert compiled(tmp_path, trees=wrong)[1] == [("pair", 2)]
 
 
-def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
+def test_a_folder_that_cannot_be_written_costs_only_time_and_the_log_says_so(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     assert len(compiled(tmp_path / "file")[1]) == len(KEYS)
+    assert ["are not kept in" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_another_processor_and_other_flags_of_the_compiler_are_another_environment(monkeypatch):
+    seen = {environment(), environment()}
+    monkeypatch.setattr("engine.step.kept_programs.processor", lambda: "flags: of an older machine")
+    seen.add(environment())
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    seen.add(environment())
+    assert len(seen) == 3
 
 
 async def generated(engine: Engine) -> list[int]:

@@ -79,22 +79,24 @@ async def several(names: str, *, loads_at_once: bool = True, **settings: Any) ->
         model.open(source.engine.client, FakeTextModel().model)
 
     runner = make_runner(build_app(served, read_keys(served.settings)))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    if loads_at_once:
-        for source in sources.values():
-            source.may_load.set()
-    served.start(bring)
-    async with aiohttp.ClientSession() as http:
-        server = SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, sources)
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         if loads_at_once:
-            first = served.all[: served.residency.limit]
-            await eventually(lambda: all(model.state is ModelState.READY for model in first))
-        yield server
-    await eventually(lambda: served.num_generations == 0)
-    await runner.cleanup()
-    for source in sources.values():
-        source.engine.shutdown()
+            for source in sources.values():
+                source.may_load.set()
+        served.start(bring)
+        async with aiohttp.ClientSession() as http:
+            server = SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, sources)
+            if loads_at_once:
+                first = served.all[: served.residency.limit]
+                await eventually(lambda: all(model.state is ModelState.READY for model in first))
+            yield server
+        await eventually(lambda: served.num_generations == 0)
+    finally:  # what a failed test leaves open would fail a later one
+        await runner.cleanup()
+        for source in sources.values():
+            source.engine.shutdown()
 
 
 @pytest.fixture

@@ -1,0 +1,36 @@
+"""The threads that carry pages."""
+
+from engine.pages.porters import Porters
+
+
+class Counter:
+    """A connector that counts how often it is told to look around."""
+
+    def __init__(self):
+        self.num_looks = 0
+
+    def refresh(self):
+        self.num_looks += 1
+
+
+def test_a_busy_server_looks_around_too():
+    now, connector = [0.0], Counter()
+    porters = Porters(None, lambda: None, lambda: now[0])
+    porters.open(lambda: connector)
+    for _ in range(5):
+        porters.do(lambda: now.__setitem__(0, now[0] + 40.0))
+    porters.close(20.0)
+    assert connector.num_looks == 2
+
+
+def test_a_failed_errand_does_not_end_the_thread(caplog):
+    porters, done = Porters(None, lambda: None, lambda: 0.0), []
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    porters.do(fail)
+    porters.do(lambda: done.append(1))
+    porters.close(20.0)
+    assert done == [1]
+    assert "Input/output error" in caplog.text
