@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from engine.border.types import FinishReason, TokenEvent
+from sampling.host.params import SamplingParams
 from server.answering.choice import Choice
 from server.answering.prompts import PreparedPrompt
 from server.wire.errors import ApiError, to_api_error
 
 BASE_BYTES = 2048  # of a record without prompts
 ANSWER_BYTES = 512
-PROMPT_TOKEN_BYTES = 40  # a list's entry and the integer that it names
+TOKEN_ID_BYTES = 40  # an entry of a list or tuple, and the integer that it names
+BIAS_BYTES = 128  # an entry, the pair, its integer and its float
+TUPLE_BYTES = 48  # with the entry that names it
 OUTPUT_TOKEN_BYTES = 4
 EVENT_BYTES = 12
 
@@ -91,13 +94,14 @@ class RequestRecord:
     def ask(self, asked: bytes) -> None:
         """Notes what the request asks for."""
         self.asked = asked
-        self._grow(self, 2 * len(asked))  # as much again for the parameters that the engine got
+        self._grow(self, len(asked))
 
     def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
         """The request is in the engine's queue."""
         self.state = RequestState.WAITING
         num_answers = sum(len(prompt.params) for prompt in prompts)
-        num_bytes = sum(PROMPT_TOKEN_BYTES * len(prompt.token_ids) + 4 * len(prompt.echo) for prompt in prompts)
+        num_bytes = sum(TOKEN_ID_BYTES * len(prompt.token_ids) + 4 * len(prompt.echo) for prompt in prompts)
+        num_bytes += _bytes_of(prompts[0].params[0])  # all answers share its tuples
         self._grow(self, num_bytes + ANSWER_BYTES * num_answers)
         if self.is_kept:
             self.prompts = prompts
@@ -138,3 +142,13 @@ class RequestRecord:
         """Gives back what it holds; it is no longer kept."""
         self.is_kept = False
         self.asked, self.prompts, self.answers = b"", (), []
+
+
+def _bytes_of(params: SamplingParams) -> int:
+    """Of the parameters that may be long. One sequence breaker of a request may stand for half of the vocabulary."""
+    lists = (params.dry_breaker_ids, params.allowed_token_ids or (), params.stop_token_ids, params.logprob_token_ids)
+    return (
+        TOKEN_ID_BYTES * sum(map(len, (*lists, *params.bad_words)))
+        + TUPLE_BYTES * len(params.bad_words)
+        + BIAS_BYTES * len(params.logit_bias)
+    )

@@ -27,6 +27,8 @@ def input_messages(request: GenerationRequest) -> str:
             case _:
                 given = []
         for role, text in given:
+            if not room:
+                break
             messages.append(_message(role, text[:room]))
             room = max(0, room - len(text))
     return orjson.dumps(messages).decode()

@@ -21,7 +21,7 @@ from server.command.bench.live_figures import LiveFigures
 from server.command.bench.load.load import Load
 from server.command.bench.plan import NamedLoad, Plan, Server, plan_of
 from server.command.bench.results import results_of
-from server.command.client.address import DEFAULT_URL, first_key
+from server.command.client.address import DEFAULT_URL, check_address, first_key
 from server.command.client.errors import NoAnswer
 from server.command.client.plain_text import without_controls
 from server.command.client.server_client import ServerClient
@@ -64,7 +64,7 @@ class Bench:
         with _told(server):
             await load.run()
         if errors := load.report().errors:
-            raise NoAnswer(f"the warm-up at {server.url} failed: {without_controls(next(iter(errors)))}")
+            raise NoAnswer(f"the warm-up at {server.address} failed: {without_controls(next(iter(errors)))}")
 
     async def _turn(self, number: int, named: NamedLoad, server: Server, seed: int) -> None:
         load = Load(named.on(server, seed))
@@ -134,14 +134,17 @@ def run_bench(options: argparse.Namespace, api_key: str | None) -> int:
 
 
 async def _servers(options: argparse.Namespace, api_key: str | None) -> list[Server]:
-    first = Server("A" if options.compare else "", options.url or DEFAULT_URL, options.model or "", api_key)
+    url, other_key = options.url or DEFAULT_URL, first_key(options.compare_api_key)
+    check_address(url, api_key)
+    if options.compare:
+        check_address(options.compare, other_key)
+    first = Server("A" if options.compare else "", url, options.model or "", api_key)
     servers = [first if options.model else replace(first, model=await _first_model(first))]
     if options.compare:
-        key = first_key(options.compare_api_key)
-        second = Server("B", options.compare, options.compare_model or options.model or "", key)
+        second = Server("B", options.compare, options.compare_model or options.model or "", other_key)
         servers.append(second if second.model else replace(second, model=await _first_model(second)))
     for server in servers:
-        print(f"{server.name + ': ' if server.name else ''}{without_controls(server.model)} at {server.url}")
+        print(f"{server.name + ': ' if server.name else ''}{without_controls(server.model)} at {server.address}")
     return servers
 
 
@@ -154,7 +157,7 @@ async def _first_model(server: Server) -> str:
     try:
         return str(orjson.loads(answer)["data"][0]["id"])
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
-        raise NoAnswer(f"{server.url} lists no model; name one with --model") from error
+        raise NoAnswer(f"{server.address} lists no model; name one with --model") from error
 
 
 @contextmanager
@@ -163,7 +166,7 @@ def _told(server: Server) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, OSError) as error:
-        raise NoAnswer(f"{server.url} cannot be measured: {str(error) or type(error).__name__}") from error
+        raise NoAnswer(f"{server.address} cannot be measured: {str(error) or type(error).__name__}") from error
 
 
 def _write(path: Path, flag: str, data: bytes) -> None:

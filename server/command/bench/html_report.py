@@ -91,7 +91,7 @@ def _about(plan: Plan, servers: Sequence[Server], *, is_complete: bool) -> Itera
     yield "<ul class=about>"
     for server in servers:
         label = f"{server.name}: " if server.name else ""
-        yield f"<li>{escape(label)}<b>{escape(server.model)}</b> at {escape(server.url)}</li>"
+        yield f"<li>{escape(label)}<b>{escape(server.model)}</b> at {escape(server.address)}</li>"
     yield (
         f"<li>route {workload.route}; {prompts}; up to {workload.num_output_tokens:,} tokens of output"
         f"{', without an end before' if workload.ignore_eos else ''}{rounds}; seed {plan.seed}</li>"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from server.command.bench.load.dataset import read_dataset
 from server.command.bench.load.workload import Workload
+from server.command.client.address import shown
 from server.command.client.errors import NoAnswer
 
 _RATED_SECONDS = 30  # what of a rate is measured where nothing else is said
@@ -22,9 +23,14 @@ class Server:
     """One of the servers that are measured."""
 
     name: str  # in the table; empty where there is only one
-    url: str
+    url: str = field(repr=False)  # may have a password
     model: str
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def address(self) -> str:
+        """Its URL as it may be printed and written."""
+        return shown(self.url)
 
 
 @dataclass(frozen=True, slots=True)

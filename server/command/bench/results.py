@@ -22,7 +22,7 @@ def results_of(
     return {
         "date": datetime.now(UTC),
         "machine": {"python": platform.python_version(), "machine": platform.machine(), "num_cores": os.cpu_count()},
-        "servers": [{"name": server.name, "base_url": server.url, "model_id": server.model} for server in servers],
+        "servers": [{"name": server.name, "base_url": server.address, "model_id": server.model} for server in servers],
         "seed": plan.seed,
         "is_complete": is_complete,
         "results": [

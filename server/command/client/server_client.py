@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 
-from server.command.client.address import root_of
+from server.command.client.address import check_address, root_of, shown
 from server.command.client.errors import NoAnswer, NoServer
 from server.command.client.sse_parser import SseParser
 
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
 
 class ServerClient:
-    """The server at `url`; each call has a connection of its own.
+    """The server at `url`, which is read back without its password; each call has a connection of its own.
 
     A cancellation closes the connection, and so the server aborts the request.
 
@@ -33,7 +33,13 @@ class ServerClient:
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        self.url = url
+        """
+        Raises:
+            NoAnswer: `url` is no address of a server, or has a password beside the key.
+        """
+        check_address(url, api_key)
+        self.url = shown(url)
+        self._root = root_of(url)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
     async def get(self, path: str, *, is_ready: bool = True) -> bytes:
@@ -82,15 +88,13 @@ class ServerClient:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
-                session.request(method, root_of(self.url) + path, json=body) as response,
+                session.request(method, self._root + path, json=body) as response,
             ):
                 if response.status not in statuses:
                     raise NoAnswer(_error_message(await response.read(), response.status))
                 yield response
         except aiohttp.ClientConnectorError as error:
             raise NoServer(f"no server answers at {self.url}: {error}") from error
-        except aiohttp.InvalidURL as error:
-            raise NoAnswer(f"--url {self.url} is no address of a server") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise NoAnswer(f"the connection to {self.url} broke: {str(error) or type(error).__name__}") from error
 

@@ -7,8 +7,10 @@ import random
 import orjson
 import pytest
 
+from sampling.host.params import SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
+from server.answering.prompts import PreparedPrompt
 from server.inspecting.asked import UNWRITABLE, encode_asked
 from server.inspecting.request_record import BASE_BYTES, RequestState
 from server.inspecting.request_records import RequestRecords
@@ -41,6 +43,22 @@ def test_a_record_that_is_too_large_gives_its_bytes_back_and_notes_nothing_more(
         assert (records.num_bytes, len(records), record.asked) == (0, 0, b"")
         record.ask(b"x")
     assert records.num_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "least"),
+    [
+        (SamplingParams(dry_breaker_ids=tuple(range(1000))), 36_000),
+        (SamplingParams(allowed_token_ids=tuple(range(1000))), 36_000),
+        (SamplingParams(logit_bias=tuple((token, 0.5) for token in range(1000))), 100_000),
+        (SamplingParams(bad_words=tuple((token, 1) for token in range(256))), 256 * 100),
+    ],
+)
+def test_what_the_engine_got_counts_however_short_the_request_was(params: SamplingParams, least: int) -> None:
+    records = RequestRecords(1 << 20)
+    with records.watching(("a",), "ann", "m") as record:
+        record.begin([PreparedPrompt([1, 2, 3], (params, params), 2), PreparedPrompt([4], (params,), 1)])
+        assert least < record.num_bytes < 1.5 * least + 2 * BASE_BYTES
 
 
 def test_how_it_ended() -> None:

@@ -15,6 +15,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from server.answering.generation_request import GenerationRequest
+from server.answering.prompt_sources import Conversation
+from server.tracing.content import MAX_CHARS, input_messages
 from server.tracing.tracing import Tracing
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -119,6 +122,11 @@ async def test_texts_are_in_spans_only_where_they_are_wanted(start_server: Start
     assert said == [{"role": "user", "parts": [{"type": "text", "content": "tides"}]}]
     (given,) = json.loads(span.attributes["gen_ai.output.messages"])
     assert given["parts"][0]["content"] == text
+
+
+def test_texts_in_a_span_have_a_limit_and_so_has_their_number() -> None:
+    messages = [{"role": "user", "content": "x" * MAX_CHARS}, *([{"role": "user", "content": ""}] * 1000)]
+    assert len(json.loads(input_messages(GenerationRequest([Conversation(messages)], {})))) == 1
 
 
 async def test_a_client_that_leaves_ends_its_span(start_server: StartServer) -> None:

@@ -30,7 +30,7 @@ class Workload:
     ones have ended or not; a `concurrency` then bounds how many run at once.
     """
 
-    url: str  # http://host:port
+    url: str = field(repr=False)  # http://host:port; may have a password
     model: str
     api_key: str | None = field(default=None, repr=False)
     route: Route = "completions"

@@ -108,13 +108,34 @@ async def test_lines_of_a_file_are_requests(stub: StubServer, tmp_path: Path) ->
         ("--dataset missing.jsonl", "--dataset missing.jsonl cannot be read"),
         ("--html /no/such/folder/report.html", "--html /no/such/folder/report.html cannot be written"),
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
+        ("--url http://me:se/same@host --model m", "eagre: http://…@host is no address of a server"),
+        ("--compare ftp://me:sesame@host --model m", "eagre: ftp://…@host is no address of a server"),
+        (
+            "--url http://me:sesame@host --api-key of-the-first",
+            "http://…@host has a name or a password, and there is a",
+        ),
         ("--url http://127.0.0.1:1 --model m", "the warm-up at http://127.0.0.1:1 failed: "),
         ("--url http://127.0.0.1:1 --model m --route websocket", "http://127.0.0.1:1 cannot be measured: "),
     ],
 )
 def test_what_cannot_be_measured(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", *arguments.split()]) == 1
-    assert message in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert "same@" not in shown.out + shown.err
+
+
+async def test_the_password_of_an_address_is_sent_and_written_nowhere(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "figures.json", tmp_path / "report.html"
+    url = stub.url.replace("//", "//me:sesame@")
+    arguments = f"--url {url} --concurrency 1 --requests 1 --json {files[0]} --html {files[1]}"
+    assert await bench(*arguments.split()) == 0
+    assert stub.keys == {"Basic bWU6c2VzYW1l"}
+    shown = capsys.readouterr().out + files[0].read_text() + files[1].read_text()
+    assert shown.count(stub.url.replace("//", "//…@")) == 3
+    assert "sesame" not in shown
 
 
 @pytest.mark.parametrize(
