@@ -31,7 +31,10 @@ class Delivery:
             self._wake(self._deliver)
 
     def _deliver(self) -> None:
-        """Gives each turn's events to their streams, and then lets leave together what the listeners made of them."""
+        """Gives each turn's events to their streams, and then flushes each outbox that listeners have put something in.
+
+        So everything for one client leaves in one write, and before any task learns that its stream has ended.
+        """
         self._is_waking = False
         outboxes: set[Outbox] = set()
         for _ in range(len(self._turns)):  # no more than these: an engine that is faster than this must not hold it up

@@ -163,13 +163,17 @@ class Engine:
             transfers=None if self._kept is None else self._kept.transfers,
         )  # fmt: skip
         if self.config.kv_events is not None:
-            self._kv_events = KVEventPublisher(
-                KVEndpoint.parse(self.config.kv_events),
-                self.config.kv_events_topic,
-                self.pool,
-                self.scheduler.requests.page_size,
-                has_array_events=self.config.kv_events_format == "arrays",
-            )
+            try:
+                self._kv_events = KVEventPublisher(
+                    KVEndpoint.parse(self.config.kv_events),
+                    self.config.kv_events_topic,
+                    self.pool,
+                    self.scheduler.requests.page_size,
+                    has_array_events=self.config.kv_events_format == "arrays",
+                )
+            except ValueError:
+                self.close()  # the threads of pages would hold the weights for ever
+                raise
         self._compile_counter.start(loop.thread)
         return loop
 

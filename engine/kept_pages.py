@@ -23,6 +23,7 @@ from engine.pages.fingerprint import ModelFiles, fingerprint
 from engine.pages.page_folder import PageFolder
 from engine.pages.transfers import PageTransfers
 from engine.step.program_store import processor
+from engine.weights.concurrently import num_cores
 from engine.weights.layout import Precision
 
 
@@ -91,7 +92,7 @@ def page_parts(opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: 
     """
     chosen = (bodies.for_products, bodies.for_attention)
     is_invariant = all(body.is_opaque_to_xla for body in chosen)
-    sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, os.cpu_count())
+    sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, num_cores())
     device = jax.local_devices()[0]
     return [
         repr(opened.model), repr(replace(layout, num_pages=0)), repr(Precision.of_engine(config)), repr(sizes),

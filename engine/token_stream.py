@@ -68,7 +68,7 @@ class TokenStream:
         # garbage collection.
         self.request_id = request.request_id
         self._params = request.params
-        # Nothing but tokens can come before the end.
+        # Before the end, nothing comes beside tokens, except reports of progress, which have no tokens.
         self._has_only_tokens = (
             request.params.logprobs is None and request.params.prompt_logprobs is None and request.pooling is None
         )

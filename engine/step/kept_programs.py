@@ -26,6 +26,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 from engine.step.program_store import processor
 from engine.step.program_trees import ProgramTrees
+from engine.weights.concurrently import num_cores
 
 _FILE_NAME = "programs"
 _DIGEST_BYTES = 32  # of all that follows, at the begin of the file
@@ -142,7 +143,12 @@ def environment(modules: Iterable[str] = ()) -> str:
     values = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     more = [_digest_of(file) for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))]
     versions = (jax.__version__, jaxlib.version.__version__, sys.version)
-    machine = (processor(), os.cpu_count(), os.environ.get("XLA_FLAGS"))
+    device = jax.local_devices()[0]
+    # XLA divides the work of a program on a CPU by the number of cores.
+    machine = (
+        processor(), num_cores(), device.platform, device.device_kind, device.client.platform_version,
+        os.environ.get("XLA_FLAGS"),
+    )  # fmt: skip
     return repr((versions, machine, sorted(map(repr, values.items())), _digest_of_sources(), more))
 
 

@@ -20,7 +20,7 @@ def run_all(jobs: Sequence[Job]) -> None:
     if len(jobs) == 1:
         jobs[0]()
         return
-    with ThreadPoolExecutor(_num_cores(), thread_name_prefix="load") as pool:
+    with ThreadPoolExecutor(num_cores(), thread_name_prefix="load") as pool:
         futures = [pool.submit(job) for job in jobs]
         try:
             for future in futures:
@@ -30,7 +30,8 @@ def run_all(jobs: Sequence[Job]) -> None:
             raise
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Of those that this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

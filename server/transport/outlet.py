@@ -20,7 +20,8 @@ class HasTransport(Protocol):
 class Outlet:
     """Writes that do not wait.
 
-    They share a transport with writes that do. Each of both is whole, so that they may follow each other in any order.
+    They share a transport with writes that wait. Every write, of either kind, ends with a whole chunk or frame, so that
+    the two kinds may follow each other in any order.
     """
 
     __slots__ = ("_clock", "_connection", "_frame", "_is_closed", "_stops", "_waiting", "last_write_at", "put")

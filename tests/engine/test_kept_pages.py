@@ -128,6 +128,20 @@ def test_a_sleeping_engine_finds_its_pages_again(engine):
     assert woken.token_ids == expected.token_ids
 
 
+def test_an_engine_that_cannot_publish_its_pages_ends_its_threads(engine, monkeypatch):
+    def refuse(*_, **__):
+        raise ValueError("kv_events cannot listen")
+
+    transfers = engine._kept.transfers
+    transfers.start()
+    asyncio.run(until(lambda: transfers.connector is not None))
+    monkeypatch.setattr("engine.engine.KVEventPublisher", refuse)
+    monkeypatch.setattr(engine, "config", dataclasses.replace(engine.config, kv_events="tcp://*:9"))
+    with pytest.raises(ValueError, match="cannot listen"):
+        EngineClient(engine)
+    assert transfers.connector is None
+
+
 def test_other_weights_have_other_pages(engine, folder, tmp_path):
     other = write_random_model(tmp_path / "other.gguf", lambda name: Kind.Q8_0, seed=1)
 

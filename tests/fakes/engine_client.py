@@ -140,6 +140,7 @@ class FakeTokenStream:
         if self._has_only_tokens and self._finish_reason is None and self._progress is None:
             self._changed.clear()
             self._token_ids = []
+            self.num_events_read += 1
             return listener.receive_tokens(token_ids)
         return listener.receive(self._take())
 

@@ -114,13 +114,15 @@ def test_a_folder_that_cannot_be_written_costs_only_time_and_the_log_says_so(tmp
     assert ["are not kept in" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_another_processor_and_other_flags_of_the_compiler_are_another_environment(monkeypatch):
+def test_another_processor_fewer_cores_and_other_flags_of_the_compiler_are_other_environments(monkeypatch):
     seen = {environment(), environment()}
+    monkeypatch.setattr("engine.step.kept_programs.num_cores", lambda: 1 << 20)
+    seen.add(environment())
     monkeypatch.setattr("engine.step.kept_programs.processor", lambda: "flags: of an older machine")
     seen.add(environment())
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     seen.add(environment())
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 async def generated(engine: Engine) -> list[int]:
