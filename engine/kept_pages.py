@@ -39,7 +39,15 @@ class KeptPages:
             config: one with a folder.
             files: of the model, as they were before its weights were read.
             parts: what pages depend on beside these files.
+
+        Raises:
+            ValueError: the folder is in the home of an unknown user.
         """
+        assert config.prefix_cache_dir is not None
+        try:
+            self._folder = Path(config.prefix_cache_dir).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"prefix_cache_dir is {config.prefix_cache_dir!r}: {error}") from error
         self.transfers = PageTransfers(pool, device)
         self.files = files  # of the weights that were read last
         self._config = config
@@ -51,8 +59,7 @@ class KeptPages:
 
     def open(self) -> None:
         """Keeps and takes from now on the pages of the weights that were read last."""
-        assert self._config.prefix_cache_dir is not None
-        files, folder = self.files, Path(self._config.prefix_cache_dir).expanduser()
+        files, folder = self.files, self._folder
 
         def make() -> PageConnector:
             pages = PageFolder(folder, self._config.prefix_cache_bytes)

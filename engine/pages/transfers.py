@@ -139,6 +139,8 @@ class PageTransfers:
 
     def note(self, page: CachePage, page_hash: PageHash) -> None:
         """Notes that a page has got its name, or that a request uses it."""
+        if page.page_hash is None:
+            return  # another page has this name, and was noted
         name, connector = page_hash.hash_value, self.connector
         if connector is not None and connector.holds(name):
             self._used.append(name)

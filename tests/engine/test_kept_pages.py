@@ -11,6 +11,7 @@ from gguf import GGMLQuantizationType as Kind
 from engine.border.config import EngineConfig
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.kept_pages import KeptPages
 from sampling.host.params import SamplingParams
 from server.sources.cache_folder import cache_folder
 from server.startup.progress import silent
@@ -126,6 +127,12 @@ def test_a_sleeping_engine_finds_its_pages_again(engine):
     woken = ask(engine, before=sleep)
     assert woken.num_cached_tokens > 0
     assert woken.token_ids == expected.token_ids
+
+
+def test_a_folder_of_an_unknown_user_is_refused_by_name(engine):
+    config = dataclasses.replace(engine.config, prefix_cache_dir="~nobody-of-this-name/pages")
+    with pytest.raises(ValueError, match="prefix_cache_dir is '~nobody-of-this-name/pages'"):
+        KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
 
 
 def test_an_engine_that_cannot_publish_its_pages_ends_its_threads(engine, monkeypatch):

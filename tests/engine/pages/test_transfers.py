@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cache.hashing import hash_request_tokens, sha256_hash
 from engine.border.types import FinishReason
 from engine.loop import Abort, Call
 from engine.pages.porters import Arrival
@@ -201,6 +202,18 @@ def test_after_a_restart_a_prefix_is_read_and_not_computed():
     assert request.num_cached_tokens == 36
     assert second.page_transfers.num_read == 9
     assert second.scheduler.counters.prefix_cache_hits == 36
+
+
+def test_a_page_is_stored_where_a_second_one_has_the_same_content():
+    shelf = Shelf()
+    world = world_with(shelf, delay=0)
+    (name,) = hash_request_tokens(sha256_hash, 4, [1, 2, 3, 4], ())
+    for page in world.pool.allocate(2):
+        world.pool.cache_page(page, name)
+        world.page_transfers.note(page, name)
+    assert world.page_transfers.export()
+    world.page_transfers.close(1.0)
+    assert shelf.pages.keys() == {name.hash_value}
 
 
 def test_others_go_on_while_a_request_waits_for_its_pages():
