@@ -32,7 +32,7 @@ def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
         )
         return
     shown, is_several = setting.summary, setting.kind is tuple
-    if setting.default not in (None, ()):
+    if setting.default not in (None, (), ""):
         shown += f" (default {', '.join(setting.default) if is_several else setting.default})"
     parser.add_argument(
         flag_name(setting), dest=setting.key, default=None, help=shown, metavar=setting.metavar,

@@ -24,7 +24,7 @@ def first_key(text: str | None) -> str | None:
         return None
     entry = text.partition(",")[0].split()
     if not entry or not _KEY.fullmatch(entry[0]):
-        raise NoAnswer("the key (--api-key or EAGRE_API_KEY) must be visible ASCII characters")
+        raise NoAnswer("the key (--api-key, --compare-api-key or EAGRE_API_KEY) must be visible ASCII characters")
     return entry[0]
 
 

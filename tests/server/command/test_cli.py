@@ -32,6 +32,7 @@ def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFix
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "examples:\n  eagre" in shown
+    assert "(default )" not in shown
     if arguments == ("serve",):
         assert "--max-num-batched-tokens" in shown
 
