@@ -6,7 +6,7 @@ import pytest
 from sampling.host.params import SamplingParams
 from sampling.host.rows import POSITION, Level
 from sampling.host.usage import level_of
-from sampling.logprobs import BEST, NUM_COLUMNS, OWN, TOKEN
+from sampling.logprobs import BEST, MASKED, NUM_COLUMNS, OWN, TOKEN
 from sampling.sampler import PORTABLE
 from tests.sampling.batches import NUM_ROWS, batch_of, random_logits, sample_batch, tokens_of
 from tests.sampling.random_requests import random_requests
@@ -42,7 +42,7 @@ def assert_same(body, out: np.ndarray, expected: np.ndarray) -> None:
     last bits; everything else, and of other bodies all of it, is the same bit for bit.
     """
     if body is PORTABLE:
-        of_logprobs = np.r_[OWN, BEST:NUM_COLUMNS]
+        of_logprobs = np.r_[OWN, MASKED, BEST:NUM_COLUMNS]
         bits = (np.ascontiguousarray(columns[..., of_logprobs]) for columns in (out, expected))
         np.testing.assert_allclose(*(columns.view(np.float32) for columns in bits), rtol=0, atol=1e-5)
         out, expected = np.delete(out, of_logprobs, axis=-1), np.delete(expected, of_logprobs, axis=-1)

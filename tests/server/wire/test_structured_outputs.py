@@ -15,14 +15,13 @@ from engine.border.config import EngineConfig
 from engine.border.types import FinishReason
 from sampling.host.params import InvalidParameter
 from server.grammar.compiler import GrammarCompiler
-from server.grammar.vocabulary import GrammarVocabulary
 from server.offline.llm import LLM
 from server.serving import served_model
 from server.startup.loaded_model import LoadedModel
 from server.wire.structured_outputs import MAX_CHOICE_TEXTS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
-from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
+from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.grammar.test_compiler import Gated
 from tests.server.support.sse_reader import chunks_of
@@ -286,8 +285,7 @@ async def test_a_client_that_leaves_while_its_grammar_compiles(
 
 def test_the_offline_model_follows_grammars_too() -> None:
     engine = says('{"a": 7}')
-    vocabulary = GrammarVocabulary(FakeTokenizer(), engine.model_info.vocab_size)
-    loaded = LoadedModel(engine.client, FakeTextModel().model, vocabulary)
+    loaded = LoadedModel(engine.client, FakeTextModel().model)
     with LLM.from_loaded(loaded, model="fake", config=EngineConfig()) as llm:
         assert llm.generate("x", max_tokens=99, response_format=JSON_SCHEMA).text == '{"a": 7}'
         outputs = llm.generate(["x", "y"], max_tokens=99, structured_outputs={"json": SCHEMA}, progress=False)
