@@ -132,7 +132,7 @@ async def test_the_wait_is_told_and_stop_ends_the_generation_although_its_stream
     await page.click(f"input[name=transport][value={transport}]")
     await ask(page, "the tide")
     await eventually(lambda: len(engine.running) == 1)
-    await page.wait_for(f"{LAST}.querySelector('.waiting')")  # by now somebody reads what the stream tells
+    await page.wait_for(f"{LAST}.querySelector('.waiting') !== null")  # by now somebody reads what the stream tells
     engine.submitted[-1].report(PromptProgress(WaitStage.QUEUED, queue_position=3, estimated_seconds=4.0))
     await page.wait_for(f"{LAST}.querySelector('.waiting')?.textContent.startsWith('In the queue: 3 before this one')")
     for _ in range(3):
