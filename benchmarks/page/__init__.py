@@ -1,1 +1,1 @@
-"""The playground measured: how smoothly it draws what a server streams, and what watching the engine costs the server."""
+"""The playground measured: how smoothly it draws what streams, and what it costs a server to be watched."""

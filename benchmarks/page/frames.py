@@ -37,7 +37,7 @@ LIMIT = 50.0  # milliseconds of one frame, and what the browser calls long
 POLL_INTERVAL = 1.0  # seconds; each look at the page takes a little of its thread
 ANSWER_TIMEOUT = 540.0  # seconds
 LEGEND = (
-    "frames: gaps between two of them in ms; long: frames whose work took more than 50 ms, as the browser reports them;\n"
+    "frames: gaps between two of them in ms; long: frames of more than 50 ms, as the browser reports them;\n"
     "main thread: share of the time in which it was busy; others: share of the processor that other processes had"
 )
 
@@ -63,7 +63,9 @@ class Frames(NamedTuple):
             f"long {len(self.long)}; main thread {self.busy_share:.1%}; others {others}"
         ]
         worst = sorted(self.long, key=lambda frame: -float(frame["duration"]))[:5]
-        lines += [f"          {frame['duration']:.0f} ms: {', '.join(frame['scripts']) or 'no script'}" for frame in worst]
+        lines += [
+            f"          {frame['duration']:.0f} ms: {', '.join(frame['scripts']) or 'no script'}" for frame in worst
+        ]
         return "\n".join(lines)
 
 

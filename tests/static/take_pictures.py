@@ -50,8 +50,8 @@ async def show_story(page: Page) -> None:
 
 
 PROMPT = (
-    "The harbour lay quiet in the first light, and the boats leaned on the mud as if they were asleep. Then the old woman "
-    "on the pier raised her hand and said that"
+    "The harbour lay quiet in the first light, and the boats leaned on the mud as if they were asleep. Then the "
+    "old woman on the pier raised her hand and said that"
 )
 
 
@@ -101,7 +101,9 @@ async def show_events(page: Page) -> None:
 
 async def show_chat(page: Page) -> None:
     await page.click("#tab-chat")
-    for number, question in enumerate(("Name three colours of the sea, as a list.", "Show me a loop in Python."), start=1):
+    for number, question in enumerate(
+        ("Name three colours of the sea, as a list.", "Show me a loop in Python."), start=1
+    ):
         await page.evaluate("document.querySelector('#chat-input').focus()")
         await page.type(question)
         await page.press("Enter")

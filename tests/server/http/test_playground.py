@@ -65,7 +65,13 @@ async def test_every_module_is_served(server: RunningServer) -> None:
 
 @pytest.mark.parametrize(
     ("accepted", "is_packed"),
-    [("gzip, deflate, br", True), ("*", True), ("br;q=1, GZIP ; q=0.5", True), ("gzip;q=0", False), ("identity", False)],
+    [
+        ("gzip, deflate, br", True),
+        ("*", True),
+        ("br;q=1, GZIP ; q=0.5", True),
+        ("gzip;q=0", False),
+        ("identity", False),
+    ],
 )
 async def test_files_are_compressed_for_clients_that_take_it(
     server: RunningServer, accepted: str, is_packed: bool
