@@ -109,7 +109,8 @@ async def _read_events(port: int, kind: Kind, num_tokens: int) -> int:
     writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
     num_events, last = 0, b""
     while data := await reader.read(1 << 16):
-        num_events += (last + data).count(kind.event) - last.count(kind.event)
+        data = last + data
+        num_events += data.count(kind.event) - last.count(kind.event)
         last = data[-len(kind.event) - 16 :]
     assert last.endswith((b"\r\n0\r\n\r\n", b"[DONE]\n\n")), last
     writer.close()
