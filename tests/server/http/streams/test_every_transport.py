@@ -53,7 +53,7 @@ async def over_a_socket(
     return answers
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_transport_gives_the_same_answers(data: st.DataObject) -> None:
     text = data.draw(TEXTS)
