@@ -41,7 +41,7 @@ CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
 # Those that go through the engine too, which compiles for seconds: in a full run all of them, by each body.
 THROUGH_THE_ENGINE = (
-    [(name, body) for name in GOLDENS for body in BODIES]
+    [(name, body.name) for name in GOLDENS for body in BODIES]
     if IS_FULL
     else [("mistral", "xla"), ("gemma3", "native"), ("qwen3_moe", "native")]
 )
