@@ -117,8 +117,10 @@ def take(way: str, load: Workload, server: RunningServer) -> Turn:
         before, disturbance = time_of(server.pid) or 0.0, Disturbance()
         report = measure_apart(load)
         spent = (time_of(server.pid) or 0.0) - before
-    if report.num_failed or report.full_tokens_per_s is None:
+    if report.num_failed:
         raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
+    if report.full_tokens_per_s is None:
+        raise ServerFailed(f"the {load.concurrency} streams never all flowed at once; take a larger --output-len")
     return Turn(way, report.full_tokens_per_s, 1e6 * spent / report.num_output_tokens, disturbance.share())
 
 
