@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.border.regular_file import open_regular
 from server.wire.errors import ApiError
 
 LEAST_KEY_LENGTH = 8  # characters; a shorter key can be guessed
@@ -187,7 +188,7 @@ def _refusal(key: str | None) -> ApiError:
 
 def _read(path: Path) -> list[tuple[str, Tenant]]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

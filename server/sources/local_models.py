@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine.border.regular_file import open_regular
 from engine.weights.formats.gguf_shards import ShardName, shard_paths
 from engine.weights.formats.model_folder import CONFIG
 from server.sources.errors import ModelStoreError
@@ -47,7 +48,7 @@ def local_model(path: Path) -> Path:
     first = shard_paths(path)[0]
     if not first.exists():
         raise ModelStoreError(f"{path} is a shard of a model whose first shard, {first.name}, is missing")
-    with first.open("rb") as file:
+    with open_regular(first) as file:
         magic = file.read(len(GGUF_MAGIC))
     if magic != GGUF_MAGIC:
         raise ModelStoreError(f"{first} is no GGUF file: it begins with {magic!r}, not {GGUF_MAGIC!r}")
