@@ -1,7 +1,7 @@
 """What is wrong with a request before it reaches the application, in the shape of all other errors.
 
-aiohttp answers such requests by itself, in plain text. Which route they were for is not known then, so that the shape is
-always OpenAI's.
+aiohttp answers such requests by itself, in plain text. Which route they were for is not known then, so that the shape
+is always OpenAI's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from http import HTTPStatus
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import (
-    BadHttpMethod,
     ContentEncodingError,
     HttpProcessingError,
     InvalidURLError,
@@ -24,8 +23,6 @@ from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
 from server.wire.errors import ApiError, shorten, to_api_error
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-_TLS_HELLO = "\x16\x03"  # how a client of TLS begins (RFC 8446, section 5.1)
 
 
 class Connection(web.RequestHandler):
@@ -100,8 +97,6 @@ def _to_api_error(error: BaseException | None) -> ApiError:
             )
         case InvalidURLError():
             return ApiError("the request's target is no valid URL", code="invalid_url")
-        case BadHttpMethod() if error.line.startswith(_TLS_HELLO):
-            return ApiError("the client speaks TLS; this port does not", code="invalid_http")
         case HttpProcessingError():
             # Behind the first line the parser shows the place in what it has read.
             reason = error.message.partition("\n")[0].rstrip(":")

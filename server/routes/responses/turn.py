@@ -32,9 +32,7 @@ class Turn:
         self.created_at = int(time.time())
         self.given: list[Item] = shape_items(body.input, self.item_id)
         self.before: list[Item] = []
-        self.response: Response = new_response(
-            body, self.id, self.created_at
-        )  # as it begins, in JSON for the most part
+        self.response: Response = new_response(body, self.id, self.created_at)  # as it begins
 
     @property
     def ignored(self) -> Sequence[str]:
