@@ -11,7 +11,7 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from aiohttp.typedefs import Handler
 
 from server.doors.keyring import WEBSOCKET_PROTOCOL
-from server.http.entry.guard import TENANT
+from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
@@ -120,8 +120,12 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messa
         write_timeout=served.settings.write_timeout,
         outlet=Outlet(request.protocol, text_frames, lambda: socket.closed),
     )
+    guard, tenant = request.app[GUARD], request[TENANT]
     async with watch, open_messages(request, watch) as calls:
         async for message in socket:
+            if not guard.still_admits(tenant):
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the API key is not known any more")
+                break
             match message.type:
                 case WSMsgType.TEXT:
                     await calls.receive(message.data)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from server.http.app import build_metrics_app, make_runner
-from server.http.entry.guard import PUBLIC_ROUTES
+from server.http.entry.guard import GUARD, PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
-from tests.server.conftest import RunningServer, StartServer
+from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.socket_client import open_socket, read_to_end, send
+from tests.server.support.sse_reader import chunks_of
 
 ALICE, BOB, ADMIN = "alice-secret-1", "bob-secret-22", "admin-secret-3"
 KEYS = (f"{ALICE} alice", f"{BOB} bob priority=-3")
@@ -188,6 +190,41 @@ async def test_a_socket_is_opened_by_a_key_in_a_header_or_a_subprotocol(start_se
         async with open_socket(server, subprotocols=in_protocol, origin="https://evil.example"):
             pass
     assert foreign.value.response.status_code == 403
+
+
+async def test_a_key_that_is_taken_away_begins_nothing_more_and_what_runs_goes_on(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{ALICE} alice\n{BOB} bob\n")
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine, api_key_file=str(path), admin_keys=(ADMIN,))
+    keys = server.app[GUARD].keys
+    assert keys is not None
+    streamed = {"prompt": "undisturbed", "stream": True}
+    async with (
+        open_socket(server, additional_headers=bearer(ALICE)) as gone,
+        open_socket(server, additional_headers=bearer(BOB)) as stays,
+        server.http.post(server.url + "/v1/completions", json=streamed, headers=bearer(ALICE)) as running,
+        server.http.get(server.url + "/engine/events", headers=bearer(ALICE)) as endless,
+    ):
+        await eventually(lambda: len(engine.running) == 1)
+        path.write_text(f"{BOB} bob\n")
+        keys.reload()
+        for socket in (gone, stays):
+            await send(socket, type="generate", id="a", prompt="x")
+        with pytest.raises(ConnectionClosed) as closed:
+            await gone.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        async with asyncio.timeout(20):
+            await endless.read()
+        await eventually(lambda: len(engine.running) == 2)
+        engine.step(20)
+        assert (await read_to_end(stays, "a"))[-1]["type"] == "done"
+        chunks = chunks_of(await running.read())
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"]) == "undisturbed"
+        assert (await ask(server, "POST", "/v1/completions", bearer(ALICE), json={"prompt": "a"}))[0] == 401
 
 
 async def test_keys_are_never_logged_but_the_tenants_name_is(
