@@ -47,9 +47,8 @@ def test_only_compiles_after_the_start_are_counted():
     assert counter.count == before + 1
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(name):
-    body = BODIES[name]
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
+def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(body):
     body.load()
     body.empty((2, 3), "float32")
     counter = CompileCounter()
