@@ -26,11 +26,12 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.chaos.aftermath import Remains, when_quiet
-from benchmarks.chaos.attackers import ATTACKS
+from benchmarks.chaos.attackers import ATTACKS, STOPPING
 from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.operators import FRIEND
 from benchmarks.chaos.pauses import Pauses, describe
 from benchmarks.chaos.rounds import Round, Stage
-from benchmarks.chaos.target import KEY, MAX_BODY_BYTES
+from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES
 from benchmarks.chaos.witnesses import Witness, undisturbed
 from benchmarks.serving.command import run
 from benchmarks.serving.server_process import RunningServer, eagre_command, free_port, running_server
@@ -49,7 +50,8 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
     keys = folder / "keys"
     keys.write_text(f"{KEY} everybody\n{WITNESS_KEY} witness\n", encoding="utf-8")
     return [
-        "--api-key-file", str(keys), "--max-num-seqs", str(MAX_NUM_SEQS), "--num-pages", str(num_pages),
+        "--api-key-file", str(keys), "--admin-key", ADMIN_KEY, "--allowed-origins", FRIEND,
+        "--max-num-seqs", str(MAX_NUM_SEQS), "--num-pages", str(num_pages),
         "--max-model-len", "2048",
         # aiohttp closes a WebSocket whose client has not answered a ping after half the interval; a witness on a busy
         # machine must be in time.
@@ -117,7 +119,7 @@ async def _each(stage: Stage, options: argparse.Namespace) -> None:
         growth, more = attacked / max(calm, 0.001), attacked / max(good_clients, 0.001)
         print(f"{name:>26}  {calm:7.1f} {attacked:9.1f} {growth:6.2f} {more:16.2f}", flush=True)
         _print_pauses(outcome)
-        if growth > MAX_GAP_GROWTH:
+        if growth > MAX_GAP_GROWTH and name not in STOPPING:
             stage.ledger.fail(f"beside '{name}' the p99 gap is {growth:.2f} times the calm one")
 
 
