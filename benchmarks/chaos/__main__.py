@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -91,12 +92,13 @@ async def chaos(server: RunningServer, options: argparse.Namespace, pauses: Paus
 
 async def _everything(stage: Stage, options: argparse.Namespace, pid: int) -> None:
     """Every attack at once, with a line for each minute."""
-    left = options.seconds
+    left, resident = options.seconds, list[float]()
     while left > 0:
         seconds = min(left, ROUND_SECONDS)
         left -= seconds
         now = await stage.attacked(seconds, options.seed)
         remains = await when_quiet(stage.session, stage.url, pid)
+        resident.append(remains.resident_bytes / 2**20)
         print(
             f"{options.seconds - left:6.0f} s  {now.num_streams} streams compared, gaps p50 {now.p50:.1f}, "
             f"p99 {now.p99:.1f} ms, {remains.resident_bytes / 2**20:,.0f} MiB resident, "
@@ -104,6 +106,15 @@ async def _everything(stage: Stage, options: argparse.Namespace, pid: int) -> No
             flush=True,
         )
         _print_pauses(now)
+    _print_slope(resident)
+
+
+def _print_slope(resident: Sequence[float]) -> None:
+    """How resident memory has grown from minute to minute, in MiB, once the first third has touched everything."""
+    settled = resident[len(resident) // 3 :]
+    if len(settled) >= 3:
+        slope = statistics.linear_regression(range(len(settled)), settled).slope
+        print(f"resident memory grew by {slope:+.2f} MiB in each of the last {len(settled)} minutes", flush=True)
 
 
 async def _each(stage: Stage, options: argparse.Namespace) -> None:
