@@ -145,6 +145,15 @@ async def test_tls_and_its_reload(tmp_path: Path) -> None:
         while not await is_trusted(second):
             await asyncio.sleep(0.02)
     assert not await is_trusted(first)
+
+    # Whatever stands there meanwhile, no client is refused.
+    asking = [asyncio.create_task(is_trusted(second)) for _ in range(3)]
+    for spoil in (lambda: chain.write_text(second[:100]), chain.unlink, lambda: os.mkfifo(chain)):
+        spoil()
+        os.kill(os.getpid(), signal.SIGHUP)
+        asking += [asyncio.create_task(is_trusted(second)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert all(await asyncio.gather(*asking))
     await stop(serving)
 
 
