@@ -27,6 +27,11 @@ SLACK_BYTES = 64 << 10
 WRITER_LIMIT = 16 << 10  # bytes written before the socket's backlog is looked at
 CLOSE_TIMEOUT_S = 2.0  # for the client's half of the closing handshake
 
+_HANDSHAKE = (
+    hdrs.UPGRADE, hdrs.CONNECTION, hdrs.SEC_WEBSOCKET_VERSION, hdrs.SEC_WEBSOCKET_KEY, hdrs.SEC_WEBSOCKET_PROTOCOL,
+    hdrs.SEC_WEBSOCKET_EXTENSIONS,
+)  # fmt: skip
+
 OPEN_SOCKETS = web.AppKey("open_sockets", set[web.WebSocketResponse])
 
 
@@ -63,8 +68,9 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
             protocols=(WEBSOCKET_PROTOCOL,),
             compress=False,  # a delta is too short to gain by it
         )
-        # aiohttp fails on a key that is not ASCII.
-        if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii() or not socket.can_prepare(request):
+        # aiohttp fails on a handshake that is not ASCII.
+        is_text = all(value.isascii() for name in _HANDSHAKE for value in request.headers.getall(name, ()))
+        if not is_text or not socket.can_prepare(request):
             raise ApiError(
                 f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
                 status=426,

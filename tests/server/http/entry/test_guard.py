@@ -317,7 +317,16 @@ async def test_what_may_be_a_stream_has_no_head(server: RunningServer, path: str
 
 
 @pytest.mark.parametrize("path", ["/v1/stream", "/v1/responses"])
-async def test_a_handshake_whose_key_is_no_text_is_refused(server: RunningServer, path: str) -> None:
-    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: \xff\xfe"
-    answer = await told_raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{upgrade}")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: \xff\xfe",
+        "Upgrade: web\xe1ocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        "Upgrade: websocket\r\nSec-WebSocket-Version: \xff\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        "Sec-WebSocket-Protocol: \xe1",
+    ],
+)
+async def test_a_handshake_that_is_no_text_is_refused(server: RunningServer, path: str, wrong: str) -> None:
+    answer = await told_raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n{wrong}")
     assert answer.split(b" ")[1] == b"426"
