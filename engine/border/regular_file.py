@@ -7,10 +7,10 @@ hangs, or fills the memory.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -20,7 +20,7 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.BufferedReader:
     """Opens a regular file for reading, and waits for nobody.
 
     What stands there is looked at once it is open, so that it cannot be exchanged in between.
