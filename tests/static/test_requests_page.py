@@ -93,6 +93,7 @@ async def test_a_chat_opens_with_its_answer_and_the_tokens_of_it(page: Page) -> 
 
 
 async def test_a_refused_request_tells_why(page: Page) -> None:
-    await page.evaluate(f"{ROWS}[0].querySelector('button').click()")
+    refused = f"{ROWS}.find((row) => row.children[1].textContent === 'refused')"
+    await page.evaluate(f"{refused}.querySelector('button').click()")
     await page.wait_for("document.querySelector('#request-dialog').open")
     assert "temperature" in await page.text(f"{CARD} .error")
