@@ -61,7 +61,15 @@ def _serve(options: argparse.Namespace) -> int:
         settings = ServerSettings.from_sources(flags, os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
-    return run_server(settings, lambda line: print(line, file=sys.stderr, flush=True))
+
+    def announce(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if settings.data_parallel > 1:
+        from server.command.front import run_front
+
+        return run_front(settings, announce)
+    return run_server(settings, announce)
 
 
 def _pull(name: str) -> int:

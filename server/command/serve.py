@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from engine.border.types import EngineStalled, Progress
@@ -81,13 +81,13 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     """
     try:
         served = ServedModels(settings, settings_of_each(settings))
-        listeners = Listeners(served)
+        listeners = Listeners.of(served)
     except (SettingsError, KeyFileError, CertificateError, StoreError) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
-    stopped = _watch_signals()
-    _reload_on_hangup(listeners)
+    stopped = watch_signals()
+    reload_on_hangup(listeners.reload)
     loads = ModelLoads(served, load, progress)
     try:
         try:
@@ -157,7 +157,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _watch_signals() -> asyncio.Future[str]:
+def watch_signals() -> asyncio.Future[str]:
     """Resolves to the name of the first SIGTERM or SIGINT; a second signal ends the process at once.
 
     A repetition of the first signal within SAME_SIGNAL_S is ignored.
@@ -179,13 +179,13 @@ def _watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
-def _reload_on_hangup(listeners: Listeners) -> None:
+def reload_on_hangup(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """SIGHUP, which would end the process, reads keys and certificate again."""
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected before it ends
 
     def on_hangup() -> None:
-        task = loop.create_task(listeners.reload())
+        task = loop.create_task(reload())
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 

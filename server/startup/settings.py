@@ -22,6 +22,7 @@ LOG_FORMATS = ("console", "json")
 TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
+MAX_REPLICAS = 64  # of one machine
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 OPENAI_DEFAULTS = "openai"
@@ -116,6 +117,10 @@ class ServerSettings:
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
     )
+    data_parallel: int = setting(
+        1, "servers in processes of their own behind one front, each with its share of cores and memory",
+        limit=from_to(1, MAX_REPLICAS), metavar="N",
+    )  # fmt: skip
     front_key: str | None = setting(
         None, "secret of the fronts of this server, which may move resumable streams between servers",
         limit=_FRONT_KEY, metavar="KEY", is_secret=True,
@@ -220,7 +225,25 @@ class ServerSettings:
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         if self.inspect_requests and not self.admin_keys:
             raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
+        if self.data_parallel > 1:
+            self._check_data_parallel()
         self.engine_config()
+
+    def _check_data_parallel(self) -> None:
+        """
+        Raises:
+            SettingsError: a setting is for one server alone.
+        """
+        if self.engine.tensor_parallel > 1:
+            raise SettingsError(
+                f"data_parallel is {self.data_parallel} and tensor_parallel {self.engine.tensor_parallel}; "
+                "each server would take the same devices"
+            )
+        if self.engine.kv_events is not None:
+            raise SettingsError(
+                f"data_parallel is {self.data_parallel} and kv_events {self.engine.kv_events!r}; "
+                "the servers behind one front cannot share its ports"
+            )
 
     @property
     def model(self) -> str:
