@@ -33,7 +33,7 @@ from server.startup.logs import log, set_up_logs
 from server.startup.model_list import settings_of_each
 from server.startup.replica_process import NeverReady, ReplicaProcess
 from server.startup.settings import ServerSettings, SettingsError
-from server.startup.shares import environment_of, settings_of_replica, socket_of
+from server.startup.shares import check_shared, environment_of, settings_of_replica, socket_of
 
 POLL_S = 0.05
 END_S = 10.0  # for servers to end once their streams have
@@ -56,6 +56,12 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
     Args:
         folder: of the servers' sockets, which nobody else can enter.
     """
+    try:
+        check_shared(settings)
+        settings_of_each(settings)  # what every server would refuse
+    except SettingsError as error:
+        announce(f"eagre: {error}")
+        return EXIT_USAGE
     if settings.front_key is None:
         settings = replace(settings, front_key=secrets.token_urlsafe(24))
     num_replicas = settings.data_parallel
@@ -67,7 +73,6 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
     }
     async with Replicas() as replicas:
         try:
-            settings_of_each(settings)  # what every server would refuse
             keys = read_keys(settings)
             app = front_application(replicas, settings, keys)
             metrics_app = None if settings.metrics_port is None else front_metrics_application(app)
@@ -81,7 +86,7 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
 
             reload_on_hangup(reload)
             await listeners.open()
-        except (SettingsError, KeyFileError, CertificateError, CannotListen) as error:
+        except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")
             return EXIT_USAGE
         replicas.update({name: f"{UNIX}{socket_of(folder, int(name))}" for name in processes})

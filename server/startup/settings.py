@@ -225,25 +225,7 @@ class ServerSettings:
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         if self.inspect_requests and not self.admin_keys:
             raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
-        if self.data_parallel > 1:
-            self._check_data_parallel()
         self.engine_config()
-
-    def _check_data_parallel(self) -> None:
-        """
-        Raises:
-            SettingsError: a setting is for one server alone.
-        """
-        if self.engine.tensor_parallel > 1:
-            raise SettingsError(
-                f"data_parallel is {self.data_parallel} and tensor_parallel {self.engine.tensor_parallel}; "
-                "each server would take the same devices"
-            )
-        if self.engine.kv_events is not None:
-            raise SettingsError(
-                f"data_parallel is {self.data_parallel} and kv_events {self.engine.kv_events!r}; "
-                "the servers behind one front cannot share its ports"
-            )
 
     @property
     def model(self) -> str:

@@ -10,10 +10,28 @@ from pathlib import Path
 from engine.border.config import EngineConfig
 from engine.border.setting import settings_of
 from server.startup.flags import variable_name, write
-from server.startup.settings import ServerSettings
+from server.startup.settings import ServerSettings, SettingsError
 
 THREADS = "EAGRE_THREADS"
 CONNECTIONS_OF_FRONT = 64  # beside those of its clients: looks at health, and idle ones
+
+
+def check_shared(settings: ServerSettings) -> None:
+    """
+    Raises:
+        SettingsError: a setting is for one server alone.
+    """
+    num_replicas, engine = settings.data_parallel, settings.engine
+    if engine.tensor_parallel > 1:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and tensor_parallel {engine.tensor_parallel}; "
+            "each server would take the same devices"
+        )
+    if engine.kv_events is not None:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and kv_events {engine.kv_events!r}; "
+            "the servers behind one front cannot share its ports"
+        )
 
 
 def settings_of_replica(settings: ServerSettings, index: int, folder: Path) -> ServerSettings:

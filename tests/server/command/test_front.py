@@ -1,4 +1,4 @@
-"""`eagre serve --data-parallel 2` with the tiny model: a server is killed, and the front ends, under running streams."""
+"""`eagre serve --data-parallel 2` with the tiny model: a server is killed under running streams, and then the front."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from server.startup.settings import ServerSettings, SettingsError
-from server.startup.shares import environment_of, settings_of_replica
+from server.startup.shares import check_shared, environment_of, settings_of_replica
 
 GIVEN = {
     "EAGRE_DATA_PARALLEL": "2",
@@ -36,7 +36,7 @@ def test_a_replica_finds_its_share_in_its_environment() -> None:
     assert not of_replica.engine.enable_prefix_caching
     assert of_replica.models == settings.models
     assert of_replica.api_keys == settings.api_keys
-    assert not (of_replica.allowed_origins or of_replica.ssl_certfile or of_replica.metrics_port)
+    assert (of_replica.allowed_origins, of_replica.ssl_certfile, of_replica.metrics_port) == ((), None, None)
 
 
 def test_no_share_is_less_than_what_a_server_needs() -> None:
@@ -46,9 +46,8 @@ def test_no_share_is_less_than_what_a_server_needs() -> None:
     assert environment_of(of_replica, 8, {"EAGRE_THREADS": "3"})["EAGRE_THREADS"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("TENSOR_PARALLEL", "2"), ("KV_EVENTS", "tcp://*:5557"), ("DATA_PARALLEL", "65")]
-)
+@pytest.mark.parametrize(("name", "value"), [("TENSOR_PARALLEL", "2"), ("KV_EVENTS", "tcp://*:5557")])
 def test_what_several_servers_cannot_share_is_refused_by_name(name: str, value: str) -> None:
+    settings = ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "2", f"EAGRE_{name}": value})
     with pytest.raises(SettingsError, match=name.lower()):
-        ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "2", f"EAGRE_{name}": value})
+        check_shared(settings)
