@@ -18,6 +18,7 @@ from server.command.serve import (
     EXIT_USAGE,
     LAST_WORDS_S,
     Announce,
+    first_of,
     raise_file_limit,
     reload_on_hangup,
     watch_signals,
@@ -92,12 +93,12 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
         replicas.update({name: f"{UNIX}{socket_of(folder, int(name))}" for name in processes})
         starting = asyncio.ensure_future(_start(processes, replicas))
         try:
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await first_of(starting, stopped)
             if stopped.done():
                 return EXIT_OK
             keeping = starting.result()
             announce(f"Eagre serves {num_replicas} replicas at {listeners.address}")
-            await asyncio.wait((stopped, *keeping), return_when=asyncio.FIRST_COMPLETED)
+            await first_of(stopped, *keeping)
             await _drain(app[FRONT], processes)
             return EXIT_OK
         except NeverReady as error:

@@ -97,7 +97,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             return EXIT_USAGE
         served.start(loads.bring)
         first = asyncio.ensure_future(loads.first())
-        await _first_of(first, stopped)
+        await first_of(first, stopped)
         if not first.done():
             first.cancel()
             return EXIT_OK
@@ -126,7 +126,7 @@ def _welcome(model: str, listeners: Listeners) -> str:
 
 
 async def _serve_until_stopped(served: ServedModels, loads: ModelLoads, stopped: asyncio.Future[str]) -> int:
-    await _first_of(stopped, loads.failed)
+    await first_of(stopped, loads.failed)
     if not loads.failed.done():
         log.info("draining", signal=stopped.result(), num_streams=served.num_generations)
         await drain(served, served.settings.shutdown_timeout)
@@ -153,7 +153,8 @@ async def drain(served: ServedModels, seconds: float) -> None:
         await served.wait_idle(1.0)
 
 
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Returns when one of them is done."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 

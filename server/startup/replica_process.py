@@ -33,7 +33,7 @@ class ReplicaProcess:
         self._name = name
         self._environment = environment
         self._process: Process | None = None
-        self._is_ending = False
+        self._ending = asyncio.Event()
         self.is_proven = False  # it was ready once, so its settings and its model are good
 
     @property
@@ -48,13 +48,13 @@ class ReplicaProcess:
             NeverReady: it has ended before it was ready for the first time.
         """
         clock, delay = asyncio.get_running_loop().time, FIRST_DELAY_S
-        while not self._is_ending:
+        while not self._ending.is_set():
             began = clock()
             self._process = await asyncio.create_subprocess_exec(
                 *COMMAND, stdin=PIPE, env=self._environment, start_new_session=True
             )
             status = await self._process.wait()
-            if self._is_ending:
+            if self._ending.is_set():
                 return
             if not self.is_proven:
                 raise NeverReady(self._name, status)
@@ -64,7 +64,7 @@ class ReplicaProcess:
 
     def terminate(self) -> None:
         """Lets the server end its streams and then itself. It is not started again."""
-        self._is_ending = True
+        self._ending.set()
         self._signal(Process.terminate)
 
     def send_signal(self, number: int) -> None:
@@ -73,7 +73,7 @@ class ReplicaProcess:
 
     async def wait_ended(self, seconds: float) -> None:
         """Returns when the process is no more, which is `seconds` from now at the latest."""
-        self._is_ending = True
+        self._ending.set()
         process = self._process
         if process is None:
             return
