@@ -85,7 +85,7 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
                     process.send_signal(signal.SIGHUP)
                 await listeners.reload()
 
-            reload_on_hangup(reload)
+            reloading = reload_on_hangup(reload)
             await listeners.open()
         except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")
@@ -106,6 +106,7 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
             return EXIT_USAGE if error.status == EXIT_USAGE else EXIT_FAILURE
         finally:
             starting.cancel()
+            reloading.cancel()
             for process in processes.values():
                 process.terminate()
             await listeners.close()
