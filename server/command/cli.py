@@ -59,17 +59,13 @@ def _serve(options: argparse.Namespace) -> int:
         flags["model"] = [options.only_model]
     try:
         settings = ServerSettings.from_sources(flags, os.environ)
+        if settings.data_parallel > 1:
+            from server.command.front import run_front
+
+            return run_front(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
-
-    def announce(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    if settings.data_parallel > 1:
-        from server.command.front import run_front
-
-        return run_front(settings, announce)
-    return run_server(settings, announce)
+    return run_server(settings, lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _pull(name: str) -> int:
