@@ -265,7 +265,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64], help="decode rows, one case each")
     parser.add_argument("--tiles", type=int, nargs="*", default=[4], help=f"chunks of {TILE_SIZE} prompt tokens each")
     parser.add_argument("--context", type=int, default=200, help="tokens behind each decode row (200)")
-    parser.add_argument("--kv", choices=["auto", "float32", "bfloat16", "int8"], default="auto", help="type of the pages")
+    parser.add_argument(
+        "--kv", choices=["auto", "float32", "bfloat16", "int8"], default="auto", help="type of the pages"
+    )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args(arguments)

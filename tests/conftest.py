@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ GEMMA = "gemma-3-270m"
 # every run, so that a change is not blamed for an old defect; EAGRE_FUZZ=1 looks for new ones.
 settings.register_profile("eagre", deadline=None, derandomize="EAGRE_FUZZ" not in os.environ)
 settings.load_profile("eagre")
+
+# A shell starts its background jobs with Ctrl-C ignored, and their children inherit that; tests send it to theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
