@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -13,10 +13,12 @@ from server.holding.held_answer import HeldAnswer
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
-from server.routes.responses.events import Event, error_event
+from server.http.responses.audience import LogAudience
+from server.routes.responses.events import error_event
 from server.routes.responses.response_object import Response
 from server.routes.responses.turn import Turn
 from server.serving.served_models import ServedModels
+from server.startup.logs import log
 from server.transport.event_channel import EventChannel
 from server.wire.errors import ApiError, shorten, to_api_error
 
@@ -37,9 +39,7 @@ async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: st
     is_accepted = not served.find(turn.body.model).is_open  # nothing can refuse it before the model is loaded
 
     async def work(answer: HeldAnswer) -> None:
-        async def deliver(events: Sequence[Event]) -> None:
-            for event in events:
-                answer.log.append(event.to_sse())
+        audience = LogAudience(answer.log.append)
 
         def accept(abort: Callable[[], object]) -> None:
             if not is_accepted:
@@ -48,13 +48,13 @@ async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: st
             answer.begin(abort)
 
         if is_accepted:
-            await deliver(first)
+            await audience.deliver(first)
         try:
             await answering.answer(
-                turn, deliver, request_id=request_id, writer=writer, is_told=is_accepted, on_accepted=accept
+                turn, audience, request_id=request_id, writer=writer, is_told=is_accepted, on_accepted=accept
             )
         except asyncio.CancelledError:  # before it was in the engine's queue
-            await answering.give_up(turn, writer, deliver)
+            await answering.give_up(turn, writer, audience)
             raise
 
     await answering.keep_begun(turn, queued)
@@ -94,6 +94,17 @@ def forget(served: ServedModels, tenant: Tenant, response_id: str, *, was_stored
         served.held.forget(answer)
 
 
+async def tell_failure(channel: EventChannel, error: Exception, number: int) -> None:
+    """Writes the event that ends a stream which cannot be read on; must be called where the error is handled.
+
+    Args:
+        number: of the event.
+    """
+    if not isinstance(error, ApiError):  # else whoever has raised it has logged what is to be logged
+        log.exception("stream_failed")
+    await channel.write(error_event(to_api_error(error), number).to_sse())
+
+
 async def follow(request: web.Request, response: Response, start_at: int) -> web.StreamResponse:
     """Streams the events of a response from a number on, to its end.
 
@@ -109,10 +120,10 @@ async def follow(request: web.Request, response: Response, start_at: int) -> web
             param="stream",
             code="events_not_kept",
         )
-    with answer.reading() as log:
+    with answer.reading() as events_log:
         async with EventChannel(request, served.settings) as channel:
             try:
-                async for events in log.read(start_at):
+                async for events in events_log.read(start_at):
                     await channel.write(b"".join(events.events))
                 await channel.open()
             except ConnectionError:
@@ -120,6 +131,6 @@ async def follow(request: web.Request, response: Response, start_at: int) -> web
             except Exception as error:
                 if not channel.is_open:
                     raise
-                await channel.write(error_event(to_api_error(error), log.num_events).to_sse())
+                await tell_failure(channel, error, events_log.num_events)
             await channel.end()
             return channel.response

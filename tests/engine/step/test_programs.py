@@ -76,10 +76,8 @@ def error_of(logits, expected):
 )
 def test_logits_are_near_those_of_the_exact_weights(model, file, change, bound):
     path, exact = model(file)
-    logits = ForwardSteps.load(path, dataclasses.replace(NATIVE, **change), QUICK_TO_COMPILE).logits(
-        sequences(), num_decoded=3
-    )
-    assert error_of(logits, exact) < bound
+    steps = ForwardSteps.load(path, dataclasses.replace(NATIVE, **change), QUICK_TO_COMPILE)
+    assert error_of(steps.logits(sequences(), num_decoded=3), exact) < bound
 
 
 def unpacked(params):

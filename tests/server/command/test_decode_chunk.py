@@ -39,9 +39,7 @@ def answers_and_steps(folder: Path, *flags: str) -> tuple[list[list[int]], int]:
         return answers, int(float(steps[1]))
 
 
-@pytest.mark.skipif(
-    not IS_FULL, reason="EAGRE_FULL=1 starts two servers; tests/engine/test_real_model.py has the tokens"
-)
+@pytest.mark.skipif(not IS_FULL, reason="EAGRE_FULL=1 starts two servers; tests of the engine have the tokens")
 def test_the_flag_gives_the_same_tokens_in_fewer_steps(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "tiny")
     single, num_single_steps = answers_and_steps(folder)
