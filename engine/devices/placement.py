@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cache.storage import KVLayout, KVPages
-from engine.devices.mesh import AXIS, local_model
+from engine.devices.mesh import AXIS, local_model, on_every_device
 from engine.models.parts.model import Model
 from engine.weights.layout import Params
 
@@ -107,8 +107,7 @@ class OverMesh:
         return layout.allocate(self._mesh, AXIS, empty=empty)
 
     def put(self, tree: Tree) -> Tree:
-        placed: Tree = jax.device_put(tree, self._everywhere)
-        return placed
+        return on_every_device(self._mesh, tree)
 
     def put_params(self, params: Params) -> Params:
         placed: Params = jax.device_put(params, self._shardings)

@@ -1,0 +1,87 @@
+"""One of several hosts, as a process that tests start: the leader prints what it computes, a line of JSON each.
+
+`python -m tests.engine.hosts.host MODEL PORT NUM_HOSTS INDEX DEVICES`; the leader reads what to do from standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from engine.border.config import TILE_SIZE, EngineConfig
+
+
+def configuration(model: str, port: int, num_hosts: int, index: int, num_devices: int, **changes: Any) -> EngineConfig:
+    """That of one host; without other hosts of the model on as many devices of one process."""
+    hosts = {"num_hosts": num_hosts, "host_index": index, "coordinator": f"127.0.0.1:{port}"} if num_hosts > 1 else {}
+    return EngineConfig(
+        dtype="float32", tensor_parallel=num_devices, max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, num_pages=46,
+        page_size=4, max_model_len=128, **hosts, **changes,
+    )  # fmt: skip
+
+
+def end(error: BaseException) -> None:
+    print(error, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def lead(path: Path, config: EngineConfig) -> None:
+    """Does what each line of standard input asks for, and says what came of it."""
+    from engine.client import EngineClient
+    from sampling.host.params import SamplingParams
+
+    client = EngineClient.load(path, config, lambda *step: None)
+    client.start(asyncio.get_running_loop())
+    say(ready=True, num_pages=client.stats().num_pages)
+
+    async def tokens(prompt: list[int], options: dict[str, Any]) -> list[int]:
+        events = [event async for event in client.submit(prompt, SamplingParams(**options))]
+        if events[-1].error:
+            say(error=events[-1].error)
+            os._exit(1)
+        return [token for event in events for token in event.token_ids]
+
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        asked = json.loads(line)
+        match asked.pop("do"):
+            case "generate":
+                say(tokens=await asyncio.gather(*(tokens(prompt, asked["options"]) for prompt in asked["prompts"])))
+            case "sleep":
+                await client.lifecycle.sleep()
+                await client.lifecycle.wake()
+                say(awake=True)
+            case "drop":
+                try:
+                    await client.lifecycle.sleep(drop_weights=True)
+                except RuntimeError as error:
+                    say(refused=str(error))
+    say(idle=client.stats().device_idle_fraction, compiles=client.stats().compiles_after_ready)
+    client.shutdown()
+
+
+def main() -> None:
+    model, *numbers = sys.argv[1:]
+    config = configuration(model, *map(int, numbers))
+    if config.host_index:
+        from engine.client import EngineClient
+
+        try:
+            EngineClient.follow(Path(model), config, lambda *step: None, end)
+        except Exception as error:  # noqa: BLE001
+            end(error)
+    else:
+        asyncio.run(lead(Path(model), config))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
