@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -80,12 +79,3 @@ def facts_of_devices() -> dict[str, str]:
     """What can be told of a host once its devices are open."""
     device = jax.local_devices()[0]
     return {"the platform": device.platform, "the kind of its devices": device.device_kind}
-
-
-def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """The first fact in which another host differs from this one, as the end of a sentence; None if there is none."""
-    for name in (*own, *(other.keys() - own.keys())):
-        here, there = own.get(name), other.get(name)
-        if here != there:
-            return f"{name} is {there} there and {here} on the leader"
-    return None

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 from engine.border.host_address import HostAddress
 from engine.border.types import EngineError, HostLost, Progress
-from engine.hosts.agreement import difference
 from engine.hosts.link import PATIENCE_SECONDS, Link
-from engine.hosts.messages import MAGIC, Kind, Message, frame, unpack_facts
+from engine.hosts.messages import MAGIC, Kind, Message, difference, frame, unpack_facts
 
 GATHER_SECONDS = 300.0  # the time in which all hosts must have come
 SETTLE_SECONDS = 300.0  # the time in which a host must have opened its devices
@@ -36,6 +35,7 @@ class Leader:
         Raises:
             ValueError: nobody can listen there.
         """
+        self.address = address
         self._num_hosts = num_hosts
         self._facts = facts
         self._links: dict[int, Link] = {}  # by index of the host

@@ -63,3 +63,12 @@ def unpack_facts(content: bytes) -> dict[str, str]:
     if len(texts) % 2:
         raise ValueError("a fact lacks its value")
     return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """The first fact in which another host differs from this one, as the end of a sentence; None if there is none."""
+    for name in (*own, *(other.keys() - own.keys())):
+        here, there = own.get(name), other.get(name)
+        if here != there:
+            return f"{name} is {there} there and {here} on the leader"
+    return None

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,14 @@ def configuration(model: str, port: int, num_hosts: int, index: int, num_devices
 
 
 def end(error: BaseException) -> None:
-    print(error, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{error}\n")
+    sys.stderr.flush()
     os._exit(1)
 
 
 def say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 async def lead(path: Path, config: EngineConfig) -> None:
