@@ -96,7 +96,7 @@ class DeviceRunner:
                 if self._decode_chunk > 1:
                     lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
             lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
-            self._no_masks[num_rows] = jax.device_put(self._placement.put(self._masks_of(num_rows)))
+            self._no_masks[num_rows] = self._placement.put(jax.device_put(self._masks_of(num_rows)))
         for name in self._states:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score

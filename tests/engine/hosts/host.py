@@ -12,16 +12,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from engine.border.config import TILE_SIZE, EngineConfig
+from engine.border.types import EngineBusy
 
 
-def configuration(model: str, port: int, num_hosts: int, index: int, num_devices: int, **changes: Any) -> EngineConfig:
+def configuration(port: int, num_hosts: int, index: int, num_devices: int) -> EngineConfig:
     """That of one host; without other hosts of the model on as many devices of one process."""
     hosts = {"num_hosts": num_hosts, "host_index": index, "coordinator": f"127.0.0.1:{port}"} if num_hosts > 1 else {}
     return EngineConfig(
         dtype="float32", tensor_parallel=num_devices, max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, num_pages=46,
-        page_size=4, max_model_len=128, **hosts, **changes,
+        page_size=4, max_model_len=176, **hosts,
     )  # fmt: skip
+
+
+class Alternating:
+    """A grammar of even and odd tokens in turn."""
+
+    ends_output = False
+
+    def __init__(self) -> None:
+        self._parity = 0
+
+    def accept(self, token_id: int) -> None:
+        assert token_id % 2 == self._parity
+        self._parity = 1 - self._parity
+
+    def fill_mask(self, words: np.ndarray) -> None:
+        words[:] = 0xAAAAAAAA if self._parity else 0x55555555
 
 
 def end(error: BaseException) -> None:
@@ -45,17 +64,23 @@ async def lead(path: Path, config: EngineConfig) -> None:
     say(ready=True, num_pages=client.stats().num_pages)
 
     async def tokens(prompt: list[int], options: dict[str, Any]) -> list[int]:
-        events = [event async for event in client.submit(prompt, SamplingParams(**options))]
-        if events[-1].error:
-            say(error=events[-1].error)
-            os._exit(1)
-        return [token for event in events for token in event.token_ids]
+        matcher = Alternating() if options.pop("alternates", False) else None
+        found: list[int] = []
+        async for event in client.submit(prompt, SamplingParams(**options), matcher=matcher):
+            if event.error:
+                say(error=event.error)
+                os._exit(1)
+            if not found:
+                say(begun=True)
+            found += event.token_ids
+        return found
 
     while line := await asyncio.to_thread(sys.stdin.readline):
         asked = json.loads(line)
         match asked.pop("do"):
             case "generate":
-                say(tokens=await asyncio.gather(*(tokens(prompt, asked["options"]) for prompt in asked["prompts"])))
+                streams = [tokens(prompt, dict(asked["options"])) for prompt in asked["prompts"]]
+                say(tokens=await asyncio.gather(*streams))
             case "sleep":
                 await client.lifecycle.sleep()
                 await client.lifecycle.wake()
@@ -63,24 +88,25 @@ async def lead(path: Path, config: EngineConfig) -> None:
             case "drop":
                 try:
                     await client.lifecycle.sleep(drop_weights=True)
-                except RuntimeError as error:
+                except EngineBusy as error:
                     say(refused=str(error))
     say(idle=client.stats().device_idle_fraction, compiles=client.stats().compiles_after_ready)
     client.shutdown()
 
 
 def main() -> None:
+    """At the interpreter's own exit JAX would wait for the other hosts."""
     model, *numbers = sys.argv[1:]
-    config = configuration(model, *map(int, numbers))
-    if config.host_index:
-        from engine.client import EngineClient
+    config = configuration(*map(int, numbers))
+    try:
+        if config.host_index:
+            from engine.client import EngineClient
 
-        try:
             EngineClient.follow(Path(model), config, lambda *step: None, end)
-        except Exception as error:  # noqa: BLE001
-            end(error)
-    else:
-        asyncio.run(lead(Path(model), config))
+        else:
+            asyncio.run(lead(Path(model), config))
+    except Exception as error:  # noqa: BLE001 - the test sees it
+        end(error)
     os._exit(0)
 
 

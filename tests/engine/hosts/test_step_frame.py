@@ -48,7 +48,9 @@ def content_of(inputs: StepInputs, writes: list[FeatureWrite]) -> bytes:
 
 
 def test_a_step_and_all_that_comes_with_it_survive_the_wire() -> None:
-    request = Request("r", [5, 6, 7], SamplingParams(frequency_penalty=0.5, logit_bias=((3, 1.5),), bad_words=((9,),)), 1, 9)
+    request = Request(
+        "r", [5, 6, 7], SamplingParams(frequency_penalty=0.5, logit_bias=((3, 1.5),), bad_words=((9,),)), 1, 9
+    )
     request.slot = 2
     writes = list(writes_of(request, FORMAT.state_shape))
     assert len(writes) >= 3

@@ -1,0 +1,150 @@
+"""One model over processes of this machine: the tokens are those of one process, and a lost process is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.devices.on_four_devices import golden_of, write_folder
+from tests.thoroughness import IS_FULL
+
+ROOT = Path(__file__).parents[3]
+NOTICED_SECONDS = 5.0
+QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+class Hosts:
+    """Processes that compute one model; the first is asked."""
+
+    def __init__(self, folder: Path, num_hosts: int, num_devices: int) -> None:
+        share = num_devices // num_hosts
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={share} {QUICK_TO_COMPILE}"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1] - 1
+        host = [sys.executable, "-m", "tests.engine.hosts.host", str(folder)]
+        self.processes = [
+            subprocess.Popen(
+                [*host, *map(str, (port, num_hosts, index, num_devices))],
+                env={**os.environ, "XLA_FLAGS": flags}, cwd=ROOT, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for index in range(num_hosts)
+        ]  # fmt: skip
+
+    def say(self, **what: Any) -> None:
+        stdin = self.processes[0].stdin
+        assert stdin is not None
+        stdin.write(json.dumps(what) + "\n")
+        stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        stdout = self.processes[0].stdout
+        assert stdout is not None
+        line = stdout.readline()
+        assert line, self.errors()
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    def ask(self, **what: Any) -> dict[str, Any]:
+        self.say(**what)
+        return self.hear()
+
+    def errors(self) -> list[str]:
+        for process in self.processes:
+            process.kill()
+        return [process.communicate()[1][-2000:] for process in self.processes]
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def generate(self, prompts: list[list[int]], **options: Any) -> list[list[int]]:
+        """The tokens of some requests that run together."""
+        self.say(do="generate", prompts=prompts, options=options)
+        while "tokens" not in (heard := self.hear()):
+            assert heard == {"begun": True}, heard
+        found: list[list[int]] = heard["tokens"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    golden = golden_of("llama")
+    config, shapes = golden["config"], golden["shapes"]
+    if IS_FULL:  # as many heads of keys as of queries, so that four hosts can share them
+        config = {**config, "num_key_value_heads": config["num_attention_heads"]}
+        shapes = {name: shapes[name.replace("k_proj", "q_proj").replace("v_proj", "q_proj")] for name in shapes}
+    return write_folder(tmp_path_factory.mktemp("models") / "llama", config, shapes, golden["seed"])
+
+
+@pytest.fixture
+def hosts(folder: Path) -> Iterator[Hosts]:
+    found = Hosts(folder, 4, 4) if IS_FULL else Hosts(folder, 2, 2)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def alone(folder: Path) -> Iterator[Hosts]:
+    found = Hosts(folder, 1, 4 if IS_FULL else 2)
+    yield found
+    found.close()
+
+
+def test_hosts_give_the_tokens_of_one_process_until_one_of_them_is_killed(alone: Hosts, hosts: Hosts) -> None:
+    """Greedy, seeded, penalised, with a grammar and after a sleep; then every stream ends with one error."""
+    assert alone.hear() == hosts.hear()
+    prompts = [prompt["prompt_token_ids"] for prompt in golden_of("llama")["prompts"]]
+    for options in (
+        {"temperature": 0.0, "ignore_eos": True},
+        {"temperature": 1.0, "seed": 5, "top_p": 0.9},
+        {"temperature": 1.0, "seed": 6, "presence_penalty": 0.5, "logprobs": 3, "prompt_logprobs": 1},
+        {"temperature": 1.0, "seed": 7, "alternates": True},
+    ):
+        assert hosts.generate(prompts, max_tokens=12, **options) == alone.generate(prompts, max_tokens=12, **options)
+    greedy = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 12}
+    if not IS_FULL:
+        assert hosts.generate(prompts, **greedy) == [p["output_token_ids"] for p in golden_of("llama")["prompts"]]
+    assert hosts.ask(do="sleep") == {"awake": True}
+    assert hosts.generate(prompts[:1], **greedy) == alone.generate(prompts[:1], **greedy)
+    refused = hosts.ask(do="drop")["refused"]
+    assert "is not possible while" in refused
+    assert "num_hosts" in refused
+
+    hosts.say(do="generate", prompts=[prompts[0]] * 2, options={**greedy, "max_tokens": 170})
+    assert hosts.hear() == {"begun": True}
+    hosts.processes[-1].kill()
+    killed = time.monotonic()
+    while "error" not in (heard := hosts.hear()):
+        assert heard == {"begun": True}, "the streams were shorter than the time in which a host was killed"
+    assert time.monotonic() - killed < NOTICED_SECONDS
+    assert f"host {len(hosts.processes) - 1} of {len(hosts.processes)} is lost" in heard["error"]
+    for process in hosts.processes:
+        process.wait(NOTICED_SECONDS)
+    if IS_FULL:
+        assert [process.returncode for process in hosts.processes[1:-1]] == [1, 1]
+
+
+def test_a_lost_leader_ends_its_followers(folder: Path) -> None:
+    """The leader is killed while the others wait for steps."""
+    hosts = Hosts(folder, 2, 2)
+    try:
+        assert hosts.hear()["ready"]
+        hosts.processes[0].kill()
+        assert hosts.processes[1].wait(NOTICED_SECONDS) != 0
+    finally:
+        hosts.close()
+
+
+def test_a_host_with_other_settings_is_refused_before_it_reads_a_weight(folder: Path) -> None: ...
