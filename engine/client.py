@@ -109,11 +109,16 @@ class EngineClient:
         return memory()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the engine thread, whose events are delivered in `loop`."""
+        """Starts the engine thread, whose events are delivered in `loop`.
+
+        Raises:
+            EngineError: the hosts that computed the model with this one have been let go by an earlier client.
+        """
         self._loop = loop
         self._failure = loop.create_future()
         self._engine_loop.start()
         self._watchdog.start(loop)
+        self._engine.watch_hosts(self._on_failure)
 
     def submit(
         self,

@@ -181,7 +181,6 @@ class Engine:
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
             transfers=None if self._kept is None else self._kept.transfers,
         )  # fmt: skip
-        self._group.watch(on_failure)
         if self.config.kv_events is not None:
             try:
                 self._kv_events = KVEventPublisher(
@@ -292,6 +291,14 @@ class Engine:
             step_time_error=self.scheduler.pace.step_time_error,
             prompt_share=self.scheduler.pace.prompt_share,
         )
+
+    def watch_hosts(self, on_lost: Callable[[BaseException], None]) -> None:
+        """Has `on_lost` called when another host is lost, by any thread, or at once if one is already.
+
+        Raises:
+            EngineError: the other hosts have been let go.
+        """
+        self._group.watch(on_lost)
 
     def follow(self, on_lost: Callable[[BaseException], None]) -> None:
         """Computes what the leader of several hosts says, until it ends. Blocks.

@@ -186,9 +186,6 @@ class EngineConfig:
             )
 
     def _check_hosts(self) -> None:
-        if self.num_hosts == 1 and (self.host_index or self.coordinator is not None):
-            given = "coordinator" if self.coordinator is not None else "host_index"
-            raise ValueError(f"{given} is {getattr(self, given)}, but num_hosts is 1; it must be at least 2 then")
         if self.num_hosts > 1 and self.coordinator is None:
             raise ValueError(
                 f"num_hosts is {self.num_hosts}, but coordinator is missing; it must be HOST:PORT of host 0"

@@ -139,7 +139,7 @@ def open_group(config: EngineConfig, opened: OpenModel, progress: Progress) -> G
         HostLost: a host was lost meanwhile.
         ValueError: the hosts differ, or do not all come; or this process has opened its devices already.
     """
-    if config.coordinator is None:
+    if config.num_hosts == 1 or config.coordinator is None:
         return Alone()
     address = HostAddress.parse(config.coordinator)
     facts = facts_of(config, opened)
