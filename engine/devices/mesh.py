@@ -21,7 +21,6 @@ from engine.weights.leaf import Leaf, LeafKind, Split
 AXIS = "model"  # the only axis of the mesh
 
 AnyModel = TypeVar("AnyModel", bound=Model)
-Tree = TypeVar("Tree")
 
 
 def open_mesh(num_devices: int, num_hosts: int = 1) -> Mesh:
@@ -58,15 +57,10 @@ def _too_few(num_devices: int, num_hosts: int, index: int, num_found: int) -> st
     )
 
 
-def on_every_device(mesh: Mesh, tree: Tree) -> Tree:
-    """Arrays of the host, or of one device, on every device of the mesh alike; each process places its own copies."""
-
-    def spread(leaf: jax.Array) -> jax.Array:
-        copies = [jax.device_put(leaf, device) for device in mesh.local_devices]
-        return jax.make_array_from_single_device_arrays(np.shape(leaf), NamedSharding(mesh, PartitionSpec()), copies)
-
-    spread_tree: Tree = jax.tree.map(spread, tree)
-    return spread_tree
+def on_every_device(mesh: Mesh, leaf: np.ndarray | jax.Array) -> jax.Array:
+    """An array of the host, or of one device, on every device of the mesh alike; each process places its own copies."""
+    copies = [jax.device_put(leaf, device) for device in mesh.local_devices]
+    return jax.make_array_from_single_device_arrays(np.shape(leaf), NamedSharding(mesh, PartitionSpec()), copies)
 
 
 def refuse_unsplittable(model: Model, num_devices: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -107,7 +108,8 @@ class OverMesh:
         return layout.allocate(self._mesh, AXIS, empty=empty)
 
     def put(self, tree: Tree) -> Tree:
-        return on_every_device(self._mesh, tree)
+        placed: Tree = jax.tree.map(partial(on_every_device, self._mesh), tree)
+        return placed
 
     def put_params(self, params: Params) -> Params:
         placed: Params = jax.device_put(params, self._shardings)

@@ -76,8 +76,7 @@ class SplitLayout(ArrayLayout):
         if leaf.split is Split.REPLICATED:
             stack = self._stack(layers, [tensor.shape for tensor in layers[0]], dtype)
             run_all([partial(_fill, [stack], i, tensors, leaf.split, count) for i, tensors in enumerate(layers)])
-            replicated: jax.Array = on_every_device(self._mesh, stack)
-            return replicated
+            return on_every_device(self._mesh, stack)
         if leaf.split is Split.EXPERTS:
             return self._placed_experts(leaf, layers, dtype, count)
         axis = 1 if leaf.split is Split.INPUTS else 0

@@ -168,6 +168,8 @@ def _connect(config: EngineConfig, address: HostAddress) -> None:
     """
     # Only CPUs read it; other devices bring their own way to add up over hosts.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would take SIGTERM away from the server, which drains then.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             str(address), config.num_hosts, config.host_index, cluster_detection_method="deactivate",

@@ -56,8 +56,8 @@ async def follow(settings: ServerSettings, announce: Announce, progress: Progres
     if not ended.done():
         log.info("draining", signal=stopped.result())
         await asyncio.wait((ended,), timeout=settings.shutdown_timeout)
-    error = ended.result() if ended.done() else None
-    if error is not None:
-        announce(f"eagre: {error}")
+    failure = ended.result() if ended.done() else None
+    if failure is not None:
+        announce(f"eagre: {failure}")
         return EXIT_FAILURE
     return EXIT_OK
