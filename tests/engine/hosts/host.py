@@ -85,11 +85,14 @@ async def lead(path: Path, config: EngineConfig) -> None:
                 await client.lifecycle.sleep()
                 await client.lifecycle.wake()
                 say(awake=True)
-            case "drop":
-                try:
-                    await client.lifecycle.sleep(drop_weights=True)
-                except EngineBusy as error:
-                    say(refused=str(error))
+            case "refuse":
+                refused = []
+                for change in (client.lifecycle.sleep(drop_weights=True), client.lifecycle.update_weights(path)):
+                    try:
+                        await change
+                    except EngineBusy as error:
+                        refused.append(str(error))
+                say(refused=refused)
     say(idle=client.stats().device_idle_fraction, compiles=client.stats().compiles_after_ready)
     client.shutdown()
 
