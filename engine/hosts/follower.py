@@ -48,9 +48,15 @@ class Follower:
         self._link.send(frame(Kind.OFFER, pack_facts({**facts, "num_pages": str(num_pages)})))
         return int(self._expect(Kind.SETTLED, SETTLE_SECONDS).content)
 
-    def tell_ready(self) -> None:
-        """Tells that this host has compiled its programs; steps may come from now on."""
+    def become_ready(self) -> None:
+        """Tells that this host has compiled its programs, and waits until all have; steps may come then.
+
+        Raises:
+            HostLost: the leader is lost or has ended.
+        """
         self._link.send(frame(Kind.READY))
+        self._expect(Kind.BEGIN, None)
+        self._link.patience = PATIENCE_SECONDS
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
         """Has `on_lost` called when the leader is lost, by any thread."""
@@ -62,9 +68,7 @@ class Follower:
         Raises:
             HostLost: the leader is lost.
         """
-        message = self._link.receive()
-        self._link.patience = PATIENCE_SECONDS  # the leader serves
-        return message
+        return self._link.receive()
 
     def ended(self, reason: bytes) -> HostLost:
         """The error of a leader that has ended for a reason."""
@@ -80,7 +84,7 @@ class Follower:
             self._link.send(frame(Kind.END, reason.encode()))
         self._link.close()
 
-    def _expect(self, kind: Kind, seconds: float) -> Message:
+    def _expect(self, kind: Kind, seconds: float | None) -> Message:
         """
         Raises:
             ValueError: the leader refuses this host.

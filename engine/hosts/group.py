@@ -118,7 +118,7 @@ class Following:
         return self._follower.settle(facts_of_devices(), num_pages)
 
     def become_ready(self) -> None:
-        self._follower.tell_ready()
+        self._follower.become_ready()
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
         self._follower.watch(on_lost)

@@ -100,6 +100,8 @@ class Leader:
         """
         for link in self._links.values():
             self._expect(link, Kind.READY, None)
+        self.broadcast(Kind.BEGIN)
+        for link in self._links.values():
             link.patience = PATIENCE_SECONDS
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
@@ -171,7 +173,7 @@ class Leader:
         reason = difference(self._facts, facts)
         if reason is None and not 0 < index < self._num_hosts:
             reason = f"host_index is {index} there, and the leader has hosts from 1 to {self._num_hosts - 1}"
-        if reason is None and index in self._links:
+        if reason is None and index in self._links and self._links[index].lost is None:
             reason = f"host_index {index} has joined already"
         if reason is None:
             self._links[index] = link

@@ -25,11 +25,12 @@ class Kind(IntEnum):
     OFFER = 4  # follower: the facts of its devices, and how many pages it has room for
     SETTLED = 5  # leader: how many pages every host allocates
     READY = 6  # follower: its programs are compiled
-    STEP = 7  # leader: the inputs of a step, in the order of the steps
-    MASKS = 8  # leader: the masks that the last step has waited for
-    SLEEP = 9  # leader: the pages' memory is given back
-    WAKE = 10  # leader: it is allocated again
-    END = 11  # both: the sender ends, and why if that is no wish of an operator
+    BEGIN = 7  # leader: all hosts are ready
+    STEP = 8  # leader: the inputs of a step, in the order of the steps
+    MASKS = 9  # leader: the masks that the last step has waited for
+    SLEEP = 10  # leader: the pages' memory is given back
+    WAKE = 11  # leader: it is allocated again
+    END = 12  # both: the sender ends, and why if that is no wish of an operator
 
 
 class Message(NamedTuple):

@@ -56,9 +56,11 @@ def test_hosts_join_settle_on_the_fewest_pages_and_hear_every_message_in_order()
             settled = [threads.submit(followers[i].settle, {"platform": "cpu"}, 30 + i) for i in range(2)]
             assert leader.settle({"platform": "cpu"}, 40) == 30
             assert [future.result(5) for future in settled] == [30, 30]
-        for follower in followers:
-            follower.tell_ready()
-        leader.await_ready()
+        with ThreadPoolExecutor() as threads:
+            begun = [threads.submit(follower.become_ready) for follower in followers]
+            leader.await_ready()
+            for future in begun:
+                future.result(5)
         for content in (b"1", b"2"):
             leader.broadcast(Kind.STEP, content)
         leader.close()
