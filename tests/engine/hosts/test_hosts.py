@@ -51,6 +51,8 @@ class Hosts:
         stdout = self.processes[0].stdout
         assert stdout is not None
         line = stdout.readline()
+        while line.startswith("[Gloo]"):  # it tells about its connections there
+            line = stdout.readline()
         assert line, self.errors()
         heard: dict[str, Any] = json.loads(line)
         return heard
