@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from engine.weights.formats.gguf_shards import ShardName, shard_paths
+from engine.weights.formats.lfs_pointer import WHAT_IT_IS, is_pointer
 from engine.weights.formats.model_folder import CONFIG
 from server.sources.errors import ModelStoreError
 
@@ -41,6 +42,9 @@ def local_model(path: Path) -> Path:
     if path.is_dir():
         return _model_in(path)
     if not path.exists():
+        shard = ShardName.parse(path.name)
+        if shard is not None and any((path.parent / name).exists() for name in shard.file_names()):
+            raise ModelStoreError(f"{path} is missing, a shard of a model of which others are there")
         raise ModelStoreError(f"{path}: there is no such file or folder")
     if not path.is_file():
         raise ModelStoreError(f"{path} is no regular file")
@@ -49,6 +53,8 @@ def local_model(path: Path) -> Path:
         raise ModelStoreError(f"{path} is a shard of a model whose first shard, {first.name}, is missing")
     with first.open("rb") as file:
         magic = file.read(len(GGUF_MAGIC))
+    if is_pointer(first):
+        raise ModelStoreError(f"{first} {WHAT_IT_IS}")
     if magic != GGUF_MAGIC:
         raise ModelStoreError(f"{first} is no GGUF file: it begins with {magic!r}, not {GGUF_MAGIC!r}")
     return first
