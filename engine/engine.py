@@ -247,10 +247,10 @@ class Engine:
         """Replaces the weights and forgets all prefixes that were computed with the old ones.
 
         Raises:
-            RuntimeError: requests hold pages.
+            EngineBusy: somebody holds pages.
         """
         if not self.pool.reset_prefix_cache():
-            raise RuntimeError(f"{self.pool.num_active} pages are in use")
+            raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
 
     def _replace_params(self, params: Params) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine.border.regular_file import open_regular
 from engine.weights.formats.gguf_shards import ShardName, shard_paths
 from engine.weights.formats.lfs_pointer import WHAT_IT_IS, is_pointer
 from engine.weights.formats.model_folder import CONFIG
@@ -51,7 +52,7 @@ def local_model(path: Path) -> Path:
     first = shard_paths(path)[0]
     if not first.exists():
         raise ModelStoreError(f"{path} is a shard of a model whose first shard, {first.name}, is missing")
-    with first.open("rb") as file:
+    with open_regular(first) as file:
         magic = file.read(len(GGUF_MAGIC))
     if is_pointer(first):
         raise ModelStoreError(f"{first} {WHAT_IT_IS}")

@@ -97,29 +97,30 @@ def hosts(folder: Path) -> Iterator[Hosts]:
     found.close()
 
 
-@pytest.fixture
-def alone(folder: Path) -> Iterator[Hosts]:
-    found = Hosts(folder, 1, 4 if IS_FULL else 2)
-    yield found
-    found.close()
-
-
-def test_hosts_give_the_tokens_of_one_process_until_one_of_them_is_killed(alone: Hosts, hosts: Hosts) -> None:
-    """Greedy, seeded, penalised, with a grammar and after a sleep; then every stream ends with one error."""
-    assert alone.hear() == hosts.hear()
-    prompts = [prompt["prompt_token_ids"] for prompt in golden_of("llama")["prompts"]]
-    for options in (
-        {"temperature": 0.0, "ignore_eos": True},
+def options_of_requests() -> list[dict[str, Any]]:
+    return [
         {"temperature": 1.0, "seed": 5, "top_p": 0.9},
         {"temperature": 1.0, "seed": 6, "presence_penalty": 0.5, "logprobs": 3, "prompt_logprobs": 1},
         {"temperature": 1.0, "seed": 7, "alternates": True},
-    ):
-        assert hosts.generate(prompts, max_tokens=12, **options) == alone.generate(prompts, max_tokens=12, **options)
+    ]
+
+
+def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(hosts: Hosts) -> None:
+    """Greedy, seeded, penalised, with a grammar and after a sleep; then every stream ends with one error."""
+    assert hosts.hear()["ready"]
+    golden = golden_of("llama")["prompts"]
+    prompts = [prompt["prompt_token_ids"] for prompt in golden]
     greedy = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 12}
-    if not IS_FULL:
-        assert hosts.generate(prompts, **greedy) == [p["output_token_ids"] for p in golden_of("llama")["prompts"]]
+    first = hosts.generate(prompts, **greedy)
+    if not IS_FULL:  # a full run has another model, so that four hosts can share it
+        assert first == [prompt["output_token_ids"] for prompt in golden]
+    for options in options_of_requests():
+        once = hosts.generate(prompts[:2], max_tokens=12, **options)
+        assert hosts.generate(prompts[:2], max_tokens=12, **options) == once
+        if "alternates" in options:
+            assert all(token % 2 == index % 2 for tokens in once for index, token in enumerate(tokens))
     assert hosts.ask(do="sleep") == {"awake": True}
-    assert hosts.generate(prompts[:1], **greedy) == alone.generate(prompts[:1], **greedy)
+    assert hosts.generate(prompts[:1], **greedy) == first[:1]
     assert hosts.ask(do="refuse")["refused"] == [
         f"{what} is not possible while {len(hosts.processes)} hosts compute the model (num_hosts)"
         for what in ("a sleep that takes the weights from the devices", "a change of the weights")
@@ -135,16 +136,19 @@ def test_hosts_give_the_tokens_of_one_process_until_one_of_them_is_killed(alone:
     assert f"host {len(hosts.processes) - 1} of {len(hosts.processes)} is lost" in heard["error"]
     for process in hosts.processes:
         process.wait(NOTICED_SECONDS)
-    if IS_FULL:
-        assert [process.returncode for process in hosts.processes[1:-1]] == [1, 1]
 
 
-def test_a_lost_leader_ends_its_followers(folder: Path) -> None:
-    """The leader is killed while the others wait for steps."""
-    hosts = Hosts(folder, 2, 2)
+@pytest.mark.skipif(not IS_FULL, reason="five more processes compile; EAGRE_FULL=1 runs it")
+def test_four_hosts_give_the_tokens_of_one_process_and_end_with_their_leader(folder: Path, hosts: Hosts) -> None:
+    alone = Hosts(folder, 1, 4)
     try:
-        assert hosts.hear()["ready"]
-        hosts.processes[0].kill()
-        assert hosts.processes[1].wait(NOTICED_SECONDS) != 0
+        assert alone.hear() == hosts.hear()
+        prompts = [prompt["prompt_token_ids"] for prompt in golden_of("llama")["prompts"]]
+        for options in ({"temperature": 0.0, "ignore_eos": True}, *options_of_requests()):
+            expected = alone.generate(prompts, max_tokens=12, **options)
+            assert hosts.generate(prompts, max_tokens=12, **options) == expected
     finally:
-        hosts.close()
+        alone.close()
+    hosts.processes[0].kill()
+    for follower in hosts.processes[1:]:
+        assert follower.wait(NOTICED_SECONDS) != 0
