@@ -22,7 +22,7 @@ def configuration(port: int, num_hosts: int, index: int, num_devices: int) -> En
     """That of one host; without other hosts of the model on as many devices of one process."""
     hosts = {"num_hosts": num_hosts, "host_index": index, "coordinator": f"127.0.0.1:{port}"} if num_hosts > 1 else {}
     return EngineConfig(
-        dtype="float32", tensor_parallel=num_devices, max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, num_pages=46,
+        dtype="float32", tensor_parallel=num_devices, max_num_seqs=1, max_num_batched_tokens=TILE_SIZE, num_pages=46,
         page_size=4, max_model_len=176, **hosts,
     )  # fmt: skip
 
