@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,15 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 GEMMA = "gemma-3-270m"
 
 # There is no deadline for examples, because a busy machine may pause one for any time. The examples are the same in
-# every run, so that a change is not blamed for an old defect; EAGRE_FUZZ=1 looks for new ones.
+# every run of the same modules, so that a change is not blamed for an old defect. hypothesis also tries the constants
+# of all modules of ours that are imported: behind other tests there may be more of them. EAGRE_FUZZ=1 looks for new
+# ones.
 settings.register_profile("eagre", deadline=None, derandomize="EAGRE_FUZZ" not in os.environ)
 settings.load_profile("eagre")
+
+# A shell starts its background jobs with Ctrl-C ignored, and their children inherit that; tests send it to theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -86,8 +86,8 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         announce(f"eagre: {error}")
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
-    stopped = _watch_signals()
-    _reload_on_hangup(listeners)
+    stopped = watch_signals()
+    reloading = _reload_on_hangup(listeners)
     loads = ModelLoads(served, load, progress)
     try:
         try:
@@ -109,6 +109,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         announce(_welcome(", ".join(served.names), listeners))
         return await _serve_until_stopped(served, loads, stopped)
     finally:
+        reloading.cancel()
         await listeners.close()
         engines = [model.engine for model in served.all if model.is_open]
         for engine in engines:
@@ -157,7 +158,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _watch_signals() -> asyncio.Future[str]:
+def watch_signals() -> asyncio.Future[str]:
     """Resolves to the name of the first SIGTERM or SIGINT; a second signal ends the process at once.
 
     A repetition of the first signal within SAME_SIGNAL_S is ignored.
@@ -179,14 +180,22 @@ def _watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
-def _reload_on_hangup(listeners: Listeners) -> None:
-    """SIGHUP, which would end the process, reads keys and certificate again."""
-    loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected before it ends
+def _reload_on_hangup(listeners: Listeners) -> asyncio.Task[None]:
+    """SIGHUP, which would end the process, reads keys and certificate again.
 
-    def on_hangup() -> None:
-        task = loop.create_task(listeners.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
+    One reading follows the other, so that what was read first is never what holds in the end. Signals that come during
+    a reading ask together for one more. The task must be held: one that nobody holds may be collected.
+    """
+    hung_up = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
 
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    async def reload() -> None:
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            try:
+                await listeners.reload()
+            except Exception:  # noqa: BLE001 - the next signal must find its reader
+                log.exception("reload_failed")
+
+    return asyncio.create_task(reload())

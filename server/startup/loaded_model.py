@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
+from engine.border.regular_file import open_regular
 from engine.border.types import Progress
 from server.sources.builtin_models import BUILTIN_MODELS
 from server.sources.model_store import ensure_model, name_of
@@ -17,6 +18,9 @@ from server.text.text_model import TextModel
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
+
+
+MAX_TEMPLATE_BYTES = 4 << 20  # of a file with a chat template; templates have some kilobytes
 
 
 class LoadedModel(NamedTuple):
@@ -34,6 +38,22 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     return loaded
+
+
+def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable[[BaseException], None]) -> None:
+    """Loads this host's share of the model and computes beside the leader until that ends. Blocks; call it in a thread.
+
+    Args:
+        on_lost: as of `EngineClient.follow`.
+
+    Raises:
+        ModelStoreError, ValueError, OSError: the model cannot be found, fetched or computed here.
+        HostLost: the leader is lost or has failed.
+    """
+    path = ensure_model(settings.model, progress)
+    from engine.client import EngineClient
+
+    EngineClient.follow(path, settings.engine_config(), progress, on_lost)
 
 
 def load_with(
@@ -71,10 +91,14 @@ def load_with(
 def _read_template(path: Path) -> str:
     """
     Raises:
-        ModelError: the file cannot be read, or it is not UTF-8.
+        ModelError: the file cannot be read, is too large, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            content = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(content) > MAX_TEMPLATE_BYTES:
+            raise ModelError(f"the chat template {path} is larger than {MAX_TEMPLATE_BYTES} bytes, the limit for one")
+        return content.decode("utf-8")
     except OSError as error:
         raise ModelError(f"the chat template {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
