@@ -65,6 +65,10 @@ def _serve(options: argparse.Namespace) -> int:
             return run_front(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    if settings.engine.host_index:
+        from server.command.follow import run_follower
+
+        return run_follower(settings, lambda line: print(line, file=sys.stderr, flush=True))
     return run_server(settings, lambda line: print(line, file=sys.stderr, flush=True))
 
 
