@@ -24,7 +24,7 @@ _INSPECTING = frozenset({(method, route) for method in ("GET", "HEAD") for route
 
 # The only routes that want no key, as they are registered: probes, which tell no more than a word, and the files of
 # the page, which asks its reader for the key.
-PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{path:.+}"})
+PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{path}"})
 
 _CORS_METHODS = "GET, POST, DELETE"
 _CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id, traceparent, tracestate"
