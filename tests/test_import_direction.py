@@ -29,6 +29,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 ROOMS = (
     "server.command", "server.command.chat", "server.command.top", "server.command.bench",
     "server.command.bench.load", "server.command.client",
+    "server.fronting",
     "server.http", "server.http.responses", "server.http.streams",
     "server.http.entry", "server.documents",
     "server.transport", "server.offline", "server.routes.responses", "server.routes.messages",
@@ -41,7 +42,7 @@ ROOMS = (
     "server.storage",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
-    "engine", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
+    "engine", "engine.hosts", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
     "engine.pages", "engine.kv_events",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",

@@ -59,8 +59,16 @@ def _serve(options: argparse.Namespace) -> int:
         flags["model"] = [options.only_model]
     try:
         settings = ServerSettings.from_sources(flags, os.environ)
+        if settings.data_parallel > 1:
+            from server.command.front import run_front
+
+            return run_front(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    if settings.engine.host_index:
+        from server.command.follow import run_follower
+
+        return run_follower(settings, lambda line: print(line, file=sys.stderr, flush=True))
     return run_server(settings, lambda line: print(line, file=sys.stderr, flush=True))
 
 

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from engine.border.types import EngineStalled, Progress
@@ -42,7 +42,7 @@ Announce: TypeAlias = Callable[[str], None]
 
 def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure, and then ends the process with an exit status."""
-    set_up_logs(settings.log_level, settings.log_format)
+    set_up_logs(settings.log_level, settings.log_format, settings.replica_name)
     raise_file_limit()
     limit_arenas()
     encode_in_callers_thread()
@@ -81,12 +81,12 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     """
     try:
         served = ServedModels(settings, settings_of_each(settings))
-        listeners = Listeners(served)
+        listeners = Listeners.of(served)
     except (SettingsError, KeyFileError, CertificateError, StoreError) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
-    stopped = _watch_signals()
+    stopped = watch_signals()
     reloading = _reload_on_hangup(listeners)
     loads = ModelLoads(served, load, progress)
     try:
@@ -97,7 +97,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             return EXIT_USAGE
         served.start(loads.bring)
         first = asyncio.ensure_future(loads.first())
-        await _first_of(first, stopped)
+        await first_of(first, stopped)
         if not first.done():
             first.cancel()
             return EXIT_OK
@@ -127,7 +127,7 @@ def _welcome(model: str, listeners: Listeners) -> str:
 
 
 async def _serve_until_stopped(served: ServedModels, loads: ModelLoads, stopped: asyncio.Future[str]) -> int:
-    await _first_of(stopped, loads.failed)
+    await first_of(stopped, loads.failed)
     if not loads.failed.done():
         log.info("draining", signal=stopped.result(), num_streams=served.num_generations)
         await drain(served, served.settings.shutdown_timeout)
@@ -154,11 +154,12 @@ async def drain(served: ServedModels, seconds: float) -> None:
         await served.wait_idle(1.0)
 
 
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Returns when one of them is done."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _watch_signals() -> asyncio.Future[str]:
+def watch_signals() -> asyncio.Future[str]:
     """Resolves to the name of the first SIGTERM or SIGINT; a second signal ends the process at once.
 
     A repetition of the first signal within SAME_SIGNAL_S is ignored.
@@ -181,6 +182,10 @@ def _watch_signals() -> asyncio.Future[str]:
 
 
 def _reload_on_hangup(listeners: Listeners) -> asyncio.Task[None]:
+    return reload_on_hangup(listeners.reload)
+
+
+def reload_on_hangup(read_again: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
     """SIGHUP, which would end the process, reads keys and certificate again.
 
     One reading follows the other, so that what was read first is never what holds in the end. Signals that come during
@@ -194,7 +199,7 @@ def _reload_on_hangup(listeners: Listeners) -> asyncio.Task[None]:
             await hung_up.wait()
             hung_up.clear()
             try:
-                await listeners.reload()
+                await read_again()
             except Exception:  # noqa: BLE001 - the next signal must find its reader
                 log.exception("reload_failed")
 

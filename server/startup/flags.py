@@ -43,6 +43,8 @@ def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
 def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """The values that flags or variables give, by the names of the fields; a flag wins over its variable.
 
+    A variable that other programs read too counts last.
+
     Args:
         flags: by the settings' keys; None counts as not given, and texts are parsed.
 
@@ -55,6 +57,9 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         if value is None:
             source = variable_name(setting)
             value = environment.get(source)
+        if value is None and setting.variable is not None:
+            source = setting.variable
+            value = environment.get(source)
         if isinstance(value, list):
             value = ",".join(value)
         if isinstance(value, str):
@@ -65,3 +70,22 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         elif value is not None:
             values[setting.name] = setting.from_key(value)
     return values
+
+
+def write(settings: Iterable[Setting], configuration: object) -> dict[str, str]:
+    """The variables by which `read` finds the values of a configuration again. What is None or empty has none.
+
+    Args:
+        settings: those of the configuration.
+    """
+    variables = {}
+    for setting in settings:
+        value = getattr(configuration, setting.name)
+        if value is None or value == ():
+            continue
+        if setting.is_switch:
+            text = str(setting.from_key(value)).lower()  # of a switch that turns something off, the other way round
+        else:
+            text = ",".join(value) if setting.kind is tuple else str(value)
+        variables[variable_name(setting)] = text
+    return variables
