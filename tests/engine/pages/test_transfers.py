@@ -67,11 +67,13 @@ class SlowPorters:
     @property
     def num_errands(self):
         while self._errands and self._errands[0][0] + self._delay <= self._num_looks:
+            if self._errands[0][2] == []:  # a real thread waits here until the step has run that fills the page
+                break
             self._errands.popleft()[1]()
         return len(self._errands)
 
-    def do(self, errand):
-        self._errands.append((self._num_looks, errand))
+    def do(self, errand, page=None):
+        self._errands.append((self._num_looks, errand, page))
 
     def store(self, connector, name, page):
         def errand():
@@ -80,7 +82,7 @@ class SlowPorters:
             else:
                 self.refused_at = self._clock()
 
-        self.do(errand)
+        self.do(errand, page)
 
     def ask(self, fetch, index):
         self._asked.append((self._num_looks, fetch, index))
