@@ -267,7 +267,7 @@ async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(s
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         own = RunningServer(
-            f"http://127.0.0.1:{runner.addresses[0][1]}", server.http, server.engine, server.served, runner.app
+            f"http://127.0.0.1:{runner.addresses[0][1]}", server.http, server.engine, server.served, runner.app, runner
         )
         for path in ("/metrics", "/health", "/liveness", "/readiness"):
             assert (await ask(own, "GET", path))[0] == 200
