@@ -55,9 +55,6 @@ class RayApplication:
         address = plan.ray_address or os.environ.get("RAY_ADDRESS") or ("auto" if plan.update else "local")
         self._is_own_ray = address == "local"
         options: dict[str, Any] = {"include_dashboard": False} if self._is_own_ray else {}
-        os.environ.setdefault(
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-        )  # Ray keeps its hands off where it gives no GPU
         try:
             self._ray.init(address=address, namespace=NAMESPACE, logging_level="warning", **options)
         except (ConnectionError, RuntimeError, ValueError) as error:

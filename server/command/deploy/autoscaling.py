@@ -24,7 +24,7 @@ def replicas_wanted(loads: Iterable[ReplicaLoad], num_replicas: int, target_queu
     """How many replicas the present load wants, before any bound.
 
     More are wanted where the prompts that wait would be more than the target in each. An empty queue alone is no reason
-    to have fewer, because it is empty also where each replica has exactly as much to do as it can: fewer are enough only
+    to have fewer, because it is empty also where each replica has exactly as much to do as it can. Fewer are enough
     where they have slots for the requests that run.
 
     Args:

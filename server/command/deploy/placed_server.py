@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -115,9 +116,8 @@ class PlacedServer:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
         if self.address.startswith(UNIX):
-            path = Path(self.address.removeprefix(UNIX))
-            path.unlink(missing_ok=True)
-            path.parent.rmdir()  # it was made for the socket
+            folder = os.path.dirname(self.address.removeprefix(UNIX))
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it was made for the socket
 
     def wait_end(self) -> int:
         """Blocks until the process has ended; returns its exit status."""

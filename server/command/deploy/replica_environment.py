@@ -1,4 +1,4 @@
-"""The settings of a replica's server: those of the command, without what belongs to the front or to one server alone."""
+"""The settings of a replica's server: those of the command, without those of the front."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ OF_THE_FRONT = (
 OF_ONE_SERVER = {
     "store": "the file belongs to one server alone",
     "kv_events": "the replicas of one machine cannot share a port",
+    "data_parallel": "it is Ray that places several servers on a machine",
 }
 
 THREADS = "EAGRE_THREADS"
