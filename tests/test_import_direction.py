@@ -29,6 +29,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 ROOMS = (
     "server.command", "server.command.chat", "server.command.top", "server.command.bench",
     "server.command.bench.load", "server.command.client", "server.command.deploy",
+    "server.fronting",
     "server.http", "server.http.responses", "server.http.streams",
     "server.http.entry", "server.documents",
     "server.transport", "server.offline", "server.routes.responses", "server.routes.messages",

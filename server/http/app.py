@@ -32,13 +32,16 @@ def read_keys(settings: ServerSettings) -> KeyRing:
         KeyFileError: a key is unfit, or the file of keys cannot be read.
     """
     file = None if settings.api_key_file is None else Path(settings.api_key_file)
-    return KeyRing(settings.api_keys, file, settings.admin_keys)
+    keys = settings.api_keys
+    if settings.front_key is not None and (keys or file is not None):  # alone it would close an open server
+        keys = (*keys, f"{settings.front_key} front")  # its fronts ask for figures
+    return KeyRing(keys, file, settings.admin_keys)
 
 
 def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     """The routes of `served`, which may still be loading: each request looks at its state."""
     settings = served.settings
-    hosts = None if settings.uds is not None else _hosts(settings)
+    hosts = None if settings.uds is not None else hosts_of(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
@@ -84,7 +87,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
 
 def build_metrics_app(served: ServedModels) -> web.Application:
     """What machines ask of `served`, for a port that only they can reach: no key is wanted there."""
-    app = _make_app(served, Guard(None, _hosts(served.settings), ()))
+    app = _make_app(served, Guard(None, hosts_of(served.settings), ()))
     app[ERROR_SHAPES] = {}
     app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
     _add_probes(app)
@@ -124,7 +127,7 @@ async def _add_anthropics_header(request: web.Request, response: web.StreamRespo
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
 
 
-def _hosts(settings: ServerSettings) -> frozenset[str]:
+def hosts_of(settings: ServerSettings) -> frozenset[str]:
     """The names that the server answers to, in lower case: those that were allowed, and the one that it listens on."""
     return frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
 

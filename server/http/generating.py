@@ -17,6 +17,7 @@ from server.http.entry.access_log import REQUEST_ID, note_generation
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
 from server.http.streams import held_stream
+from server.http.streams.fronted import read_front
 from server.http.streams.held_stream import NOT_HELD, HeldStream
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.sse import EventStream
@@ -50,14 +51,19 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
     model = served.find(call.request.model)
     held_id = None
     if call.request.streaming.is_resumable:
-        answer = held_stream.start(
-            HeldStream(
+        front = read_front(request)
+        stream_id, after = (None, None) if front is None else front
+        # A front that comes back finds the stream that it has left, unless that one has failed.
+        answer = None if stream_id is None else served.held.get(request[TENANT].owner, stream_id)
+        is_new = answer is None
+        if answer is None:
+            held = HeldStream(
                 served, kept_requests(request), model, route, call, route.framing, _ids(request, call)[0],
-                request[TENANT], _ids(request, call),
-            )
-        )  # fmt: skip
+                request[TENANT], _ids(request, call), is_recomputed=after is not None, is_fronted=front is not None,
+            )  # fmt: skip
+            answer = held_stream.start(held, stream_id)
         if answer is not None:
-            return await _follow(request, route, answer, preparing)
+            return await _follow(request, route, answer, preparing, after, is_new=is_new)
         held_id = NOT_HELD
     async with EventStream(request, route, served, held_id) as stream:
         if not model.is_open:
@@ -75,12 +81,16 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
 
 
 async def _follow(
-    request: web.Request, route: BodyRoute, answer: HeldAnswer, preparing: ExitStack
+    request: web.Request, route: BodyRoute, answer: HeldAnswer, preparing: ExitStack, after: str | None, *, is_new: bool
 ) -> web.StreamResponse:
-    """Streams a resumable stream from its beginning, to the client that has asked for it."""
+    """Streams a resumable stream to the client that has asked for it.
+
+    Args:
+        after: the place of the last event that the client has from another server; None: it has none.
+    """
     served = request.app[SERVED]
     _, held = held_stream.find(served.held, answer.owner, answer.id)
-    async with EventStream(request, route, served, answer.id) as stream:
+    async with EventStream(request, route, served, answer.id, is_fronted=held.is_fronted) as stream:
         try:
             with answer.reading() as events:
                 if not held.model.is_open:
@@ -90,9 +100,9 @@ async def _follow(
                 preparing.close()
                 await stream.open()
                 lanes = held.open(events)
-                await stream.follow(answer.id, lanes, lanes.beginning)
+                await stream.follow(answer.id, lanes, lanes.beginning if after is None else lanes.parse(after))
         finally:
-            if not stream.is_open:
+            if is_new and not stream.is_open:
                 served.held.forget(answer)  # the client has never learnt its id
     return stream.response
 

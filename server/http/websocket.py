@@ -16,6 +16,7 @@ from server.http.entry.served import SERVED
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
+from server.startup.settings import ServerSettings
 from server.transport.frames import text_frames
 from server.transport.outlet import Outlet
 from server.transport.write_watch import WriteWatch
@@ -54,33 +55,7 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
     """The handler of a GET request that is to become a socket, whose messages go to what `open_messages` gives."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
-        settings = request.app[SERVED].settings
-        socket = web.WebSocketResponse(
-            timeout=CLOSE_TIMEOUT_S,
-            heartbeat=settings.ping_interval,
-            max_msg_size=settings.max_body_bytes + SLACK_BYTES,
-            writer_limit=WRITER_LIMIT,
-            protocols=(WEBSOCKET_PROTOCOL,),
-            compress=False,  # a delta is too short to gain by it
-        )
-        # aiohttp fails on a key that is not ASCII.
-        if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii() or not socket.can_prepare(request):
-            raise ApiError(
-                f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
-                status=426,
-                code="upgrade_required",
-                headers={"Upgrade": "websocket", "Connection": "Upgrade"},
-            )
-        if len(request.app[OPEN_SOCKETS]) >= settings.max_websockets:
-            raise ApiError(
-                f"{settings.max_websockets} WebSockets are open, the limit of this server; try again later",
-                status=429,
-                error_type="rate_limit_error",
-                code="too_many_websockets",
-                headers={"Retry-After": str(RETRY_AFTER_S)},
-            )
-        await socket.prepare(request)
-        request.app[OPEN_SOCKETS].add(socket)
+        socket = await open_socket(request, path, request.app[SERVED].settings)
         try:
             await _serve(request, socket, open_messages)
         finally:
@@ -88,6 +63,41 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
         return socket
 
     return handle
+
+
+async def open_socket(request: web.Request, path: str, settings: ServerSettings) -> web.WebSocketResponse:
+    """The request's WebSocket, which is now one of the application's open ones.
+
+    Raises:
+        ApiError: it asks for no WebSocket, or too many are open.
+    """
+    socket = web.WebSocketResponse(
+        timeout=CLOSE_TIMEOUT_S,
+        heartbeat=settings.ping_interval,
+        max_msg_size=settings.max_body_bytes + SLACK_BYTES,
+        writer_limit=WRITER_LIMIT,
+        protocols=(WEBSOCKET_PROTOCOL,),
+        compress=False,  # a delta is too short to gain by it
+    )
+    # aiohttp fails on a key that is not ASCII.
+    if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii() or not socket.can_prepare(request):
+        raise ApiError(
+            f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
+            status=426,
+            code="upgrade_required",
+            headers={"Upgrade": "websocket", "Connection": "Upgrade"},
+        )
+    if len(request.app[OPEN_SOCKETS]) >= settings.max_websockets:
+        raise ApiError(
+            f"{settings.max_websockets} WebSockets are open, the limit of this server; try again later",
+            status=429,
+            error_type="rate_limit_error",
+            code="too_many_websockets",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
+    await socket.prepare(request)
+    request.app[OPEN_SOCKETS].add(socket)
+    return socket
 
 
 async def close_sockets(app: web.Application) -> None:

@@ -52,6 +52,16 @@ class RunningServer(Address):
     engine: FakeEngineClient
     served: ServedModels
     app: web.Application
+    runner: web.AppRunner
+
+    async def cut_connections(self) -> None:
+        """Breaks off as a killed process does: nobody listens any more, and what was open ends in the middle."""
+        for site in tuple(self.runner.sites):
+            await site.stop()
+        assert self.runner.server is not None
+        for connection in self.runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
 
     async def assert_all_streams_ended(self) -> None:
         """The engine runs nothing any more, and the server knows of no generation."""
@@ -97,7 +107,7 @@ async def _start(
         engine.start(asyncio.get_running_loop())
         served.first.open(engine.client, (text_model or FakeTextModel()).model)
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app)
+    server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app, runner)
     ending.push_async_callback(server.assert_all_streams_ended)
     ending.push_async_callback(server.http.close)
     return server

@@ -51,7 +51,7 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
         log.exception("request_failed")
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits
-    records = request.app[SERVED].records
+    records = request.app[SERVED].records if SERVED in request.app else None  # a front has none
     if records is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
         records.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
     shape = request.app[ERROR_SHAPES].get(path, shape_error)
@@ -77,7 +77,7 @@ def _from_store(error: StoreError) -> ApiError:
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
     match error:
         case web.HTTPRequestEntityTooLarge():
-            return body_too_large(request.app[SERVED].settings.max_body_bytes)
+            return body_too_large(request.client_max_size)
         case web.HTTPNotFound():
             return ApiError(f"there is no {shorten(request.path)} here", status=404, code="unknown_url")
         case web.HTTPMethodNotAllowed():

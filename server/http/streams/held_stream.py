@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +16,7 @@ from server.answering.generation_request import GenerationRequest
 from server.doors.keyring import Tenant
 from server.holding.event_log import EventLog
 from server.holding.held_answer import HeldAnswer
-from server.holding.held_answers import HeldAnswers, unknown_stream
+from server.holding.held_answers import ID_BYTES, HeldAnswers, unknown_stream
 from server.holding.lanes import MAX_CHOICES, Lanes
 from server.http.entry.access_log import note_generation
 from server.routes.encoding import encode
@@ -55,6 +56,7 @@ class HeldStream:
     client_id: str = ""  # in the messages of a socket
     is_recomputed: bool = False  # for readers of an earlier process
     is_kept: bool = False  # a later process can compute it again
+    is_fronted: bool = False  # another server can, because a front asks it to
     check: Callable[[], None] | None = None  # raises where this process would compute something else
     lanes: Lanes | None = None
 
@@ -122,11 +124,13 @@ class HeldStream:
         return self.lanes
 
     def _refuse_to_end(self, delta: Delta) -> None:
-        """Where a server that shuts down cuts off a stream that can go on after its restart, the readers are told so.
+        """Where a server that shuts down cuts off a stream that can go on elsewhere or after its restart, the readers
+        are told so.
 
         An end with "abort" would be the last event for ever.
         """
-        if delta.finish_reason is FinishReason.ABORT and self.is_kept and self.served.phase is Phase.DRAINING:
+        can_go_on = self.is_kept or self.is_fronted
+        if delta.finish_reason is FinishReason.ABORT and can_go_on and self.served.phase is Phase.DRAINING:
             raise unavailable("the server is shutting down; the stream goes on when it is back", "draining")
 
     def _split(self, chunk: bytes) -> Iterator[bytes]:
@@ -139,10 +143,14 @@ class HeldStream:
                 yield event + _BETWEEN_EVENTS
 
 
-def start(stream: HeldStream) -> HeldAnswer | None:
+def start(stream: HeldStream, answer_id: str | None = None) -> HeldAnswer | None:
     """Begins to make the stream; None where the server has no room to hold another one.
 
-    A request without a seed gets one, so that it gives the same answer if it has to be computed again.
+    A request without a seed gets one that follows from the id, so that it gives the same answer if it has to be
+    computed again, on whichever server.
+
+    Args:
+        answer_id: chosen here if None.
 
     Raises:
         ApiError: the request asks for more answers than a resumable stream may have.
@@ -155,9 +163,10 @@ def start(stream: HeldStream) -> HeldAnswer | None:
             param="resumable",
             code="invalid_value",
         )
-    stream.call.request = _with_seed(request)
+    answer_id = secrets.token_hex(ID_BYTES) if answer_id is None else answer_id
+    stream.call.request = _with_seed(request, answer_id)
     try:
-        return begin(stream)
+        return begin(stream, answer_id)
     except ApiError as error:
         log.warning("stream_not_held", reason=error.message)
         return None
@@ -185,7 +194,8 @@ def find(held: HeldAnswers, owner: str | None, answer_id: str) -> tuple[HeldAnsw
     return answer, answer.work
 
 
-def _with_seed(request: GenerationRequest) -> GenerationRequest:
+def _with_seed(request: GenerationRequest, answer_id: str) -> GenerationRequest:
     if request.sampling.get("seed") is not None:
         return request
-    return replace(request, sampling={**request.sampling, "seed": secrets.randbelow(MAX_SEED)})
+    drawn = int.from_bytes(hashlib.sha256(answer_id.encode()).digest()[:8], "big")
+    return replace(request, sampling={**request.sampling, "seed": drawn % MAX_SEED})

@@ -9,6 +9,7 @@ from aiohttp import web
 from server.holding.held_answer import HeldAnswer
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
+from server.http.streams.fronted import read_front
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.sse import EventStream
 from server.routes.route import BodyRoute
@@ -37,7 +38,7 @@ async def resume(request: web.Request) -> web.StreamResponse:
     served, stream_id = request.app[SERVED], request.match_info["id"]
     known = served.held.get(request[TENANT].owner, stream_id)
     if known is not None and isinstance(known.work, Resumable):
-        return await known.work.resume(request, known, _after(request, stream_id))
+        return await known.work.resume(request, known, after_of(request, stream_id))
     answer, held = await kept_requests(request).find(request[TENANT], stream_id)
     if not isinstance(held.route, BodyRoute):
         raise ApiError(
@@ -46,12 +47,13 @@ async def resume(request: web.Request) -> web.StreamResponse:
             param="id",
             code="wrong_transport",
         )
-    lanes, after = held.open(answer.log), _after(request, stream_id)
+    lanes, after = held.open(answer.log), after_of(request, stream_id)
     had = lanes.beginning if after is None else lanes.parse(after)
     if lanes.is_end(had):
         return web.Response(status=204)
     with answer.reading():
-        async with EventStream(request, held.route, served, stream_id) as stream:
+        is_fronted = read_front(request) is not None
+        async with EventStream(request, held.route, served, stream_id, is_fronted=is_fronted) as stream:
             if not held.model.is_open:
                 await stream.open()  # an EventSource gives up at an error, and waits for a stream that pings
             async with held.tell_load(stream.open):
@@ -71,7 +73,7 @@ async def stop(request: web.Request) -> web.Response:
     return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
 
 
-def _after(request: web.Request, stream_id: str) -> str | None:
+def after_of(request: web.Request, stream_id: str) -> str | None:
     """The place of the last event that the client has; None: it has none.
 
     The header wins: an EventSource repeats its first address, with the place that it had then.

@@ -21,21 +21,31 @@ from server.startup.logs import log
 from server.transport.event_channel import EventChannel
 from server.wire.errors import ApiError, to_api_error
 
+_OF_THIS_SERVER = ("draining", "engine_failed")  # errors that the same request does not meet at another one
+
 
 class EventStream(EventChannel):
     """The streamed answer to one request. Once it is open, an error is told to the client as its last event."""
 
     def __init__(
-        self, request: web.Request, route: BodyRoute, served: ServedModels, stream_id: str | None = None
+        self,
+        request: web.Request,
+        route: BodyRoute,
+        served: ServedModels,
+        stream_id: str | None = None,
+        *,
+        is_fronted: bool = False,
     ) -> None:
         """
         Args:
             stream_id: by which the client can resume it, or that it cannot.
+            is_fronted: whether the client is a front that goes on elsewhere where this server breaks off.
         """
         headers = None if stream_id is None else {STREAM_HEADER: stream_id}
         super().__init__(request, served.settings, framing=route.framing, headers=headers)
         self._route = route
         self._served = served
+        self._is_fronted = is_fronted
         self._writer: StreamWriter | None = None  # of what has begun to be streamed
 
     async def __aexit__(
@@ -44,7 +54,11 @@ class EventStream(EventChannel):
         try:
             if not self.is_open or not isinstance(error, Exception) or isinstance(error, ConnectionError):
                 return False  # nobody hears it here: a broken connection takes no event
-            await self.end(self._encode_failure(_log_failure(error)))
+            last = self._encode_failure(_log_failure(error))
+            if last is None:
+                self._cut()
+            else:
+                await self.end(last)
             return True
         finally:
             self._writer = None
@@ -84,7 +98,10 @@ class EventStream(EventChannel):
             await self.write(b"".join([with_place(head, event) for event in events]))
         await self.end()
 
-    def _encode_failure(self, error: ApiError) -> bytes:
+    def _encode_failure(self, error: ApiError) -> bytes | None:
+        """The last event; None for a front that goes on elsewhere, and knows by a broken connection that it should."""
+        if self._is_fronted and error.code in _OF_THIS_SERVER:
+            return None
         told = b"" if self._writer is None else self._writer.encode_error(error)
         return told or self._route.encode_error_event(error, self._request[REQUEST_ID])
 

@@ -1,0 +1,126 @@
+"""What the handlers of a front share: the replicas, the limits, and where things were put."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from server.doors.preparation import Preparation
+from server.doors.workers import Workers
+from server.fronting.followed_stream import FollowedStreams
+from server.fronting.passing import request_headers
+from server.fronting.prefixes import prefix_blocks
+from server.fronting.replicas import Replicas
+from server.http.entry.guard import TENANT
+from server.http.streams.fronted import FRONT_KEY_HEADER
+from server.startup.settings import ServerSettings
+from server.transport.json_body import read_body
+from server.wire.errors import unavailable
+from server.wire.json_values import MAX_INLINE_BYTES
+
+MAX_PLACES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, ready to be sent to any replica, and again to another one."""
+
+    method: str
+    path: str  # with its query
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # the body's; empty where it is no JSON object
+    blocks: tuple[int, ...] = ()  # of its prompt
+
+
+class Places:
+    """On which replica something was found by its id; what was not asked for the longest is forgotten first."""
+
+    def __init__(self, most: int = MAX_PLACES) -> None:
+        self._most = most
+        self._names: OrderedDict[str, str] = OrderedDict()
+
+    def get(self, thing: str) -> str | None:
+        """The name of the replica that has had it."""
+        return self._names.get(thing)
+
+    def put(self, thing: str, replica: str) -> None:
+        self._names[thing] = replica
+        self._names.move_to_end(thing)
+        if len(self._names) > self._most:
+            self._names.popitem(last=False)
+
+
+class Front:
+    """One front, which takes the doors, limits and timeouts of `settings` and leaves the models to its replicas."""
+
+    def __init__(self, replicas: Replicas, settings: ServerSettings) -> None:
+        self.replicas = replicas
+        self.settings = settings
+        self.preparation = Preparation(
+            max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
+        )
+        self.workers = Workers()
+        self.streams = FollowedStreams(
+            grace=2 * settings.resume_grace,  # unread until it is stopped, and as long again until it is forgotten
+            max_bytes=settings.resume_max_bytes,
+            max_streams=settings.resume_max_streams,
+        )
+        self.places = Places()
+        self.num_moved = 0  # streams that went on at another replica
+        self.num_relayed = 0  # requests that are being answered
+        self.is_draining = False
+
+    def check_accepting(self) -> None:
+        """
+        Raises:
+            ApiError: 503, the front is shutting down.
+        """
+        if self.is_draining:
+            raise unavailable("the server is shutting down", "draining")
+
+    async def read(self, request: web.Request, preparing: ExitStack) -> Asked:
+        """The request with its whole body, whose bytes count until `preparing` is closed.
+
+        Raises:
+            ApiError: the body is refused, or a budget is spent.
+        """
+        body, fields, blocks = None, dict[str, Any](), list[int]()
+        if request.body_exists:
+            share = preparing.enter_context(self.preparation.receive())
+            body = await read_body(request, share, self.settings)
+            share.complete()
+            tenant = request[TENANT].owner
+            if len(body) > MAX_INLINE_BYTES:
+                fields, blocks = await self.workers.run(_parse, body, tenant)
+            else:
+                fields, blocks = _parse(body, tenant)
+        return Asked(request.method, request.path_qs, request_headers(request), body, fields, tuple(blocks))
+
+    def front_headers(self) -> dict[str, str]:
+        """By which a replica knows that the front asks, beside the key of the client for whom it asks."""
+        key = self.settings.front_key
+        return {} if key is None else {FRONT_KEY_HEADER: key}
+
+    def own_headers(self) -> dict[str, str]:
+        """By which a replica lets the front itself see its figures."""
+        key = self.settings.front_key
+        return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+FRONT = web.AppKey("front", Front)
+
+
+def _parse(body: bytes, tenant: str) -> tuple[dict[str, Any], list[int]]:
+    """The fields of a body and the blocks of its prompt. What is no JSON object is for a replica to refuse."""
+    try:
+        fields = orjson.loads(body)
+        return (fields, prefix_blocks(fields, tenant)) if isinstance(fields, dict) else ({}, [])
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeEncodeError):
+        return {}, []

@@ -1,0 +1,160 @@
+"""One server behind the front: where it is, how it is, and what is open on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
+
+import aiohttp
+from yarl import URL
+
+from server.fronting.prefixes import RememberedPrefixes
+
+UNIX = "unix:"
+CONNECT_S = 5.0  # a server that runs accepts at once
+HEALTH_S = 5.0  # for an answer about its health; a busy one may take a while
+IDLE_S = 20.0  # after which an unused connection is closed, before the server closes it at any moment
+
+
+class State(StrEnum):
+    """How a replica is, as far as the front knows."""
+
+    STARTING = "starting"  # nobody has answered there yet
+    READY = "ready"
+    NOT_READY = "not_ready"  # it answers that it loads or drains, or does not answer
+    GONE = "gone"  # it refuses connections
+
+
+class ReplicaLost(Exception):
+    """A replica broke off before the end of its answer, or could not be reached."""
+
+    def __init__(self, reason: str, *, was_asked: bool) -> None:
+        """Args:
+        was_asked: whether the request may have reached it.
+        """
+        super().__init__(reason)
+        self.was_asked = was_asked
+
+
+class Replica:
+    """A server at `unix:/path`, `http://host:port` or `https://host:port`. Made in a running event loop."""
+
+    def __init__(self, name: str, address: str) -> None:
+        """
+        Raises:
+            ValueError: the address has another form.
+        """
+        connector: aiohttp.BaseConnector
+        if address.startswith(UNIX):
+            connector = aiohttp.UnixConnector(address.removeprefix(UNIX), limit=0, keepalive_timeout=IDLE_S)
+            self._url = "http://localhost"
+        elif address.startswith(("http://", "https://")):
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
+            self._url = address.rstrip("/")
+        else:
+            raise ValueError(f"the address is {address!r}; it must begin with {UNIX}, http:// or https://")
+        self.name = name
+        self.address = address
+        self.state = State.STARTING
+        self.detail = "nobody has answered there yet"
+        self.is_leaving = False  # it gets nothing new and is forgotten once nothing is open on it
+        self.has_been_ready = False
+        self.num_open = 0
+        self.prefixes = RememberedPrefixes()
+        # Answers come when the model has them, so only connecting has a deadline.
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        )
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may get something new."""
+        return self.state is State.READY and not self.is_leaving
+
+    def num_remembered(self, blocks: Sequence[int]) -> int:
+        """How many blocks at the beginning of these it has met."""
+        return self.prefixes.count(blocks)
+
+    @contextmanager
+    def use(self, blocks: Sequence[int] = ()) -> Iterator[None]:
+        """Counts a request as open on it while the context lasts; it is expected to remember the prompt's blocks."""
+        self.num_open += 1
+        self.prefixes.remember(blocks)
+        try:
+            yield
+        finally:
+            self.num_open -= 1
+
+    @asynccontextmanager
+    async def ask(
+        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, whose body is still to be read. Leaving the context before its end breaks it off.
+
+        Args:
+            path: with the query, as the client has written them.
+
+        Raises:
+            ReplicaLost: there was no answer.
+        """
+        try:
+            answer = await self._session.request(
+                method, URL(self._url + path, encoded=True), headers=headers, data=body,
+                allow_redirects=False,
+            )  # fmt: skip
+        except aiohttp.ClientConnectorError as error:
+            self.note_gone(str(error))
+            raise ReplicaLost(f"{self.name} cannot be reached", was_asked=False) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ReplicaLost(f"{self.name} gave no answer: {error}", was_asked=True) from error
+        try:
+            yield answer
+        finally:
+            answer.close()  # does nothing where the answer was read to its end, and the connection is used again
+
+    async def check(self) -> None:
+        """Asks the replica whether it is ready, and notes what it says."""
+        try:
+            async with asyncio.timeout(HEALTH_S):
+                async with self.ask("GET", "/readiness", headers={}) as answer:
+                    status, told = answer.status, await answer.json()
+        except ReplicaLost as lost:
+            if lost.was_asked:  # a server that runs answers; whether this one does, the next look tells
+                self._note(State.NOT_READY, str(lost))
+        except TimeoutError:
+            self._note(State.NOT_READY, f"no answer within {HEALTH_S:g} s")
+        except (aiohttp.ClientError, ValueError) as error:
+            self._note(State.NOT_READY, f"no sense in its answer: {error}")
+        else:
+            detail = str(told.get("detail", "")) if isinstance(told, dict) else ""
+            self._note(State.READY if status == 200 else State.NOT_READY, detail)
+
+    def note_gone(self, reason: str) -> None:
+        """Nobody listens there."""
+        if self.state is not State.STARTING:
+            self._note(State.GONE, reason)
+
+    def open_socket(
+        self, path: str, headers: Mapping[str, str], protocols: Sequence[str], heartbeat: float
+    ) -> aiohttp.client._WSRequestContextManager:
+        """A WebSocket to it, as aiohttp's `ws_connect`."""
+        return self._session.ws_connect(
+            URL(self._url + path, encoded=True), headers=headers, protocols=protocols,
+            heartbeat=heartbeat, max_msg_size=0, compress=0,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Breaks off everything that is open on it."""
+        await self._session.close()
+
+    def _note(self, state: State, detail: str) -> None:
+        if State.GONE in (state, self.state):
+            self.prefixes.forget()  # whoever listens there next starts with an empty cache
+        self.state, self.detail = state, detail
+        self.has_been_ready |= state is State.READY

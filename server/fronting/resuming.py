@@ -1,0 +1,225 @@
+"""Resumable streams through the front: one whose replica dies goes on at another one, on the same connection.
+
+A replica computes such a stream from its request alone: the seed that the client has not given follows from the id,
+which the front gives. So another replica makes the same events, of which the client lacks those behind its last place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Collection
+from contextlib import ExitStack, asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+from server.fronting.error_events import error_event
+from server.fronting.followed_stream import FollowedStream
+from server.fronting.forwarding import MAX_LOSSES, forward, forward_to, lost_error, pass_on
+from server.fronting.front import FRONT, Asked, Front
+from server.fronting.passing import BETWEEN_EVENTS, Passage, is_event_stream, read_piece, request_headers
+from server.fronting.replica import Replica, ReplicaLost
+from server.holding.held_answers import ID_BYTES
+from server.http.entry.guard import TENANT
+from server.http.streams.fronted import AFTER_HEADER
+from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
+from server.http.streams.resuming import after_of
+from server.startup.logs import log, note
+from server.transport.json_body import json_response
+from server.wire.errors import ApiError
+
+PATIENCE_S = 60.0  # for which a stream waits until another replica takes it
+RETRY_S = 0.5
+_BUSY = (429, 503)
+
+
+async def forward_generation(request: web.Request) -> web.StreamResponse:
+    """A generating route whose streams can be resumed."""
+    front = request.app[FRONT]
+    front.check_accepting()
+    with ExitStack() as preparing:
+        asked = await front.read(request, preparing)
+        fields = asked.fields
+        if fields.get("stream") is True and fields.get("resumable") is True and front.settings.front_key is not None:
+            stream = FollowedStream(
+                secrets.token_hex(ID_BYTES), request[TENANT].owner, request.path, asked.headers, asked.body or b"",
+                asked.blocks,
+            )  # fmt: skip
+            if front.streams.add(stream):
+                return await _Following(request, front, stream).run()
+        return await forward(request, front, asked)
+
+
+async def resume(request: web.Request) -> web.StreamResponse:
+    """GET /v1/streams/{id}: what follows the events that the client has."""
+    front, stream_id = request.app[FRONT], request.match_info["id"]
+    stream = front.streams.get(stream_id, request[TENANT].owner)
+    if stream is None:  # it was begun on a WebSocket, or before this front was started
+        asked = Asked(request.method, request.path_qs, request_headers(request))
+        return await forward_to(request, front, asked, front.replicas.usable, f"stream {stream_id}")
+    return await _Following(request, front, stream, after_of(request, stream_id), is_back=True).run()
+
+
+async def stop(request: web.Request) -> web.StreamResponse:
+    """DELETE /v1/streams/{id}, whether or not the replica that had the stream still lives."""
+    front, stream_id = request.app[FRONT], request.match_info["id"]
+    asked = Asked(request.method, request.path_qs, request_headers(request))
+    stream = front.streams.get(stream_id, request[TENANT].owner)
+    if stream is None:
+        return await forward_to(request, front, asked, front.replicas.usable, f"stream {stream_id}")
+    stream.is_stopped = True
+    front.streams.forget(stream)
+    replica = None if stream.replica is None else front.replicas.get(stream.replica)
+    if replica is not None:
+        try:
+            async with replica.ask(asked.method, asked.path, headers=asked.headers) as answer:
+                return await pass_on(request, front, replica, answer)
+        except ReplicaLost as lost:
+            log.warning("replica_lost", replica=replica.name, reason=str(lost))
+    return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
+
+
+class _Following:
+    """One client's reading of a stream, over as many replicas as it takes."""
+
+    def __init__(
+        self, request: web.Request, front: Front, stream: FollowedStream, after: str | None = None, *,
+        is_back: bool = False,
+    ) -> None:  # fmt: skip
+        """Args:
+        after: the place of the last event that the client has; None: it has none.
+        is_back: the client has asked for the stream before, so a replica should have it.
+        """
+        self._request = request
+        self._front = front
+        self._stream = stream
+        self._after = after
+        self._is_back = is_back
+        self._head = b"id: %b:" % stream.id.encode()
+
+    async def run(self) -> web.StreamResponse:
+        """Passes the stream on to its end."""
+        front = self._front
+        tried: set[Replica] = set()
+        num_losses = 0
+        with front.streams.reading(self._stream):
+            async with Passage(self._request, front.settings, ping=b": ping\n\n") as passage:
+                while True:
+                    try:
+                        if await self._go_on(passage, tried):
+                            assert passage.response is not None
+                            return passage.response
+                    except ReplicaLost as lost:
+                        num_losses += lost.was_asked
+                        log.warning("replica_lost", reason=str(lost), stream=self._stream.id)
+                        if num_losses > MAX_LOSSES or self._stream.is_stopped:
+                            return await self._give_up(passage, lost_error())
+                    except ApiError as error:
+                        return await self._give_up(passage, error)
+                    if not await front.replicas.wait_usable(PATIENCE_S if passage.is_open else 0):
+                        return await self._give_up(passage, lost_error())
+
+    async def _go_on(self, passage: Passage, tried: set[Replica]) -> bool:
+        """Passes on what follows the client's place; False where another replica should be asked.
+
+        Raises:
+            ReplicaLost, ApiError
+        """
+        front, stream = self._front, self._stream
+        async with self._ask(tried) as (replica, answer):
+            if answer.status != 200 or not is_event_stream(answer):
+                if self._is_back and answer.status == 404:  # the replica was started anew meanwhile
+                    self._is_back, stream.replica = False, None
+                    return False
+                if answer.status in _BUSY and (passage.is_open or answer.status == 503) and replica not in tried:
+                    tried.add(replica)
+                    return False
+                if answer.status in _BUSY and passage.is_open:
+                    await asyncio.sleep(RETRY_S)
+                    return False
+                if passage.is_open:
+                    raise lost_error()
+                if not self._is_back:
+                    front.streams.forget(stream)
+                passage.response = await pass_on(self._request, front, replica, answer)
+                return True
+            note(replica=replica.name)
+            is_held = answer.headers.get(STREAM_HEADER) != NOT_HELD
+            if not is_held:
+                front.streams.forget(stream)
+            if passage.is_open:
+                front.num_moved += 1
+                log.info("stream_moved", replica=replica.name, stream=stream.id)
+            else:
+                await passage.open(answer, replica.name)
+            stream.replica, self._is_back = replica.name, False
+            try:
+                await self._pass(passage, replica, answer)
+            except ReplicaLost as lost:
+                tried.add(replica)
+                if not is_held:
+                    raise lost_error() from lost
+                raise
+            await passage.end()
+            return True
+
+    @asynccontextmanager
+    async def _ask(self, tried: Collection[Replica]) -> AsyncIterator[tuple[Replica, aiohttp.ClientResponse]]:
+        """The stream from where it is, or a request for it at another replica.
+
+        Raises:
+            ReplicaLost, ApiError
+        """
+        front, stream = self._front, self._stream
+        headers = {**stream.headers, **front.front_headers(), STREAM_HEADER: stream.id}
+        if self._after is not None:
+            headers[AFTER_HEADER] = self._after
+        known = None if stream.replica is None else front.replicas.get(stream.replica)
+        if self._is_back and known is not None and known not in tried:
+            headers |= request_headers(self._request) | front.front_headers()
+            with known.use():
+                try:
+                    async with known.ask("GET", self._request.path_qs, headers=headers) as answer:
+                        yield known, answer
+                        return
+                except ReplicaLost:
+                    self._is_back = False
+                    raise
+        replica = front.replicas.choose(stream.blocks, tried)
+        with replica.use(stream.blocks):
+            async with replica.ask("POST", stream.path, headers=headers, body=stream.body) as answer:
+                yield replica, answer
+
+    async def _pass(self, passage: Passage, replica: Replica, answer: aiohttp.ClientResponse) -> None:
+        """Passes whole events on and notes the place of the last one.
+
+        Raises:
+            ReplicaLost: the replica has broken off.
+        """
+        rest = b""
+        while piece := await read_piece(answer, replica.name):
+            data = rest + piece
+            end = data.rfind(BETWEEN_EVENTS) + len(BETWEEN_EVENTS)
+            if end < len(BETWEEN_EVENTS):
+                rest = data
+                continue
+            data, rest = data[:end], data[end:]
+            await passage.write(data)
+            at = data.rfind(BETWEEN_EVENTS + self._head)
+            start = at + len(BETWEEN_EVENTS) if at >= 0 else 0 if data.startswith(self._head) else -1
+            if start >= 0:
+                self._after = data[start + len(self._head) : data.index(b"\n", start)].decode()
+
+    async def _give_up(self, passage: Passage, error: ApiError) -> web.StreamResponse:
+        """Tells the client that the stream does not go on.
+
+        Raises:
+            ApiError: the client has no status yet.
+        """
+        if not passage.is_open:
+            raise error
+        await passage.write(error_event(self._request, self._stream.path, error))
+        await passage.end()
+        assert passage.response is not None
+        return passage.response

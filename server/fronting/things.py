@@ -1,0 +1,76 @@
+"""Routes of what one replica has: requests, responses and conversations by their ids, and what one engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from aiohttp import web
+
+from server.fronting.forwarding import NOT_FOUND, forward, forward_to
+from server.fronting.front import FRONT, Asked, Front
+from server.fronting.replica import Replica, ReplicaLost
+from server.http.responses.routes import CONVERSATIONS, RESPONSES
+from server.wire.errors import ApiError, shorten
+
+
+async def forward_to_owner(request: web.Request) -> web.StreamResponse:
+    """To the replica that knows the thing in the address, found by asking them all the first time."""
+    front = request.app[FRONT]
+    with ExitStack() as preparing:
+        asked = await front.read(request, preparing)
+        return await forward_to(request, front, asked, front.replicas.usable, request.match_info["id"])
+
+
+async def forward_response(request: web.Request) -> web.StreamResponse:
+    """POST /v1/responses: where the response or the conversation is that it follows, or else to the best replica."""
+    front = request.app[FRONT]
+    front.check_accepting()
+    with ExitStack() as preparing:
+        asked = await front.read(request, preparing)
+        place = await _place_of_history(front, asked)
+        if place is None:
+            return await forward(request, front, asked)
+        with place.use(asked.blocks):
+            return await forward_to(request, front, asked, [place])
+
+
+async def forward_to_named(request: web.Request) -> web.StreamResponse:
+    """To the replica that `?replica=NAME` names, or to the first: each has an answer of its own."""
+    front, name = request.app[FRONT], request.query.get("replica")
+    usable = sorted(front.replicas.usable, key=lambda replica: replica.name)
+    if name is not None:
+        usable = [replica for replica in usable if replica.name == name]
+        if not usable:
+            names = ", ".join(sorted(replica.name for replica in front.replicas))
+            raise ApiError(
+                f"replica is {shorten(name)}; those of this front are {names}", param="replica", code="invalid_value"
+            )
+    with ExitStack() as preparing:
+        asked = await front.read(request, preparing)
+        return await forward_to(request, front, asked, usable[:1])
+
+
+async def _place_of_history(front: Front, asked: Asked) -> Replica | None:
+    """The replica that has what a request for a response follows; None where it follows nothing, or nobody has it."""
+    named: Any = asked.fields.get("conversation")
+    conversation = named.get("id") if isinstance(named, dict) else named
+    for thing, path in ((asked.fields.get("previous_response_id"), RESPONSES), (conversation, CONVERSATIONS)):
+        if isinstance(thing, str) and thing.replace("_", "").isalnum() and thing.isascii():
+            return await _find(front, thing, f"{path}/{thing}", asked)
+    return None
+
+
+async def _find(front: Front, thing: str, path: str, asked: Asked) -> Replica | None:
+    known = front.places.get(thing)
+    usable: Sequence[Replica] = sorted(front.replicas.usable, key=lambda replica: replica.name != known)
+    for replica in usable:
+        try:
+            async with replica.ask("GET", path, headers=asked.headers) as answer:
+                if answer.status != NOT_FOUND:
+                    front.places.put(thing, replica.name)
+                    return replica
+        except ReplicaLost:
+            continue
+    return None

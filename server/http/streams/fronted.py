@@ -1,0 +1,46 @@
+"""What a front of several servers says beside a request: by which id a stream is held, and from where it goes on."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import NamedTuple
+
+from aiohttp import web
+
+from server.http.entry.served import SERVED
+from server.http.streams.held_stream import STREAM_HEADER
+from server.wire.errors import ApiError
+
+FRONT_KEY_HEADER = "X-Eagre-Front"
+AFTER_HEADER = "X-Eagre-After"
+# In lower case. A front lets none of them through from its clients.
+FRONT_HEADERS = frozenset(name.lower() for name in (FRONT_KEY_HEADER, AFTER_HEADER, STREAM_HEADER))
+
+_STREAM_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Fronted(NamedTuple):
+    """A stream that a front follows, and asks for again at another server where this one is lost."""
+
+    stream_id: str
+    after: str | None  # the place of the last event that the client has; None: it has none
+
+
+def read_front(request: web.Request) -> Fronted | None:
+    """What the front says of the stream that is asked for; None of any other client, whose headers mean nothing.
+
+    Raises:
+        ApiError: the id is none.
+    """
+    wanted, stream_id = request.app[SERVED].settings.front_key, request.headers.get(STREAM_HEADER)
+    shown = request.headers.get(FRONT_KEY_HEADER)
+    if wanted is None or shown is None or stream_id is None or not hmac.compare_digest(_bytes(wanted), _bytes(shown)):
+        return None
+    if not _STREAM_ID.fullmatch(stream_id):
+        raise ApiError(f"{STREAM_HEADER} must be 32 hexadecimal digits", param=STREAM_HEADER, code="invalid_value")
+    return Fronted(stream_id, request.headers.get(AFTER_HEADER))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
