@@ -86,7 +86,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         announce(f"eagre: {error}")
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
-    stopped = _watch_signals()
+    stopped = watch_signals()
     _reload_on_hangup(listeners)
     loads = ModelLoads(served, load, progress)
     try:
@@ -157,7 +157,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _watch_signals() -> asyncio.Future[str]:
+def watch_signals() -> asyncio.Future[str]:
     """Resolves to the name of the first SIGTERM or SIGINT; a second signal ends the process at once.
 
     A repetition of the first signal within SAME_SIGNAL_S is ignored.

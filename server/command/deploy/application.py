@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from server.command.deploy.address_book import AddressBook, Front
+from server.command.deploy.address_book import AddressBook, Addresses, Front
 from server.command.deploy.autoscaling import ScaleByQueue
 from server.command.deploy.plan import DeployPlan
 from server.command.deploy.replica import EagreReplica, ReplicaSpec
@@ -52,13 +52,14 @@ class RayApplication:
             CannotDeploy: there is no such cluster, or this machine has not the cores for all replicas.
         """
         plan = self._plan
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray tells its makers nothing unless somebody wants it
         address = plan.ray_address or os.environ.get("RAY_ADDRESS") or ("auto" if plan.update else "local")
         self._is_own_ray = address == "local"
         options: dict[str, Any] = {"include_dashboard": False} if self._is_own_ray else {}
         try:
             self._ray.init(address=address, namespace=NAMESPACE, logging_level="warning", **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise CannotDeploy(f"Ray at {address} cannot be reached: {error}") from error
+        except Exception as error:  # Ray has no class of its own for a start that takes too long
+            raise CannotDeploy(f"Ray at {address} cannot be used: {error}") from error
         has = self._ray.cluster_resources()
         for resource, each in (("CPU", plan.replica_cpus), ("GPU", plan.replica_gpus)):
             if self._is_own_ray and each * plan.least > has.get(resource, 0):
@@ -141,21 +142,24 @@ class RayApplication:
         except (RuntimeError, TimeoutError, self._ray.exceptions.RayError) as error:
             raise CannotDeploy(f"Ray Serve did not start the application: {error}") from error
 
-    def read_book(self, known_version: int) -> Any:
-        """A reference to the addresses, for `await`: as soon as they differ from those of that version."""
-        return self._book.read.remote(known_version)
+    async def read_book(self, known_version: int) -> Addresses:
+        """The addresses, as soon as they differ from those of that version, or after some seconds.
+
+        Raises:
+            CannotDeploy: the book is lost.
+        """
+        try:
+            return Addresses(*await self._book.read.remote(known_version))
+        except self._ray.exceptions.RayError as error:
+            raise CannotDeploy(f"the address book cannot be read: {error}") from error
 
     def stop(self) -> None:
-        """Ends the application with all its replicas in order, and Ray itself where it was started here."""
+        """Ends the application; returns when its replicas have ended in order."""
         with suppress(self._ray.exceptions.RayError, RuntimeError):
             self._serve.delete(self._plan.application)
-        self.disconnect()
 
     def disconnect(self) -> None:
-        """Leaves the cluster; one that was started here ends, and with it what runs in it."""
-        if self._is_own_ray:
-            with suppress(self._ray.exceptions.RayError, RuntimeError):
-                self._serve.shutdown()
+        """Leaves the cluster; one that was started here ends."""
         self._ray.shutdown()
 
     def _scaling(self) -> dict[str, Any]:
