@@ -20,6 +20,7 @@ from server.command.deploy.autoscaling import ReplicaLoad
 START_INTERVAL_S = 0.2
 ANSWER_WITHIN_S = 5.0
 UNIX = "unix:"
+PROGRAM = (sys.executable, "-m", "server.command.deploy.child")
 
 
 class ServerUnwell(RuntimeError):
@@ -45,7 +46,7 @@ class PlacedServer:
         self._num_slots = num_slots
         self._key = front_key
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "server.command.deploy.child"],
+            PROGRAM,
             stdin=subprocess.PIPE,
             env={**os.environ, **environment, **_listening(address), "EAGRE_FRONT_KEY": front_key},
             cwd=folder if Path(folder).is_dir() else None,
@@ -115,6 +116,8 @@ class PlacedServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         if self.address.startswith(UNIX):
             folder = os.path.dirname(self.address.removeprefix(UNIX))
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it was made for the socket
