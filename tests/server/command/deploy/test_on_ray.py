@@ -1,4 +1,4 @@
-"""`eagre deploy` with the real model: two replicas on a Ray of their own, with EAGRE_FULL=1 and where Ray is installed."""
+"""`eagre deploy` with the real model, two replicas on a Ray of their own: with EAGRE_FULL=1, where Ray is installed."""
 
 from __future__ import annotations
 
