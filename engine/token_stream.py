@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -95,21 +95,32 @@ class TokenStream:
     async def __anext__(self) -> TokenEvent:
         if self._is_done:
             raise StopAsyncIteration
-        if not self._has_news:
-            if self._waiter is not None:
-                raise RuntimeError(f"stream {self.request_id!r} is being read by two readers")
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self._take()
+        await self.wait()
+        return self.take()
+
+    async def wait(self, others: Iterable[TokenStream] = ()) -> None:
+        """Waits until this stream, or one of the others that are read together with it, has something to take."""
+        streams = (self, *others)
+        if any(stream.has_news for stream in streams):
+            return
+        for stream in streams:
+            if stream._waiter is not None:
+                raise RuntimeError(f"stream {stream.request_id!r} is being read by two readers")
+        waiter = asyncio.get_running_loop().create_future()
+        for stream in streams:
+            stream._waiter = waiter
+        try:
+            await waiter
+        finally:
+            for stream in streams:
+                stream._waiter = None
 
     @property
-    def _has_news(self) -> bool:
+    def has_news(self) -> bool:
+        """Whether there is something to take; of a stream that has ended, always."""
         return bool(self._token_ids) or self._finish_reason is not None or self._progress is not None
 
-    def _take(self) -> TokenEvent:
+    def take(self) -> TokenEvent:
         """What waits for the reader, as one event."""
         token_ids, self._token_ids = self._token_ids, []
         progress, self._progress = self._progress, None
@@ -134,8 +145,8 @@ class TokenStream:
         There is one listener or one reader at a time.
         """
         self._listener = listener
-        if listener is not None and self._has_news and not self._is_done:
-            _flush(listener.receive(self._take()))
+        if listener is not None and self.has_news and not self._is_done:
+            _flush(listener.receive(self.take()))
 
     def abort(self) -> None:
         """Ends the request; the stream still ends with one event. Later calls have no effect."""
@@ -168,7 +179,7 @@ class TokenStream:
             self._pooled = event.pooled
         self._is_dead_end = event.is_dead_end
         self._finish(event.finish_reason, event.error)
-        return None if listener is None else listener.receive(self._take())
+        return None if listener is None else listener.receive(self.take())
 
     def end(self, finish_reason: FinishReason, error: str | None) -> None:
         """Ends the stream without an event of the engine; has no effect if the stream has ended."""
@@ -176,7 +187,7 @@ class TokenStream:
             self._finish(finish_reason, error)
             listener = self._listener
             if listener is not None:
-                _flush(listener.receive(self._take()))
+                _flush(listener.receive(self.take()))
 
     def _finish(self, finish_reason: FinishReason | None, error: str | None) -> None:
         self._finish_reason, self._error = finish_reason, error

@@ -5,6 +5,7 @@
 Both servers are measured alternately, over server-sent events (a connection for each stream) and over WebSockets (64
 streams on each). PYTHON is that of an environment with fastapi and uvicorn; without it Eagre runs alone. Processor time
 is that of the server's process, so that neither the reader nor other processes count; the reader's own is shown apart.
+`--kinds` also measures Eagre's other streams: several answers in one, resumable ones, Responses and Messages.
 
 Each cell is measured with short answers and with long ones, so that what a token costs and what a request costs are
 told apart.
@@ -23,7 +24,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -31,6 +32,7 @@ from benchmarks.serving.processor import time_of
 from benchmarks.serving.server_process import ROOT, free_port
 
 STREAMS_ON_A_SOCKET = 64
+OURS = "Eagre"
 SHORT_TOKENS = 20  # of a stream's short answer
 MIN_TOKENS, TOTAL_TOKENS = 200, 40_000  # of a stream's long answer; of all together, about
 
@@ -67,19 +69,50 @@ class Cell(NamedTuple):
         )
 
 
-async def _read_events(port: int, num_tokens: int) -> int:
+class Kind(NamedTuple):
+    """A way to ask for a stream of server-sent events."""
+
+    path: str
+    body: dict[str, Any]
+    length: str  # the field that limits the answer
+    event: bytes  # what each event of an answer's text has once
+    num_answers: int = 1
+
+
+_COMPLETION: dict[str, Any] = {"prompt": "the tide", "stream": True, "temperature": 0, "ignore_eos": True}
+WEBSOCKET = "WebSocket"
+COMPARED = ("SSE", WEBSOCKET)  # that the other server has too
+KINDS = {
+    "SSE": Kind("/v1/completions", _COMPLETION, "max_tokens", b'data: {"id"'),
+    "SSE, 4 answers": Kind("/v1/completions", {**_COMPLETION, "n": 4}, "max_tokens", b'data: {"id"', num_answers=4),
+    "SSE, resumable": Kind("/v1/completions", {**_COMPLETION, "resumable": True}, "max_tokens", b'data: {"id"'),
+    "Responses": Kind(
+        "/v1/responses",
+        {"input": "the tide", "stream": True, "store": False},
+        "max_output_tokens",
+        b"event: response.output_text.delta",
+    ),
+    "Messages": Kind(
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": "the tide"}], "stream": True},
+        "max_tokens",
+        b"event: content_block_delta",
+    ),
+}
+
+
+async def _read_events(port: int, kind: Kind, num_tokens: int) -> int:
     """The events of one stream, with no more work than finding their ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = json.dumps(
-        {"prompt": "the tide", "max_tokens": num_tokens, "stream": True, "temperature": 0, "ignore_eos": True}
-    ).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    body = json.dumps({**kind.body, kind.length: num_tokens}).encode()
+    head = f"POST {kind.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
     num_events, last = 0, b""
     while data := await reader.read(1 << 16):
-        num_events += (last + data).count(b'data: {"id"') - last.count(b'data: {"id"')
-        last = data[-16:]
-    assert b"[DONE]" in last + data or b"\r\n0\r\n" in b"\r\n" + last, last
+        data = last + data
+        num_events += data.count(kind.event) - last.count(kind.event)
+        last = data[-len(kind.event) - 16 :]
+    assert last.endswith((b"\r\n0\r\n\r\n", b"[DONE]\n\n")), last
     writer.close()
     return num_events
 
@@ -101,8 +134,9 @@ async def _read_messages(session: aiohttp.ClientSession, port: int, num_streams:
 
 async def _run(port: int, pid: int, transport: str, num_streams: int, num_tokens: int) -> Run:
     before, start, own = time_of(pid) or 0.0, time.perf_counter(), time.process_time()
-    if transport == "SSE":
-        counts = await asyncio.gather(*(_read_events(port, num_tokens) for _ in range(num_streams)))
+    kind = KINDS.get(transport)
+    if kind is not None:
+        counts = await asyncio.gather(*(_read_events(port, kind, num_tokens) for _ in range(num_streams)))
     else:
         async with aiohttp.ClientSession() as session:
             shares = [
@@ -111,7 +145,8 @@ async def _run(port: int, pid: int, transport: str, num_streams: int, num_tokens
             counts = await asyncio.gather(*(_read_messages(session, port, share, num_tokens) for share in shares))
     seconds = time.perf_counter() - start
     processor, reader = (time_of(pid) or 0.0) - before, time.process_time() - own
-    return Run(num_tokens * num_streams, sum(counts), seconds, processor, reader)
+    num_answers = 1 if kind is None else kind.num_answers
+    return Run(num_tokens * num_streams * num_answers, sum(counts), seconds, processor, reader)
 
 
 async def _measure(port: int, pid: int, transport: str, num_streams: int) -> Cell:
@@ -130,7 +165,9 @@ async def _wait_ready(port: int) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def _compare(commands: dict[str, Sequence[str]], ahead: int, streams: Sequence[int], rounds: int) -> None:
+async def _compare(
+    commands: dict[str, Sequence[str]], ahead: int, kinds: Sequence[str], streams: Sequence[int], rounds: int
+) -> None:
     ports = {name: free_port() for name in commands}
     processes = {
         name: subprocess.Popen([*command, str(ports[name]), str(ahead)], cwd=ROOT)  # noqa: ASYNC220 - before anything is measured
@@ -144,11 +181,13 @@ async def _compare(commands: dict[str, Sequence[str]], ahead: int, streams: Sequ
             "| transport | streams | server | tokens/s | processor µs per token | reader's | events | µs per request |"
         )
         print("|---" * 8 + "|")
-        for transport in ("SSE", "WebSocket"):
+        for transport in kinds:
             for num_streams in streams:
                 best: dict[str, Cell] = {}
                 for _ in range(rounds):
                     for name, process in processes.items():
+                        if name != OURS and transport not in COMPARED:
+                            continue
                         cell = await _measure(ports[name], process.pid, transport, num_streams)
                         if name not in best or cell.token < best[name].token:
                             best[name] = cell
@@ -172,13 +211,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--ahead", default="1,16", help="numbers of a stream's tokens in a turn of the loop")
     parser.add_argument("--streams", default="1,64,256,1024", help="numbers of streams at once")
     parser.add_argument("--rounds", type=int, default=2, help="of each cell; that of the least processor time is shown")
+    parser.add_argument("--kinds", default=";".join(COMPARED), help=f"among {'; '.join((*KINDS, WEBSOCKET))}")
     options = parser.parse_args(arguments)
-    commands: dict[str, Sequence[str]] = {"Eagre": [sys.executable, "-m", "benchmarks.fanout.eagre_server"]}
+    kinds = options.kinds.split(";")
+    if unknown := set(kinds) - {*KINDS, WEBSOCKET}:
+        parser.error(f"--kinds names {', '.join(sorted(unknown))}; it may name {'; '.join((*KINDS, WEBSOCKET))}")
+    commands: dict[str, Sequence[str]] = {OURS: [sys.executable, "-m", "benchmarks.fanout.eagre_server"]}
     if options.fastapi:
         commands["FastAPI"] = [options.fastapi, str(Path(__file__).with_name("fastapi_server.py"))]
     streams = [int(number) for number in options.streams.split(",")]
     for ahead in options.ahead.split(","):
-        asyncio.run(_compare(commands, int(ahead), streams, options.rounds))
+        asyncio.run(_compare(commands, int(ahead), kinds, streams, options.rounds))
 
 
 if __name__ == "__main__":

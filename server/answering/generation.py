@@ -7,7 +7,6 @@ lost, and nothing grows but a list of token ids, which `max_tokens` bounds.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -124,9 +123,6 @@ class Generation:
         self._num_open = len(choices)
         self._submitted_at = time.perf_counter()
         self.time_to_first_token: float | None = None  # seconds
-        # Where several streams meet; a single one does not need it. Its bound makes each stream wait for the reader.
-        self._meeting: asyncio.Queue[tuple[Choice, TokenEvent | EngineError]] | None = None
-        self._pumps: list[asyncio.Task[None]] = []
         metrics.num_prompt_tokens += sum(len(prompt.token_ids) for prompt in prompts)
 
     @classmethod
@@ -207,20 +203,23 @@ class Generation:
     async def push(self, sink: Sink) -> None:
         """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
 
-        It may be called between two items of the iteration, behind the first one: that brings what needs a task, as
-        reports of progress do. It returns at once where the sink is not ready, where there are several answers, and
-        where `on_deltas` is to see all deltas.
+        It may be called between two items of the iteration. It returns at once where the sink is not ready, where
+        `on_deltas` is to see all deltas, and while an answer has yet to begin: what comes with its first tokens, and
+        the reports of progress before them, may need a task.
 
         Raises:
-            EngineError: the engine could not go on with the stream.
+            EngineError: the engine could not go on with one of the streams.
             ConnectionError: from the sink.
         """
-        if len(self._choices) > 1 or not self._num_open or not sink.is_ready or self.on_deltas is not None:
+        if not self._num_open or not sink.is_ready or self.on_deltas is not None:
+            return
+        choices = self._open_choices()
+        if not all(choice.num_tokens for choice in choices):
             return
         try:
-            await Push(self._choices[0], self._advance, self._advance_tokens, sink).run()
+            await Push(choices, self._advance, self._advance_tokens, sink).run()
         except EngineError:
-            self._num_open = 0  # nothing more is to come
+            self._num_open = 0  # nothing more is to come, of no choice
             raise
 
     @property
@@ -289,13 +288,9 @@ class Generation:
 
     async def aclose(self) -> None:
         """Aborts what runs; nothing more will be read. Idempotent."""
-        self.abort()  # first and without a wait: it must happen even if this task is being cancelled
-        for pump in self._pumps:
-            pump.cancel()
+        self.abort()
         self._metrics.num_finished[FinishReason.ABORT] += self._num_open
         self._num_open = 0
-        pumps, self._pumps = self._pumps, []
-        await asyncio.gather(*pumps, return_exceptions=True)
 
     async def collect(self, watch: Callable[[list[Delta]], None] | None = None) -> list[Answer]:
         """Reads to the end and joins the deltas of each choice; `watch` sees them as they come.
@@ -317,42 +312,20 @@ class Generation:
         return _choose(answers, self.prompts)
 
     async def _next_deltas(self) -> list[Delta]:
-        if len(self._choices) == 1:
-            choice = self._choices[0]
-            try:
-                event = await choice.stream.__anext__()
-            except StopAsyncIteration:
-                raise EngineError("a token stream ended without a finish_reason") from None
-            if event.progress is not None:
-                await self._tell(choice, event.progress)
-            return self._advance(choice, event)
-        if self._meeting is None:
-            self._meeting = asyncio.Queue(maxsize=len(self._choices))
-            self._pumps = [asyncio.create_task(self._pump(choice, self._meeting)) for choice in self._choices]
-        arrived = [await self._meeting.get()]
-        while not self._meeting.empty():
-            arrived.append(self._meeting.get_nowait())
+        choices = self._open_choices()
+        first, *others = [choice.stream for choice in choices]
+        await first.wait(others)
         deltas: list[Delta] = []
-        for choice, event_or_error in arrived:
-            if isinstance(event_or_error, EngineError):
-                raise event_or_error
-            if event_or_error.progress is not None:
-                await self._tell(choice, event_or_error.progress)
-            if choice.finish_reason is None:  # else: tokens behind a stop string
-                deltas += self._advance(choice, event_or_error)
+        for choice in choices:
+            if choice.stream.has_news:
+                event = choice.stream.take()
+                if event.progress is not None:
+                    await self._tell(choice, event.progress)
+                deltas += self._advance(choice, event)
         return deltas
 
-    async def _pump(self, choice: Choice, meeting: asyncio.Queue[tuple[Choice, TokenEvent | EngineError]]) -> None:
-        try:
-            async for event in choice.stream:
-                await meeting.put((choice, event))
-                if event.finish_reason is not None or choice.finish_reason is not None:
-                    return
-        except EngineError as error:
-            await meeting.put((choice, error))
-            return
-        if choice.finish_reason is None:
-            await meeting.put((choice, EngineError("a token stream ended without a finish_reason")))
+    def _open_choices(self) -> list[Choice]:
+        return [choice for choice in self._choices if choice.finish_reason is None]
 
     async def _tell(self, choice: Choice, progress: PromptProgress) -> None:
         if self._tell_progress is not None:

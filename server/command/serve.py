@@ -42,7 +42,7 @@ Announce: TypeAlias = Callable[[str], None]
 
 def run_server(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal or a failure, and then ends the process with an exit status."""
-    set_up_logs(settings.log_level, settings.log_format)
+    set_up_logs(settings.log_level, settings.log_format, settings.replica_name)
     raise_file_limit()
     limit_arenas()
     encode_in_callers_thread()

@@ -141,7 +141,7 @@ async def pass_on(
         except ReplicaLost as lost:
             log.warning("replica_lost", replica=replica.name, reason=str(lost))
             if is_stream:
-                await passage.write(error_event(request, request.path, lost_error()))
+                await passage.write(error_event(request, request.path, lost_error(), passage.last))
             else:
                 passage.cut()
         await passage.end()
@@ -179,7 +179,7 @@ async def _send(
     request: web.Request, front: Front, replica: Replica, answer: aiohttp.ClientResponse, body: bytes
 ) -> web.StreamResponse:
     response = web.Response(body=body, status=answer.status, reason=answer.reason)
-    del response.headers["Content-Type"]
+    response.headers.popall("Content-Type", None)
     response.headers.extend(answer_headers(answer))
     response.headers[REPLICA_HEADER] = replica.name
     return await send_whole(request, response, front.settings)

@@ -74,6 +74,7 @@ class Passage:
         self._ping = ping
         self._watch: WriteWatch | None = None
         self.response: web.StreamResponse | None = None
+        self.last = b""  # what was passed on last
 
     async def __aenter__(self) -> Passage:
         return self
@@ -105,6 +106,7 @@ class Passage:
     async def write(self, data: bytes) -> None:
         """Passes bytes on; waits while the client is slow."""
         assert self._watch is not None
+        self.last = data
         await self._watch.write(data)
 
     async def end(self) -> None:

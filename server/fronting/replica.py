@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
@@ -16,6 +17,7 @@ UNIX = "unix:"
 CONNECT_S = 5.0  # a server that runs accepts at once
 HEALTH_S = 5.0  # for an answer about its health; a busy one may take a while
 IDLE_S = 20.0  # after which an unused connection is closed, before the server closes it at any moment
+_MANY_BYTES = 1 << 18  # of a body
 
 
 class State(StrEnum):
@@ -105,7 +107,8 @@ class Replica:
         """
         try:
             answer = await self._session.request(
-                method, URL(self._url + path, encoded=True), headers=headers, data=body,
+                method, URL(self._url + path, encoded=True), headers=headers,
+                data=body if body is None or len(body) < _MANY_BYTES else io.BytesIO(body),  # which is sent in pieces
                 allow_redirects=False,
             )  # fmt: skip
         except aiohttp.ClientConnectorError as error:

@@ -219,7 +219,7 @@ class _Following:
         """
         if not passage.is_open:
             raise error
-        await passage.write(error_event(self._request, self._stream.path, error))
+        await passage.write(error_event(self._request, self._stream.path, error, passage.last))
         await passage.end()
         assert passage.response is not None
         return passage.response

@@ -92,8 +92,9 @@ class GrammarCompiler:
             param: the wire name of the parameter with the grammar, for error messages.
 
         Raises:
-            InvalidParameter: the grammar is refused or takes too long.
-            QueueFull: those before it have not come to an end.
+            InvalidParameter: the grammar is refused or takes too much processor time.
+            QueueFull: it has not been compiled in PATIENCE times as long, because others came first or the machine
+                is busy.
         """
         outcome = self._look_up(grammar, param)
         if outcome is None:
@@ -103,7 +104,7 @@ class GrammarCompiler:
                 await asyncio.wait([asyncio.wrap_future(job.future)], timeout=self._timeout * PATIENCE)
             finally:
                 self._leave(grammar, job)
-            outcome = self._outcome_of(job, grammar, param)
+            outcome = _outcome_of(job, grammar, param)
         return _accept(outcome, grammar, param)
 
     def compile_here(self, grammar: Grammar, param: str) -> CompiledGrammar:
@@ -115,7 +116,7 @@ class GrammarCompiler:
                 wait([job.future], timeout=self._timeout * PATIENCE)
             finally:
                 self._leave(grammar, job)
-            outcome = self._outcome_of(job, grammar, param)
+            outcome = _outcome_of(job, grammar, param)
         return _accept(outcome, grammar, param)
 
     def _look_up(self, grammar: Grammar, param: str) -> Outcome | None:
@@ -180,14 +181,13 @@ class GrammarCompiler:
         self._expiries.pop(grammar, None)
         self._num_kept_bytes -= _num_bytes(grammar)
 
-    def _outcome_of(self, job: _Job, grammar: Grammar, param: str) -> Outcome:
-        if job.future.cancelled():
-            raise QueueFull("other grammars are being compiled; try again later")
-        if not job.future.done():
-            raise InvalidParameter(
-                param, f"{param}: {grammar.kind} takes longer to compile than {self._timeout:g} s, the limit"
-            )
-        return job.future.result()
+
+def _outcome_of(job: _Job, grammar: Grammar, param: str) -> Outcome:
+    if job.future.cancelled():
+        raise QueueFull("other grammars are being compiled; try again later")
+    if not job.future.done():
+        raise QueueFull(f"{param}: {grammar.kind} is still being compiled; try again later")
+    return job.future.result()
 
 
 def _accept(outcome: Outcome, grammar: Grammar, param: str) -> CompiledGrammar:

@@ -50,7 +50,7 @@ class InvalidGrammar(ValueError):
 
 
 class GrammarTooHard(InvalidGrammar):
-    """A grammar took too much time or memory at this moment; on a machine that is less busy it may pass."""
+    """A grammar took too much processor time or memory. Both depend a little on the moment, so it may pass later."""
 
 
 def check_schema(schema: Any) -> None:

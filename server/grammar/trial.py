@@ -21,7 +21,8 @@ from server.wire.structured_outputs import Grammar
 
 START = "from server.grammar.trial_process import run; run()"
 _CANNOT_START = "no process can be started that tries the grammar; try again later"
-START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes less than one
+START_SECONDS = 120.0  # that a process may take until it is ready; usually it takes less than one
+_BUSY = "the machine is too busy to try the grammar now; try again later"
 
 
 class TrialCompiler:
@@ -52,7 +53,8 @@ class TrialCompiler:
     def __call__(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
         """
         Raises:
-            InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much time or memory.
+            InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
+            QueueFull: the machine is too busy for a trial, or for one process more.
         """
         self._try(grammar)
         return CompiledGrammar.compile(grammar, vocabulary)
@@ -166,16 +168,17 @@ class _Process:
     def ask(self, grammar: Grammar, seconds: float) -> Verdict:
         """
         Raises:
-            GrammarTooHard: it takes longer, or ends the process.
+            GrammarTooHard: it takes more processor time, or ends the process.
+            QueueFull: it has not got that much processor time in PATIENCE times as long.
         """
-        too_long = f"it takes longer to compile than {seconds:g} s, the limit"
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())
             if not self._socket.poll(seconds * PATIENCE):
-                raise GrammarTooHard(too_long)
+                raise QueueFull(_BUSY)
             verdict = Verdict(*json.loads(self._socket.recv_bytes()))
         except (EOFError, ConnectionError) as error:
             ended_by_clock = self._process.wait() == -TOO_HARD
+            too_long = f"it takes longer to compile than {seconds:g} s of processor time, the limit"
             raise GrammarTooHard(too_long if ended_by_clock else "it takes too much memory to compile") from error
         return verdict
 

@@ -25,9 +25,9 @@ from server.wire.structured_outputs import Grammar, GrammarKind
 MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the process
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage
 TOO_HARD = signal.SIGPROF  # ends the process when a trial has had its processor time
-# The wall-clock time of a trial, in units of its processor time: while all cores compute tokens, a trial gets only a
-# part of one.
-PATIENCE = 6.0
+# How much longer than its limit of processor time a trial is waited for: on a machine with much to do, it gets only a
+# small part of a core. Whoever has waited so long is told to come again; nothing is said of the grammar.
+PATIENCE = 20.0
 RETIREMENT_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
 
 

@@ -25,17 +25,24 @@ _REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
-def set_up_logs(level: str, log_format: str) -> None:
+def set_up_logs(level: str, log_format: str, replica: str | None = None) -> None:
     """Configures structlog, and routes warnings of the standard library's loggers through it.
 
     Args:
         level: one of `LOG_LEVELS` of the settings.
         log_format: one of `LOG_FORMATS` of the settings.
+        replica: the name of this server among others, which every event then has.
     """
+
+    def add_replica(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event.setdefault("replica", replica)
+        return event
+
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([] if replica is None else [add_replica]),
     ]
     # Tracebacks without local variables, among which are prompts and answers.
     frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)

@@ -103,6 +103,8 @@ class AnswerParts:
         Args:
             token_ids: what the text came from; `num_reasoning_tokens` counts among them.
         """
+        if self._reasoning is None and self._calls is None:
+            return [Content(text)] if text else []
         events: list[PartEvent] = []
         if self._reasoning is None:
             events += self._behind_reasoning(text)

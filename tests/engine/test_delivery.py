@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from engine.border.types import FinishReason, TokenEvent
 from engine.delivery import Delivery
 from engine.schedule.request import Request
@@ -98,3 +100,21 @@ async def test_reader_and_listener_take_turns_without_a_loss() -> None:
     stream.end(FinishReason.TIMEOUT, None)  # without a delivery: it is sent at once
     assert box.noted[2:] == [[3], "flush", ([], FinishReason.TIMEOUT), "flush"]
     assert [event async for event in stream] == []
+
+
+async def test_one_reader_waits_for_several_streams() -> None:
+    way = Way()
+    requests = [way.request(name) for name in "abc"]
+    streams = [request.mailbox for request in requests]
+    reading = asyncio.create_task(streams[0].wait(streams[1:]))
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="two readers"):
+        await streams[2].wait()
+    way.delivery.publish([RequestEvent(requests[1], [1], None), RequestEvent(requests[2], [2], FinishReason.STOP)])
+    way.deliver()
+    await asyncio.wait_for(reading, 5)
+    assert [stream.has_news for stream in streams] == [False, True, True]
+    assert streams[1].take().token_ids == [1]
+    await asyncio.wait_for(streams[0].wait(streams[1:]), 5)  # the third is still to be read
+    assert streams[2].take().finish_reason is FinishReason.STOP
+    assert [stream.has_news for stream in streams[:2]] == [False, False]

@@ -68,7 +68,6 @@ class FakeTokenStream:
         self.num_generated = 0
         self.num_events_read = 0
         self.is_finished = False
-        self.is_awaited = False  # a reader waits for the next event
         self.admitted_at: float | None = time.perf_counter()
         self._output = output
         self._engine = engine
@@ -79,7 +78,8 @@ class FakeTokenStream:
         self._progress: PromptProgress | None = None
         self._is_read_to_end = False
         self._has_brought_prompt = False
-        self._changed = asyncio.Event()
+        self.has_news = False
+        self._waiter: asyncio.Future[None] | None = None
         self._has_only_tokens = params.logprobs is None and params.prompt_logprobs is None
         self._listener: Listener | None = None
 
@@ -89,13 +89,28 @@ class FakeTokenStream:
     async def __anext__(self) -> TokenEvent:
         if self._is_read_to_end:
             raise StopAsyncIteration
-        self.is_awaited = True
-        await self._changed.wait()
-        self.is_awaited = False
-        return self._take()
+        await self.wait()
+        return self.take()
 
-    def _take(self) -> TokenEvent:
-        self._changed.clear()
+    async def wait(self, others: Sequence[FakeTokenStream] = ()) -> None:
+        streams = (self, *others)
+        if not any(stream.has_news for stream in streams):
+            waiter = asyncio.get_running_loop().create_future()
+            for stream in streams:
+                stream._waiter = waiter
+            try:
+                await waiter
+            finally:
+                for stream in streams:
+                    stream._waiter = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a reader waits for the next event."""
+        return self._waiter is not None
+
+    def take(self) -> TokenEvent:
+        self.has_news = False
         token_ids, self._token_ids = self._token_ids, []
         progress, self._progress = self._progress, None
         self._is_read_to_end = self._finish_reason is not None
@@ -127,22 +142,24 @@ class FakeTokenStream:
 
     def listen(self, listener: Listener | None) -> None:
         self._listener = listener
-        if listener is not None and self._changed.is_set() and not self._is_read_to_end:
-            outbox = listener.receive(self._take())
+        if listener is not None and self.has_news and not self._is_read_to_end:
+            outbox = listener.receive(self.take())
             if outbox is not None:
                 outbox.flush()
 
     def _tell(self) -> Outbox | None:
-        self._changed.set()
+        self.has_news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
         listener, token_ids = self._listener, self._token_ids
         if listener is None:
             return None
         if self._has_only_tokens and self._finish_reason is None and self._progress is None:
-            self._changed.clear()
+            self.has_news = False
             self._token_ids = []
             self.num_events_read += 1
             return listener.receive_tokens(token_ids)
-        return listener.receive(self._take())
+        return listener.receive(self.take())
 
     def abort(self) -> None:
         if not self.is_finished:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 import orjson
 
@@ -11,6 +10,7 @@ from engine.border.types import PromptProgress
 from server.doors.keyring import Tenant
 from server.doors.preparation import Share
 from server.http.entry.access_log import note_generation
+from server.http.responses.audience import Audience
 from server.routes.framing import MESSAGES
 from server.routes.responses.events import Event
 from server.routes.responses.history import History
@@ -33,8 +33,6 @@ from server.storage.record_key import StoreError
 from server.wire.errors import ApiError, to_api_error
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
-
-Deliver: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
 
 
 class Answering:
@@ -70,7 +68,7 @@ class Answering:
     async def answer(
         self,
         turn: Turn,
-        deliver: Deliver | None,
+        audience: Audience | None,
         *,
         request_id: str | None = None,
         writer: ResponseWriter | None = None,
@@ -80,7 +78,7 @@ class Answering:
         """Generates, and delivers events as they come. What is to be stored is stored before the last event leaves.
 
         Args:
-            deliver: takes the events; None: nobody listens.
+            audience: takes the events; None: nobody listens.
             request_id: one more name by which the request may be cancelled.
             writer: of the response; made here if None.
             is_told: whether the client knows of the response already, so that an error is an event of its stream.
@@ -92,7 +90,7 @@ class Answering:
         served = self._served
         model = served.find(turn.body.model)
         if writer is None:
-            writer = self.new_writer(turn, is_heard=deliver is not None)
+            writer = self.new_writer(turn, is_heard=audience is not None)
         is_long = bool(turn.before) or len(turn.given) > 1
         request = await served.workers.run(turn.to_request) if is_long else turn.to_request()
         if turn.body.conversation is None:
@@ -106,10 +104,10 @@ class Answering:
         async def tell(progress: PromptProgress, _index: int) -> None:
             nonlocal is_told
             is_told = True
-            await _deliver(deliver, of_response.tell_progress(progress))
+            await _deliver(audience, of_response.tell_progress(progress))
 
         # The events of a response in the background are kept, and shall not depend on when its steps came.
-        tells = deliver is not None and not turn.body.background
+        tells = audience is not None and not turn.body.background
         try:
             async with served.generate(
                 model, request, tenant=self._tenant, request_ids=ids, tell_progress=tell if tells else None
@@ -120,29 +118,32 @@ class Answering:
                 try:
                     events = writer.begin(generation, context)
                     is_told = True
-                    await _deliver(deliver, events)
+                    await _deliver(audience, events)
+                    sink = None if audience is None else audience.make_sink(writer.encode)
                     async for deltas in generation:
-                        await _deliver(deliver, writer.encode(deltas))
+                        await _deliver(audience, writer.encode(deltas))
+                        if sink is not None:
+                            await generation.push(sink)
                 finally:
                     note_generation(generation)
                 # Log probabilities of a whole answer take long to shape and encode.
                 last = await served.workers.run(end) if writer.is_slow else end()
                 await self._keep(turn, writer.response)
-                await _deliver(deliver, last)  # within the context: a server that ends waits for it
+                await _deliver(audience, last)  # within the context: a server that ends waits for it
         except ConnectionError:
             raise
         except Exception as error:
             if not is_told:
                 raise
-            await self._fail(turn, writer, to_api_error(error), deliver)
+            await self._fail(turn, writer, to_api_error(error), audience)
         return writer.response
 
-    async def _fail(self, turn: Turn, writer: ResponseWriter, error: ApiError, deliver: Deliver | None) -> None:
+    async def _fail(self, turn: Turn, writer: ResponseWriter, error: ApiError, audience: Audience | None) -> None:
         if error.status == 500:
             log.exception("response_failed")
         last = writer.fail(error)
         await self._keep(turn, writer.response)
-        await _deliver(deliver, last)
+        await _deliver(audience, last)
 
     def new_writer(self, turn: Turn, *, is_heard: bool = True) -> ResponseWriter:
         """What writes the response to `turn`.
@@ -156,11 +157,11 @@ class Answering:
         """Deletes what `keep_begun` has stored."""
         await self._served.store.delete(response_key(self._tenant.owner, turn.id))
 
-    async def give_up(self, turn: Turn, writer: ResponseWriter, deliver: Deliver | None) -> None:
+    async def give_up(self, turn: Turn, writer: ResponseWriter, audience: Audience | None) -> None:
         """Ends a response whose generation has not begun, because it was cancelled."""
         last = writer.cancel(is_shut_down=self._is_shut_down)
         await self._keep(turn, writer.response)
-        await _deliver(deliver, last)
+        await _deliver(audience, last)
 
     async def keep_begun(self, turn: Turn, response: Response) -> None:
         """Stores a response that is still to be answered.
@@ -207,6 +208,6 @@ def size_of(item: Item) -> int:
     return len(orjson.dumps(item))
 
 
-async def _deliver(deliver: Deliver | None, events: Sequence[Event]) -> None:
-    if deliver is not None and events:
-        await deliver(events)
+async def _deliver(audience: Audience | None, events: Sequence[Event]) -> None:
+    if audience is not None and events:
+        await audience.deliver(events)

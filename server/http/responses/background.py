@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -13,7 +13,8 @@ from server.holding.held_answer import HeldAnswer
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
-from server.routes.responses.events import Event, error_event
+from server.http.responses.audience import LogAudience
+from server.routes.responses.events import error_event
 from server.routes.responses.response_object import Response
 from server.routes.responses.turn import Turn
 from server.serving.served_models import ServedModels
@@ -37,9 +38,7 @@ async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: st
     is_accepted = not served.find(turn.body.model).is_open  # nothing can refuse it before the model is loaded
 
     async def work(answer: HeldAnswer) -> None:
-        async def deliver(events: Sequence[Event]) -> None:
-            for event in events:
-                answer.log.append(event.to_sse())
+        audience = LogAudience(answer.log.append)
 
         def accept(abort: Callable[[], object]) -> None:
             if not is_accepted:
@@ -48,13 +47,13 @@ async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: st
             answer.begin(abort)
 
         if is_accepted:
-            await deliver(first)
+            await audience.deliver(first)
         try:
             await answering.answer(
-                turn, deliver, request_id=request_id, writer=writer, is_told=is_accepted, on_accepted=accept
+                turn, audience, request_id=request_id, writer=writer, is_told=is_accepted, on_accepted=accept
             )
         except asyncio.CancelledError:  # before it was in the engine's queue
-            await answering.give_up(turn, writer, deliver)
+            await answering.give_up(turn, writer, audience)
             raise
 
     await answering.keep_begun(turn, queued)

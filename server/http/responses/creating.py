@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,9 +13,9 @@ from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_asked
 from server.http.responses import background
 from server.http.responses.answering import Answering
+from server.http.responses.audience import ChannelAudience
 from server.http.responses.held_response import HeldResponse
 from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
-from server.routes.responses.events import Event
 from server.routes.responses.turn import Turn
 from server.startup.logs import log
 from server.transport.event_channel import EventChannel
@@ -69,15 +69,12 @@ async def _stream(
         else:
             return await held.begin(request, answer)
     async with EventChannel(request, served.settings, headers=headers) as channel:
-
-        async def deliver(events: Sequence[Event]) -> None:
-            await channel.write(b"".join(event.to_sse() for event in events))
-
         is_open = served.find(turn.body.model).is_open
         if not is_open:
             await channel.open()  # the client waits for the model, and sees that it does
         accepted = close_on_acceptance(preparing)
-        await answering.answer(turn, deliver, request_id=request_id, is_told=not is_open, on_accepted=accepted)
+        audience = ChannelAudience(channel)
+        await answering.answer(turn, audience, request_id=request_id, is_told=not is_open, on_accepted=accepted)
         await channel.end()
         return channel.response
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -10,9 +10,10 @@ from server.holding.held_answer import HeldAnswer
 from server.holding.lanes import Lanes, Place
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
+from server.http.responses.audience import LogAudience
 from server.http.streams.held_stream import STREAM_HEADER
 from server.http.streams.sse import with_place
-from server.routes.responses.events import Event, error_event
+from server.routes.responses.events import error_event
 from server.routes.responses.turn import Turn
 from server.transport.event_channel import EventChannel
 from server.wire.errors import to_api_error
@@ -41,16 +42,16 @@ class HeldResponse:
     async def __call__(self, answer: HeldAnswer) -> None:
         lanes = self._open(answer)
 
-        async def deliver(events: Sequence[Event]) -> None:
-            for event in events:
-                lanes.append(event.to_sse(), None)
-
         def accept(abort: Callable[[], object]) -> None:
             self._accept(abort)
             answer.begin(abort)
 
         await self._answering.answer(
-            self._turn, deliver, request_id=self._request_id, is_told=self._is_told, on_accepted=accept
+            self._turn,
+            LogAudience(lambda event: lanes.append(event, None)),
+            request_id=self._request_id,
+            is_told=self._is_told,
+            on_accepted=accept,
         )
 
     async def begin(self, request: web.Request, answer: HeldAnswer) -> web.StreamResponse:

@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
+from server.answering.push import Sink
 from server.doors.keyring import Tenant
 from server.doors.preparation import Share
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
+from server.http.responses.audience import Encode
+from server.http.streams.writer_sink import WriterSink
 from server.routes.openai_shapes import shape_error
 from server.routes.responses.events import Event
 from server.routes.responses.records import LocalRecords
@@ -147,7 +150,7 @@ class ResponseCalls:
             self._served.ignored_parameters.tell(turn.ignored)
             await self._answering.look_back(turn, share)
             await self._answering.answer(
-                turn, self._deliver, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
+                turn, self, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
             )
         except ConnectionError:
             return  # the reading side ends the socket
@@ -160,8 +163,16 @@ class ResponseCalls:
         except ConnectionError:
             return
 
-    async def _deliver(self, events: Sequence[Event]) -> None:
+    async def deliver(self, events: Sequence[Event]) -> None:
+        """Sends the events of one response; see `Audience`."""
         await self._send([event.data for event in events])
+
+    def make_sink(self, encode: Encode) -> Sink:
+        """What sends the events of one response's deltas without waiting; see `Audience`."""
+        assert self._watch.outlet is not None
+        return WriterSink(
+            lambda deltas: [event.data for event in encode(deltas)], self._watch.outlet, self._writing.locked
+        )
 
     async def _send(self, messages: Sequence[bytes]) -> None:
         async with self._writing:

@@ -19,9 +19,10 @@ from server.holding.held_answer import HeldAnswer
 from server.holding.held_answers import ID_BYTES, HeldAnswers, unknown_stream
 from server.holding.lanes import MAX_CHOICES, Lanes
 from server.http.entry.access_log import note_generation
+from server.http.streams.keeping_sink import KeepingSink
 from server.routes.encoding import encode
 from server.routes.framing import MESSAGES, Framing
-from server.routes.route import AnswerContext, Call, Route
+from server.routes.route import AnswerContext, Call, Route, StreamWriter
 from server.serving.load_progress import telling_of_load
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
@@ -85,12 +86,12 @@ class HeldStream:
             await self.keeper.keep(answer, self, [prompt.token_ids for prompt in generation.prompts])
             answer.begin(generation.abort)
             try:
+                sink = KeepingSink(lambda deltas: self._keep(deltas, writer, lanes))
                 async for deltas in generation:
                     for delta in deltas:
                         self._refuse_to_end(delta)
-                        for chunk in await encode(writer, [delta], self.served.workers):
-                            for event in self._split(chunk):
-                                lanes.append(event, delta.index)
+                        self._append(lanes, await encode(writer, [delta], self.served.workers), delta.index)
+                    await generation.push(sink)
             finally:
                 note_generation(generation)
             *others, last = self._split(writer.end())
@@ -98,6 +99,16 @@ class HeldStream:
                 lanes.append(event, None)
             lanes.append(last, None, is_last=True)
             log.info("held_stream_done", duration=round(generation.duration, 6))
+
+    def _keep(self, deltas: Sequence[Delta], writer: StreamWriter, lanes: Lanes) -> None:
+        for delta in deltas:
+            self._refuse_to_end(delta)
+            self._append(lanes, writer.encode([delta]), delta.index)
+
+    def _append(self, lanes: Lanes, chunks: Sequence[bytes], choice: int) -> None:
+        for chunk in chunks:
+            for event in self._split(chunk):
+                lanes.append(event, choice)
 
     def tell_load(self, write: Callable[[bytes], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """While the context lasts, and the model is being loaded, a reader is told of it, if the request asks for that.

@@ -264,7 +264,7 @@ class SocketCalls:
                 writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
                 assert self._watch.outlet is not None
-                sink = WriterSink(writer, self._watch.outlet, self._writing.locked)
+                sink = WriterSink(writer.encode, self._watch.outlet, self._writing.locked)
                 async for deltas in generation:
                     for message in await encode(writer, deltas, served.workers):
                         await self._send(message)

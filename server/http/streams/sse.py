@@ -71,7 +71,7 @@ class EventStream(EventChannel):
         the client leaves or its socket stalls beyond the write timeout.
         """
         self._writer = writer
-        sink = WriterSink(writer, self.outlet)
+        sink = WriterSink(writer.encode, self.outlet)
         async for deltas in generation:
             # What is large or slow comes with the first deltas, or is written here because the client is slow.
             await self.write(b"".join(await encode(writer, deltas, self._served.workers)))

@@ -1,11 +1,10 @@
-"""Where the deltas of one generation leave at once: through its writer to the outlet of its client."""
+"""Where the deltas of one generation leave at once: encoded, through the outlet of their client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from server.answering.choice import Delta
-from server.routes.route import StreamWriter
 from server.transport.outlet import Outlet
 
 
@@ -14,12 +13,18 @@ class WriterSink:
 
     __slots__ = ("_encode", "_is_taken", "_put", "follow", "leave", "outbox")
 
-    def __init__(self, writer: StreamWriter, outlet: Outlet, is_taken: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        encode: Callable[[Sequence[Delta]], Sequence[bytes]],
+        outlet: Outlet,
+        is_taken: Callable[[], bool] | None = None,
+    ) -> None:
         """
         Args:
+            encode: makes of deltas what the outlet frames.
             is_taken: whether somebody else waits to write to the same client, whom nobody may overtake for ever.
         """
-        self._encode = writer.encode
+        self._encode = encode
         self._is_taken = is_taken
         self._put = outlet.put
         self.outbox = outlet

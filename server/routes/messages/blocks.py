@@ -7,10 +7,19 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import orjson
+
 from server.routes.messages.shapes import encode_event
 from server.tools.call_events import CallArguments, CallStart, Content, PartEvent, Reasoning
 
 SIGNATURE = "eagre"  # clients send it back with a thinking block; nothing is kept from them that it could seal
+
+
+# What comes with nearly every token: an event around the index of its block and its text.
+_TEXT_DELTA = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
+)
 
 
 class Blocks:
@@ -70,7 +79,8 @@ class Blocks:
                 return
             yield from self.close()
             yield self._open({"type": "text", "text": ""})
-        yield self._delta(text, type="text_delta", text=text)
+        self._texts.append(text)
+        yield _TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text))
 
     def _thinking(self, text: str) -> Iterator[bytes]:
         if not self._with_thinking:

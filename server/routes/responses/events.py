@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -26,6 +27,11 @@ def error_event(error: ApiError, number: int) -> Event:
     return Event("error", orjson.dumps({**told, "param": error.param}))
 
 
+def encode_fields(fields: Mapping[str, Any]) -> bytes:
+    """At least one field as it stands within an object, without the braces."""
+    return orjson.dumps(fields)[1:-1]
+
+
 class EventEncoder:
     """Numbers the events of one response from 0 and encodes them, if anybody listens."""
 
@@ -36,6 +42,7 @@ class EventEncoder:
         """
         self._is_heard = is_heard
         self._tail = {} if stream_id is None else {"stream_id": stream_id}
+        self._encoded_tail = b"" if stream_id is None else b',"stream_id":' + orjson.dumps(stream_id)
         self._num_events = 0
         self._events: list[Event] = []
 
@@ -44,6 +51,20 @@ class EventEncoder:
         if self._is_heard:
             event = {"type": kind, "sequence_number": self._num_events, **fields, **self._tail}
             self._events.append(Event(kind, orjson.dumps(event)))
+            self._num_events += 1
+
+    def add_delta(self, kind: str, place: bytes, text: str, more: bytes = b"") -> None:
+        """`add` for what comes with every token: a text, and what stays the same around it.
+
+        Args:
+            place: fields, as `encode_fields` gives them.
+            more: fields behind the text, with a comma before them.
+        """
+        if self._is_heard:
+            data = b'{"type":"%b","sequence_number":%d,%b,"delta":%b%b%b}' % (
+                kind.encode(), self._num_events, place, orjson.dumps(text), more, self._encoded_tail,
+            )  # fmt: skip
+            self._events.append(Event(kind, data))
             self._num_events += 1
 
     def take(self) -> list[Event]:

@@ -6,7 +6,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from server.routes.responses.events import EventEncoder
+import orjson
+
+from server.routes.responses.events import EventEncoder, encode_fields
 from server.routes.responses.items import Item, output_text, reasoning_text
 from server.tools.call_events import CallArguments, CallStart, Content, PartEvent, Reasoning
 
@@ -17,6 +19,9 @@ class _OpenItem:
     def __init__(self, item: Item, index: int) -> None:
         self.item = item
         self.place: dict[str, Any] = {"item_id": item["id"], "output_index": index}
+        if item["type"] != "function_call":
+            self.place["content_index"] = 0
+        self.encoded_place = encode_fields(self.place)
         self.texts: list[str] = []
         self.logprobs: list[Item] = []
 
@@ -52,7 +57,7 @@ class OutputItems:
                     self._start_call(name)
                 case CallArguments(text) if self._open is not None:
                     self._open.texts.append(text)
-                    self._events.add("response.function_call_arguments.delta", **self._open.place, delta=text)
+                    self._events.add_delta("response.function_call_arguments.delta", self._open.encoded_place, text)
 
     def finish(self, *, is_whole: bool) -> None:
         """No more can come. An answer without anything has a message without text.
@@ -81,23 +86,23 @@ class OutputItems:
         opened = self._open
         if opened is None or opened.item["type"] != "message":
             opened = self._begin({"type": "message", "role": "assistant", "content": []})
-            opened.place["content_index"] = 0
             self._events.add("response.content_part.added", **opened.place, part=output_text(""))
         opened.texts.append(text)
         told, self._logprobs = self._logprobs, []
         opened.logprobs += told
         if text or told:
-            self._events.add("response.output_text.delta", **opened.place, delta=text, logprobs=_as_told(told))
+            logprobs = orjson.dumps(_as_told(told)) if told else b"[]"
+            more = b',"logprobs":' + logprobs
+            self._events.add_delta("response.output_text.delta", opened.encoded_place, text, more)
 
     def _add_reasoning(self, text: str) -> None:
         opened = self._open
         if opened is None or opened.item["type"] != "reasoning":
             opened = self._begin({"type": "reasoning", "summary": [], "content": []})
-            opened.place["content_index"] = 0
             self._events.add("response.content_part.added", **opened.place, part=reasoning_text(""))
         self._logprobs = []  # those of messages alone are told
         opened.texts.append(text)
-        self._events.add("response.reasoning_text.delta", **opened.place, delta=text)
+        self._events.add_delta("response.reasoning_text.delta", opened.encoded_place, text)
 
     def _start_call(self, name: str) -> None:
         self._space, self._logprobs = "", []

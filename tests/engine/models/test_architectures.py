@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,16 @@ from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.types import Pooling
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.kernels.bodies import BODIES
 from engine.kernels.interface.body import Body
-from engine.kernels.xla.matrices import ArrayLayout
-from engine.models.architectures.phi3 import Phi3
-from engine.models.open_model import open_model
-from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.model import Model
 from engine.models.registry import ARCHITECTURES
 from engine.step.shapes import StepShape
-from engine.weights.layout import Precision
 from sampling.host.params import SamplingParams
 from tests.engine.models.gguf_twins import write_gguf
+from tests.engine.models.same_model import assert_same_model
 from tests.forward_steps import ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
+from tests.thoroughness import IS_FULL
 
 FOLDER = Path(__file__).parents[2] / "golden" / "architectures"
 GOLDENS: dict[str, dict[str, Any]] = {
@@ -43,8 +39,12 @@ POOLED: dict[str, list[dict[str, list[float]]]] = json.loads(
 SHAPE = StepShape(4, 4)  # of every step, so that each model compiles one program for each body
 CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
-# Those that go through the engine too, which compiles for seconds: of every kind of attention one, and experts.
-THROUGH_THE_ENGINE = ["mistral", "olmo2", "phi3_short", "gemma3", "qwen3_moe"]
+# Those that go through the engine too, which compiles for seconds: in a full run all of them, by each body.
+THROUGH_THE_ENGINE = (
+    [(name, body) for name in GOLDENS for body in BODIES]
+    if IS_FULL
+    else [("mistral", "xla"), ("gemma3", "native"), ("qwen3_moe", "native")]
+)
 # GGUF files cannot say which layers have a window or do not rotate.
 NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows"}
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
@@ -102,33 +102,19 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, body:
 def test_a_gguf_file_holds_the_same_model(folders: Path, tmp_path: Path, name: str) -> None:
     golden = GOLDENS[name]
     file = write_gguf(tmp_path / "tiny.gguf", golden["config"], tensors_of(golden))
-    opened = [open_model(folders / name), open_model(file)]
-    assert_same(*(each.model.for_context(CONTEXTS.get(name, 1 << 30)) for each in opened))
-    first, second = (each.load(ArrayLayout(), Precision("float32", None), lambda *step: None).params for each in opened)
-    assert first.keys() == second.keys()
-    for leaf, values in first.items():
-        np.testing.assert_array_equal(values, second[leaf], err_msg=leaf)
+    assert_same_model(folders / name, file, CONTEXTS.get(name, 1 << 30))
 
 
-def assert_same(first: Model, second: Model) -> None:
-    """All but the last digits of rotary tables, which the formats state in different ways."""
-    configs = [model.config for model in (first, second)]
-    assert isinstance(first, type(second))  # files of Mistral's models are files of Llama
-    assert all(isinstance(config, DecoderConfig) for config in configs)
-    if isinstance(first, Phi3):
-        configs = [replace(config, longrope=None) for config in configs]  # it made the rotary tables
-    assert replace(configs[0], rotary=()) == replace(configs[1], rotary=())
-    for one, other in zip(configs[0].rotary, configs[1].rotary, strict=True):
-        np.testing.assert_allclose(one.frequencies, other.frequencies, rtol=1e-6)
-        assert one.magnitude == pytest.approx(other.magnitude, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", THROUGH_THE_ENGINE)
-async def test_the_engine_gives_the_same_tokens_cached_and_preempted(folders: Path, native: str, name: str) -> None:
+@pytest.mark.parametrize(("name", "body_name"), THROUGH_THE_ENGINE)
+async def test_the_engine_gives_the_same_tokens_in_chunks_cached_and_preempted(
+    folders: Path, name: str, body_name: str, request: pytest.FixtureRequest
+) -> None:
     """Two prompts at once that need more pages than there are, twice, so that the second time finds their prefixes."""
+    if body_name == "native":
+        request.getfixturevalue("native")
     prompts = [prompt for prompt in GOLDENS[name]["prompts"] if len(prompt["prompt_token_ids"]) > TILE_SIZE]
     config = configuration(
-        "native", max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=46, page_size=4,
+        body_name, max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=46, page_size=4,
         max_model_len=128,
     )  # fmt: skip
     engine = Engine.load(folders / name, config, lambda stage, done, total: None)
@@ -139,12 +125,13 @@ async def test_the_engine_gives_the_same_tokens_cached_and_preempted(folders: Pa
         for prompt, (token_ids, cached) in zip(prompts, await outputs(client, prompts), strict=True):
             assert token_ids == prompt["output_token_ids"]
             num_cached.append(cached)
-    await check_embeddings(client, name)
+    if name in POOLED:
+        await check_embeddings(client, name)
     stats = client.stats()
     client.shutdown()
     engine.pool.check()
     assert stats.num_preemptions > 0
-    assert max(num_cached[2:]) > 0
+    assert max(num_cached[len(prompts) :]) > 0
 
 
 async def check_embeddings(client: EngineClient, name: str) -> None:

@@ -46,10 +46,7 @@ def make(name: str) -> None:
     class_name, arguments = CONFIGS[name]
     model_class = getattr(transformers, class_name)
     with tempfile.TemporaryDirectory() as folder:
-        model_class(model_class.config_class(**arguments)).save_pretrained(folder)
-        with safe_open(f"{folder}/{FILE}", "pt") as stored:
-            shapes = {tensor: list(stored.get_slice(tensor).get_shape()) for tensor in sorted(stored.keys())}
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        shapes, config = write_untrained(class_name, arguments, Path(folder))
         for seed in range(NUM_SEEDS):
             weights = tiny_weights(class_name, shapes, seed)
             tensors = {tensor: torch.from_numpy(values) for tensor, values in weights.items()}
@@ -72,6 +69,17 @@ def make(name: str) -> None:
     (HERE / f"{name}.json").write_text(f'{{\n{header}"prompts": [\n{lines}\n]\n}}\n', encoding="utf-8")
     largest = max(abs(value) for entry in entries for row in entry["logits"] for value in row)
     print(f"{name}: seed {seed}, smallest gap {min(entry['least_gap'] for entry in entries)}, logits up to {largest}")
+
+
+def write_untrained(
+    class_name: str, arguments: dict[str, Any], folder: Path
+) -> tuple[dict[str, list[int]], dict[str, Any]]:
+    """Saves a model of transformers; returns the shapes of its tensors, and its config.json."""
+    model_class = getattr(transformers, class_name)
+    model_class(model_class.config_class(**arguments)).save_pretrained(folder)
+    with safe_open(folder / FILE, "pt") as stored:
+        shapes = {tensor: list(stored.get_slice(tensor).get_shape()) for tensor in sorted(stored.keys())}
+    return shapes, json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 def outputs(model: Any, prompt_length: int) -> dict[str, Any]:

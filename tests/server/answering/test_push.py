@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.border.types import EngineError, FinishReason, TokenEvent
+from sampling.host.params import SamplingParams
 from server.answering.choice import Choice, Delta
 from server.answering.generation import Generation
 from server.answering.prompts import PreparedPrompt
@@ -62,9 +63,12 @@ async def read(generation: Generation, pipe: Pipe) -> list[Delta]:
     return deltas
 
 
-def shape(deltas: Sequence[Delta]) -> tuple[str, list[int], FinishReason | None]:
-    token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
-    return "".join(delta.text for delta in deltas), token_ids, deltas[-1].finish_reason
+def shape(deltas: Sequence[Delta], index: int = 0) -> tuple[str, list[int], FinishReason | None]:
+    """One answer; there is no delta of it behind the one that ends it."""
+    own = [delta for delta in deltas if delta.index == index]
+    assert [delta.finish_reason for delta in own[:-1]] == [None] * (len(own) - 1)
+    token_ids = [token_id for delta in own for token_id in delta.token_ids]
+    return "".join(delta.text for delta in own), token_ids, own[-1].finish_reason
 
 
 @settings(max_examples=25, deadline=None)
@@ -72,11 +76,19 @@ def shape(deltas: Sequence[Delta]) -> tuple[str, list[int], FinishReason | None]
     turns=st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=30),
     stop=st.sampled_from([[], ["END"], ["zz"]]),
     interval=st.sampled_from([1, 3]),
+    n=st.sampled_from([1, 3]),
 )
-def test_pushed_and_read_deltas_are_one_answer(turns: list[tuple[int, bool]], stop: list[str], interval: int) -> None:
+def test_pushed_and_read_deltas_are_the_same_answers(
+    turns: list[tuple[int, bool]], stop: list[str], interval: int, n: int
+) -> None:
+    def respond(_prompt: Sequence[int], params: SamplingParams) -> list[int]:
+        return list(TEXT[params.seed or 0 :].encode())  # so that answers differ and end one after the other
+
     async def answer() -> None:
-        body: dict[str, Any] = {"prompt": "x", "max_tokens": 200, "stop": stop, "stream_interval": interval}
-        engine = FakeEngineClient(respond=lambda *_: list(TEXT.encode()), is_manual=True)
+        body: dict[str, Any] = {
+            "prompt": "x", "max_tokens": 200, "stop": stop, "stream_interval": interval, "n": n, "seed": 0
+        }  # fmt: skip
+        engine = FakeEngineClient(respond=respond, is_manual=True)
         generation = await submit(engine, **body)
         pipe = Pipe()
         reading = asyncio.create_task(read(generation, pipe))
@@ -91,11 +103,11 @@ def test_pushed_and_read_deltas_are_one_answer(turns: list[tuple[int, bool]], st
             await asyncio.sleep(0)
         assert reading.done()
         deltas = reading.result()
-        whole = FakeEngineClient(respond=lambda *_: list(TEXT.encode()))
+        whole = FakeEngineClient(respond=respond)
         reference = [delta async for some in await submit(whole, **body) for delta in some]
-        assert shape(deltas) == shape(reference)
-        assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
-        assert generation.usage.num_completion_tokens == len(shape(deltas)[1])
+        answers = [shape(deltas, index) for index in range(n)]
+        assert answers == [shape(reference, index) for index in range(n)]
+        assert generation.usage.num_completion_tokens == sum(len(token_ids) for _, token_ids, _ in answers)
         assert pipe.stops == set()
         assert engine.running == {}
         whole.shutdown()
@@ -179,12 +191,35 @@ async def test_whoever_is_cancelled_leaves_the_stream_to_a_reader() -> None:
     await generation.aclose()
 
 
-async def test_several_answers_and_slow_clients_are_read() -> None:
+async def test_the_answers_of_a_step_leave_together_until_the_last_has_ended() -> None:
+    engine, pipe = FakeEngineClient(respond=lambda *_: list(b"abcdef"), is_manual=True), Pipe()
+    generation = await submit(engine, prompt="x", n=2)
+    engine.step()
+    assert [delta.text for delta in await generation.__anext__()] == ["a", "a"]
+    pushing = asyncio.create_task(generation.push(pipe))
+    await eventually(lambda: bool(pipe.stops))
+    engine.step()
+    assert [[(delta.index, delta.text) for delta in sent] for sent in pipe.sent] == [[(0, "b"), (1, "b")]]
+    engine.submitted[0].finish(FinishReason.LENGTH)
+    engine.step()
+    assert [(delta.index, delta.text) for delta in pipe.sent[-1]] == [(1, "c")]
+    assert not pushing.done()
+    engine.step(4)
+    await asyncio.wait_for(pushing, 5)
+    assert generation.finish_reasons == [FinishReason.LENGTH, FinishReason.STOP]
+    assert [some async for some in generation] == []
+
+
+async def test_answers_that_have_not_all_begun_and_slow_clients_are_read() -> None:
     engine, pipe = FakeEngineClient(is_manual=True), Pipe()
     several = await submit(engine, prompt="ab", n=2)
+    engine.submitted[0].step()
+    assert [delta.text for delta in await several.__anext__()] == ["a"]
     await asyncio.wait_for(several.push(pipe), 5)
     pipe.is_ready = False
     single = await submit(engine, prompt="ab")
+    engine.submitted[2].step()
+    await single.__anext__()
     await asyncio.wait_for(single.push(pipe), 5)
     assert pipe.stops == set()
     for generation in (several, single):

@@ -14,13 +14,14 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.fronting.conftest import FRONT_KEY, RunningFront, StartFront
 
-LONG = "the tide comes in, and " * 40
+LONG = "the tide comes in, and " * 16  # more than a block, and less than the model can take
 KEY, ADMIN = "a-client-of-this-test", "an-operator-of-this-test"
 
 
 @pytest.fixture
 async def pair(start_server: StartServer, start_front: StartFront) -> RunningFront:
-    return await start_front([await start_server(front_key=FRONT_KEY) for _ in range(2)], front_key=FRONT_KEY)
+    settings = {"front_key": FRONT_KEY, "max_body_bytes": 4096}
+    return await start_front([await start_server(**settings) for _ in range(2)], **settings)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ async def test_answers_are_those_of_the_replica(pair: RunningFront) -> None:
         ("/v1/completions", b'{"prompt": "a", "stream": true, "resumable": 5}', 400, "invalid_value"),
         ("/v1/nothing", b"{}", 404, "unknown_url"),
         ("/v1/models", b"{}", 405, "method_not_allowed"),
-        ("/v1/completions", b"x" * (5 << 20), 413, "body_too_large"),
+        ("/v1/completions", b'"%b"' % (b"x" * 5000), 413, "body_too_large"),
         ("/v1/requests/none/cancel", b"", 404, "unknown_request"),
         ("/v1/responses", b'{"input": "a", "previous_response_id": "resp_none"}', 400, "previous_response_not_found"),
     ],
@@ -103,8 +104,8 @@ async def test_a_client_that_leaves_ends_its_request_at_once(slow: RunningFront)
 
 
 async def test_a_slow_reader_holds_up_its_replica_and_not_the_front(pair: RunningFront) -> None:
-    whole = await pair.stream_bytes("/v1/completions", {"prompt": LONG, "max_tokens": 800})
-    body = {"prompt": LONG, "max_tokens": 800, "stream": True}
+    whole = await pair.stream_bytes("/v1/completions", {"prompt": LONG, "max_tokens": 90})
+    body = {"prompt": LONG, "max_tokens": 90, "stream": True}
     async with pair.http.post(pair.url + "/v1/completions", json=body) as answer:
         await asyncio.sleep(0.05)
         text = b"".join([piece async for piece in answer.content.iter_any()])
@@ -173,25 +174,26 @@ async def test_a_replica_that_drains_gets_nothing_new_and_ends_what_it_has(slow:
     assert (await reading).endswith(b"[DONE]\n\n")
 
 
-async def test_requests_and_responses_are_found_where_they_are(slow: RunningFront) -> None:
+async def test_a_request_is_cancelled_where_it_runs(slow: RunningFront) -> None:
     for number in range(2):
         body = {"prompt": "abc", "request_id": f"r{number}"}
         asking = asyncio.ensure_future(slow.post("/v1/completions", body))
         await eventually(lambda: any(server.engine.running for server in slow.servers.values()))
         assert (await slow.post(f"/v1/requests/r{number}/cancel", {}))[1]["cancelled"] is True
         assert (await asking)[1]["choices"][0]["finish_reason"] == "abort"
-    for server in slow.servers.values():
-        server.engine.is_manual = False
-    stored = [(await slow.post("/v1/responses", {"input": f"say {number}"}))[1] for number in range(4)]
+
+
+async def test_responses_and_conversations_are_found_where_they_are(pair: RunningFront) -> None:
+    stored = [(await pair.post("/v1/responses", {"input": f"say {number}"}))[1] for number in range(4)]
     for response in stored:
-        assert (await slow.get(f"/v1/responses/{response['id']}"))[1]["id"] == response["id"]
+        assert (await pair.get(f"/v1/responses/{response['id']}"))[1]["id"] == response["id"]
         follow = {"input": "more", "previous_response_id": response["id"]}
-        assert (await slow.post("/v1/responses", follow))[1]["previous_response_id"] == response["id"]
-    _, conversation = await slow.post("/v1/conversations", {})
+        assert (await pair.post("/v1/responses", follow))[1]["previous_response_id"] == response["id"]
+    _, conversation = await pair.post("/v1/conversations", {})
     item = {"items": [{"type": "message", "role": "user", "content": "hello"}]}
-    assert (await slow.post(f"/v1/conversations/{conversation['id']}/items", item))[0] == 200
-    assert (await slow.post("/v1/responses", {"input": "x", "conversation": conversation["id"]}))[0] == 200
-    assert len((await slow.get(f"/v1/conversations/{conversation['id']}/items"))[1]["data"]) == 3
+    assert (await pair.post(f"/v1/conversations/{conversation['id']}/items", item))[0] == 200
+    assert (await pair.post("/v1/responses", {"input": "x", "conversation": conversation["id"]}))[0] == 200
+    assert len((await pair.get(f"/v1/conversations/{conversation['id']}/items"))[1]["data"]) == 3
 
 
 async def test_sockets_pass_in_both_directions_and_end_with_their_replica(pair: RunningFront) -> None:

@@ -19,6 +19,7 @@ from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes
 
 SECONDS = 5
+IMPATIENT = 0.005  # processor seconds; a grammar is waited for 20 times as long
 
 
 def regex(pattern: str) -> Grammar:
@@ -73,12 +74,12 @@ async def test_a_grammar_requested_twice_at_once_is_compiled_once(gated: Gated) 
     assert gated.calls == {regex("a"): 1}
 
 
-async def test_a_grammar_that_takes_too_long_is_refused_but_kept_for_the_next_request(gated: Gated) -> None:
-    grammars = compiler(timeout=0.02, compile_grammar=gated)
-    with pytest.raises(InvalidParameter, match=r"takes longer to compile than 0.02 s") as refusal:
+async def test_a_grammar_is_waited_for_only_so_long_but_kept_for_the_next_request(gated: Gated) -> None:
+    """The wait tells nothing of the grammar, because the machine may be busy: the client shall come again."""
+    grammars = compiler(timeout=IMPATIENT, compile_grammar=gated)
+    with pytest.raises(QueueFull, match="structured_outputs: the regular expression is still being compiled"):
         await grammars.compile(regex("a"), "structured_outputs")
-    assert refusal.value.param == "structured_outputs"
-    with pytest.raises(InvalidParameter, match="takes longer"):
+    with pytest.raises(QueueFull, match="still being compiled"):
         grammars.compile_here(regex("a"), "structured_outputs")
     gated.gate.set()
     async with asyncio.timeout(SECONDS):
@@ -86,13 +87,13 @@ async def test_a_grammar_that_takes_too_long_is_refused_but_kept_for_the_next_re
             try:
                 await grammars.compile(regex("a"), "structured_outputs")
                 break
-            except InvalidParameter:
+            except QueueFull:
                 await asyncio.sleep(0.005)
     assert gated.calls == {regex("a"): 1}
 
 
 async def test_one_that_had_no_thread_is_told_to_come_again(gated: Gated) -> None:
-    grammars = compiler(timeout=0.02, compile_grammar=gated)
+    grammars = compiler(timeout=IMPATIENT, compile_grammar=gated)
     busy = [asyncio.create_task(grammars.compile(regex(letter), "structured_outputs")) for letter in "ab"]
     await asyncio.sleep(0)
     with pytest.raises(QueueFull, match="other grammars are being compiled"):

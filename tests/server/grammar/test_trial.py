@@ -51,7 +51,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 # What a trial does in its process, in the place of compiling.
-BUSY = "import signal; signal.setitimer = lambda *_: None\nwhile True: pass"
+STOPPED = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 SLOW = "while True: pass"
 GREEDY = "bytearray(3 << 30)"
 DEAD = "import os; os.abort()"
@@ -93,16 +93,25 @@ def test_one_process_serves_one_grammar_after_the_other(vocabulary: GrammarVocab
     assert children() - before == first
 
 
-@pytest.mark.parametrize("source", [BUSY, SLOW])
-def test_one_that_is_busy_for_ever_is_killed(
-    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, source: str
+@pytest.mark.parametrize(
+    ("source", "refusal", "reason"),
+    [
+        (SLOW, InvalidGrammar, r"takes longer to compile than 0\.3 s of processor time, the limit"),
+        (STOPPED, QueueFull, "too busy"),
+    ],
+)
+def test_one_that_does_not_end_is_killed(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, source: str, refusal: type[Exception], reason: str
 ) -> None:
+    """Only what used processor time is the grammar's fault."""
     start_that(monkeypatch, source)
-    before, trials = children(), compiler(seconds=0.5)
+    before, trials = children(), compiler(seconds=0.3)
     trials(SIMPLE, vocabulary)
     busy = children() - before
-    with pytest.raises(InvalidGrammar, match=r"takes longer to compile than 0\.5 s, the limit"):
-        trials(BAD, vocabulary)
+    with monkeypatch.context() as patched:
+        patched.setattr(trial, "PATIENCE", 1.0 if source is STOPPED else trial.PATIENCE)
+        with pytest.raises(refusal, match=reason):
+            trials(BAD, vocabulary)
     assert not busy & children()
     assert isinstance(trials(SIMPLE, vocabulary), CompiledGrammar)
 
