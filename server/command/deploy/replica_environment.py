@@ -17,7 +17,6 @@ OF_THE_FRONT = (
 OF_ONE_SERVER = {
     "store": "the file belongs to one server alone",
     "kv_events": "the replicas of one machine cannot share a port",
-    "data_parallel": "it is Ray that places several servers on a machine",
 }
 
 THREADS = "EAGRE_THREADS"

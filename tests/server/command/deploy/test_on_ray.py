@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not IS_FULL or find_spec("ray") is None, reason=
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "server", "deploy")
-SETTINGS = ("--max-num-seqs", "16", "--max-model-len", "1024", "--num-pages", "512", "--log-level", "warning")
+SETTINGS = ("--max-num-seqs", "16", "--max-model-len", "2048", "--num-pages", "512", "--log-level", "warning")
 NUM_STREAMS = 12
 PROMPTS = ("Once upon a time", "Die Gezeiten", "def tide(moon):", "My favourite animal is")
 SHARED = "The harbour master keeps a log of every tide, of every ship and of every lamp on the pier. " * 8
