@@ -52,8 +52,8 @@ class Relay:
 
 
 @contextlib.contextmanager
-def ray_front(server: RunningServer) -> Iterator[RunningServer]:
-    """Ray's proxy and a relay before `server`, until the block ends; the process is this one, which does nothing."""
+def ray_front(server: RunningServer) -> Iterator[tuple[RunningServer, list[int]]]:
+    """Ray's proxy and a relay before `server`, until the block ends: the proxy, and the other processes that it needs."""
     import ray
     from ray import serve
 
@@ -63,7 +63,8 @@ def ray_front(server: RunningServer) -> Iterator[RunningServer]:
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         relay = serve.deployment(Relay, max_ongoing_requests=2000, ray_actor_options={"num_cpus": 0})
         serve.run(relay.bind(server.url), name="through-ray", route_prefix="/")
-        yield RunningServer(f"http://127.0.0.1:{port}", os.getpid(), 0.0)
+        proxy, *others = pids_of_ray()
+        yield RunningServer(f"http://127.0.0.1:{port}", proxy, 0.0), others
     finally:
         serve.shutdown()
         ray.shutdown()
@@ -90,14 +91,9 @@ def main(arguments: Sequence[str]) -> int:
     with instant_server() as server:
         with own_front(server) as front:
             print_cost("Eagre's front", asyncio.run(measure_front(front, server)))
-        with ray_front(server) as front:
-            print_cost("through Ray", asyncio.run(measure_ray(front, server)))
+        with ray_front(server) as (front, others):
+            print_cost("through Ray", asyncio.run(measure_front(front, server, others)))
     return 0
-
-
-async def measure_ray(front: RunningServer, server: RunningServer) -> FrontCost:
-    """This process is the clients too, so that only Ray's processes are counted."""
-    return await measure_front(RunningServer(front.url, pids_of_ray()[0], 0.0), server, pids_of_ray()[1:])
 
 
 def print_cost(name: str, cost: FrontCost) -> None:
