@@ -53,7 +53,7 @@ class Relay:
 
 @contextlib.contextmanager
 def ray_front(server: RunningServer) -> Iterator[tuple[RunningServer, list[int]]]:
-    """Ray's proxy and a relay before `server`, until the block ends: the proxy, and the other processes that it needs."""
+    """Ray's proxy and a relay before `server`, until the block ends: the proxy, and what else it needs."""
     import ray
     from ray import serve
 

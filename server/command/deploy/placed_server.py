@@ -118,13 +118,18 @@ class PlacedServer:
             await asyncio.to_thread(self._process.wait)
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if self.address.startswith(UNIX):
-            folder = os.path.dirname(self.address.removeprefix(UNIX))
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # it was made for the socket
+        await asyncio.to_thread(self._remove_socket)
 
     def wait_end(self) -> int:
         """Blocks until the process has ended; returns its exit status."""
-        return self._process.wait()
+        status = self._process.wait()
+        self._remove_socket()
+        return status
+
+    def _remove_socket(self) -> None:
+        if self.address.startswith(UNIX):
+            folder = Path(self.address.removeprefix(UNIX)).parent
+            shutil.rmtree(folder, ignore_errors=True)  # it was made for the socket
 
     def _check_process(self) -> None:
         status = self._process.poll()
