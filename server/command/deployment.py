@@ -81,6 +81,7 @@ async def _serve(
         started = asyncio.create_task(
             asyncio.to_thread(application.run, of_replicas, settings, os.getcwd()), name="start of the replicas"
         )
+        started.add_done_callback(lambda task: task.cancelled() or task.exception())  # a signal may come before its end
         try:
             await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not stopped.done():

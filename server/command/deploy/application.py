@@ -34,6 +34,12 @@ class RayApplication:
         Raises:
             CannotDeploy: Ray is not installed.
         """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray tells its makers nothing unless somebody wants it
+        self._address = plan.ray_address or os.environ.get("RAY_ADDRESS")
+        if self._address is None:
+            # Ray on this machine wants its token of everybody who joins it, `--update` too. Ray itself keeps it for the
+            # user. The mode is read when Ray is imported.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             import ray
             from ray import serve
@@ -52,14 +58,15 @@ class RayApplication:
             CannotDeploy: there is no such cluster, or this machine has not the cores for all replicas.
         """
         plan = self._plan
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray tells its makers nothing unless somebody wants it
-        address = plan.ray_address or os.environ.get("RAY_ADDRESS") or ("auto" if plan.update else "local")
+        address = self._address or ("auto" if plan.update else "local")
         self._is_own_ray = address == "local"
         options: dict[str, Any] = {"include_dashboard": False} if self._is_own_ray else {}
         try:
             self._ray.init(address=address, namespace=NAMESPACE, logging_level="warning", **options)
         except Exception as error:  # Ray has no class of its own for a start that takes too long
-            raise CannotDeploy(f"Ray at {address} cannot be used: {error}") from error
+            raise CannotDeploy(
+                f"Ray at {address} cannot be used: {error} (where it wants a token, set RAY_AUTH_MODE=token)"
+            ) from error
         has = self._ray.cluster_resources()
         for resource, each in (("CPU", plan.replica_cpus), ("GPU", plan.replica_gpus)):
             if self._is_own_ray and each * plan.least > has.get(resource, 0):
@@ -94,11 +101,6 @@ class RayApplication:
             self._book = self._ray.get_actor(book_name(self._plan.application), namespace=NAMESPACE)
         except ValueError as error:
             raise CannotDeploy(f"there is no application {self._plan.application} to update in this cluster") from error
-
-    def front_key(self) -> str:
-        """The secret of the front that writes the book."""
-        front: Front = Front(*self._ray.get(self._book.front.remote()))
-        return front.key
 
     def run(self, environment: Mapping[str, str], settings: ServerSettings, folder: str) -> None:
         """Starts the application, or gives one that runs its new settings: Ray replaces the replicas one after the
@@ -155,7 +157,7 @@ class RayApplication:
 
     def stop(self) -> None:
         """Ends the application; returns when its replicas have ended in order."""
-        with suppress(self._ray.exceptions.RayError, RuntimeError):
+        with suppress(self._ray.exceptions.RayError, RuntimeError, TimeoutError):
             self._serve.delete(self._plan.application)
 
     def disconnect(self) -> None:

@@ -85,10 +85,6 @@ class EagreReplica:
             print(f"eagre: {unwell}", file=sys.stderr, flush=True)
         return {QUEUED_TOKENS: self._load.queued_tokens, BUSY_SLOTS: self._load.busy_slots}
 
-    async def address(self) -> str:
-        """Where the server listens."""
-        return self._server.address
-
     async def __del__(self) -> None:
         """Ends the server in order: the front sends nothing new to it, and its streams end before it does."""
         if self._is_stopping or not hasattr(self, "_server"):
