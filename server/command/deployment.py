@@ -14,7 +14,15 @@ from server.command.deploy.plan import DeployPlan
 from server.command.deploy.replica_environment import replica_environment
 from server.command.front_listeners import FrontListeners
 from server.command.listeners import CannotListen
-from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Announce, raise_file_limit, watch_signals
+from server.command.serve import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_USAGE,
+    Announce,
+    raise_file_limit,
+    reload_on_hangup,
+    watch_signals,
+)
 from server.doors.certificate import CertificateError
 from server.doors.keyring import KeyFileError
 from server.fronting.front import Front
@@ -73,6 +81,7 @@ async def _serve(
     async with Replicas() as replicas:
         try:
             listeners = FrontListeners(replicas, settings)
+            reload_on_hangup(listeners)
             await listeners.open()
         except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")

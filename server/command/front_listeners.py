@@ -1,33 +1,27 @@
-"""Where a front listens."""
+"""Where a front listens: as a server does."""
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from server.command.listeners import CannotListen
-from server.fronting.application import front_application, make_front_runner
-from server.fronting.front import FRONT, Front
+from server.command.listeners import Listeners
+from server.fronting.application import front_application, front_metrics_application, make_front_runner
+from server.fronting.front import FRONT
 from server.fronting.replicas import Replicas
+from server.http.entry.guard import GUARD
 from server.startup.settings import ServerSettings
 
 
-class FrontListeners:
+class FrontListeners(Listeners):
+    """The open doors of one front."""
+
     def __init__(self, replicas: Replicas, settings: ServerSettings) -> None:
-        self._settings = settings
+        """Reads keys and certificate. Made within the context of the replicas.
+
+        Raises:
+            KeyFileError, CertificateError: one of them cannot be used.
+        """
         app = front_application(replicas, settings)
-        self.front: Front = app[FRONT]
-        self._runner = make_front_runner(app)
-
-    async def open(self) -> None:
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, self._settings.host, self._settings.port).start()
-        except OSError as error:
-            raise CannotListen(str(error)) from error
-
-    async def close(self) -> None:
-        await self._runner.cleanup()
-
-    @property
-    def address(self) -> str:
-        return f"http://{self._settings.host}:{self._runner.addresses[0][1]}"
+        metrics = None if settings.metrics_port is None else make_front_runner(front_metrics_application(app))
+        keys = app[GUARD].keys
+        assert keys is not None
+        self._take(settings, keys, make_front_runner(app), metrics)
+        self.front = app[FRONT]

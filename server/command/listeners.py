@@ -9,10 +9,11 @@ from aiohttp import web
 
 from server.doors import unix_socket
 from server.doors.certificate import Certificate, CertificateError
-from server.doors.keyring import KeyFileError
+from server.doors.keyring import KeyFileError, KeyRing
 from server.http.app import build_app, build_metrics_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
+from server.startup.settings import ServerSettings
 
 
 class CannotListen(Exception):
@@ -29,15 +30,26 @@ class Listeners:
             KeyFileError, CertificateError: one of them cannot be used.
         """
         settings = served.settings
+        keys = read_keys(settings)
+        metrics = None if settings.metrics_port is None else make_runner(build_metrics_app(served))
+        self._take(settings, keys, make_runner(build_app(served, keys)), metrics)
+
+    def _take(
+        self, settings: ServerSettings, keys: KeyRing, runner: web.AppRunner, metrics: web.AppRunner | None
+    ) -> None:
+        """
+        Raises:
+            CertificateError: it cannot be used.
+        """
         self._settings = settings
-        self._keys = read_keys(settings)
+        self._keys = keys
         self._certificate = (
             None
             if settings.ssl_certfile is None or settings.ssl_keyfile is None
             else Certificate(Path(settings.ssl_certfile), Path(settings.ssl_keyfile))
         )
-        self._runner = make_runner(build_app(served, self._keys))
-        self._metrics_runner = None if settings.metrics_port is None else make_runner(build_metrics_app(served))
+        self._runner = runner
+        self._metrics_runner = metrics
         self._is_socket_made = False
 
     async def open(self) -> None:

@@ -87,7 +87,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
     stopped = watch_signals()
-    _reload_on_hangup(listeners)
+    reload_on_hangup(listeners)
     loads = ModelLoads(served, load, progress)
     try:
         try:
@@ -179,7 +179,7 @@ def watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
-def _reload_on_hangup(listeners: Listeners) -> None:
+def reload_on_hangup(listeners: Listeners) -> None:
     """SIGHUP, which would end the process, reads keys and certificate again."""
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected before it ends

@@ -110,6 +110,8 @@ def test_a_deployment_that_cannot_be_exits_with_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):  # they are given a default
+        monkeypatch.setenv(name, "")
     assert cli.main(["deploy", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"eagre: {message}")
 
