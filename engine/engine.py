@@ -13,7 +13,7 @@ from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.border.errors import ModelError
 from engine.border.kv_endpoint import KVEndpoint
-from engine.border.types import EngineStats, KeptFigures, Progress
+from engine.border.types import EngineBusy, EngineStats, KeptFigures, Progress
 from engine.devices.choice import choose_devices
 from engine.devices.placement import Placement
 from engine.kept_pages import KeptPages, files_of, page_parts
@@ -228,10 +228,10 @@ class Engine:
         """Replaces the weights and forgets all prefixes that were computed with the old ones.
 
         Raises:
-            RuntimeError: requests hold pages.
+            EngineBusy: somebody holds pages.
         """
         if not self.pool.reset_prefix_cache():
-            raise RuntimeError(f"{self.pool.num_active} pages are in use")
+            raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
 
     def _replace_params(self, params: Params) -> None:

@@ -20,7 +20,9 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 GEMMA = "gemma-3-270m"
 
 # There is no deadline for examples, because a busy machine may pause one for any time. The examples are the same in
-# every run, so that a change is not blamed for an old defect; EAGRE_FUZZ=1 looks for new ones.
+# every run of the same modules, so that a change is not blamed for an old defect. hypothesis also tries the constants
+# of all modules of ours that are imported: behind other tests there may be more of them. EAGRE_FUZZ=1 looks for new
+# ones.
 settings.register_profile("eagre", deadline=None, derandomize="EAGRE_FUZZ" not in os.environ)
 settings.load_profile("eagre")
 

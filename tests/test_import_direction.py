@@ -64,6 +64,7 @@ ENGINE_BORDER = (
     "engine.border",
     "engine.weights.formats.gguf_file",
     "engine.weights.formats.gguf_shards",
+    "engine.weights.formats.lfs_pointer",
     "engine.weights.formats.model_folder",
 )
 

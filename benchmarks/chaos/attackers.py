@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import aiohttp
 import orjson
 
-from benchmarks.chaos import kept, requests, sockets
+from benchmarks.chaos import kept, operators, requests, sockets
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
 from benchmarks.serving.command import run
@@ -33,8 +33,11 @@ _ALL: tuple[Attack, ...] = (
     sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
     kept.stored_response, kept.filled_store, kept.background_flood, kept.forged_ids, kept.messages,
     kept.lanes_of_responses, kept.resumed_by_many, kept.queries,
+    operators.preflights,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
+# They stop everybody's streams for a while, because that is what operators may do; each must be asked for by its name.
+STOPPING: dict[str, Attack] = {"operators race": operators.operators_race}
 
 ATTACK_TIMEOUT = 300.0  # seconds; an attack that takes longer was left hanging, however busy the machine is
 NICENESS = 5  # clients are other machines in life, and do not take the server's cores
@@ -83,7 +86,7 @@ async def _attack(options: argparse.Namespace) -> Ledger:
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         target = Target(options.url, session, random.Random(options.seed), Ledger())
-        attacks = ATTACKS if options.attack is None else {options.attack: ATTACKS[options.attack]}
+        attacks = ATTACKS if options.attack is None else {options.attack: (ATTACKS | STOPPING)[options.attack]}
         await attack(target, attacks, options.attackers, options.seconds)
     return target.ledger
 
@@ -98,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--attackers", type=int, default=24, help="attacks at once")
-    parser.add_argument("--attack", choices=list(ATTACKS), help="this one alone")
+    parser.add_argument("--attack", choices=list(ATTACKS | STOPPING), help="this one alone")
     options = parser.parse_args(arguments)
     os.nice(NICENESS)
     sys.stdout.buffer.write(orjson.dumps(asyncio.run(_attack(options)).to_dict()))

@@ -12,6 +12,7 @@ import os
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -31,6 +32,7 @@ from engine.weights.concurrently import num_cores
 _FILE_NAME = "programs"
 _DIGEST_BYTES = 32  # of all that follows, at the begin of the file
 _SIZES = struct.Struct("<QQ")  # bytes of a key's text and of its program, which follow
+_LONGEST_WRITE_S = 3600.0  # on the slowest of disks
 _PACKAGES = ("cache", "engine", "sampling")  # what programs are traced from
 
 _log = logging.getLogger(__name__)
@@ -109,10 +111,18 @@ class KeptPrograms:
             return stored
         return {}
 
+    def _remove_unfinished(self) -> None:
+        """Removes what processes have left that were killed while they wrote; a living one has long ended by then."""
+        for path in self._path.parent.glob(f".{_FILE_NAME}-*"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _LONGEST_WRITE_S:
+                    path.unlink()
+
     def _write(self, blobs: Mapping[str, bytes]) -> None:
         entries = ((name.encode(), blob) for name, blob in blobs.items())
         content = b"".join(_SIZES.pack(len(name), len(blob)) + name + blob for name, blob in entries)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._remove_unfinished()
         with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{_FILE_NAME}-", delete=False) as file:
             try:
                 file.write(hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest())

@@ -57,6 +57,10 @@ def _serve(options: argparse.Namespace) -> int:
         settings = ServerSettings.from_sources(_flags(options), os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    if settings.data_parallel > 1:
+        from server.command.front import run_front
+
+        return run_front(settings, _announce)
     return run_server(settings, _announce)
 
 

@@ -12,21 +12,23 @@ from typing import Any
 from server.command.deploy.application import CannotDeploy, RayApplication
 from server.command.deploy.plan import DeployPlan
 from server.command.deploy.replica_environment import replica_environment
-from server.command.front_listeners import FrontListeners
-from server.command.listeners import CannotListen
+from server.command.listeners import CannotListen, Listeners
 from server.command.serve import (
     EXIT_FAILURE,
     EXIT_OK,
     EXIT_USAGE,
     Announce,
+    first_of,
     raise_file_limit,
     reload_on_hangup,
     watch_signals,
 )
 from server.doors.certificate import CertificateError
 from server.doors.keyring import KeyFileError
-from server.fronting.front import Front
+from server.fronting.application import front_application, front_metrics_application
+from server.fronting.front import FRONT, Front
 from server.fronting.replicas import Replicas
+from server.http.app import read_keys
 from server.startup.logs import log, set_up_logs
 from server.startup.settings import ServerSettings, SettingsError
 
@@ -77,11 +79,14 @@ async def _serve(
     Raises:
         CannotDeploy: Ray gave up on the replicas before they were ready.
     """
-    stopped = watch_signals()
     async with Replicas() as replicas:
         try:
-            listeners = FrontListeners(replicas, settings)
-            reload_on_hangup(listeners)
+            keys = read_keys(settings)
+            app = front_application(replicas, settings, keys)
+            metrics_app = None if settings.metrics_port is None else front_metrics_application(app)
+            listeners = Listeners(settings, keys, app, metrics_app)
+            stopped = watch_signals()
+            reloading = reload_on_hangup(listeners.reload)
             await listeners.open()
         except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")
@@ -92,15 +97,16 @@ async def _serve(
         )
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # a signal may come before its end
         try:
-            await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await first_of(started, stopped)
             if not stopped.done():
                 await started
                 announce(f"Eagre serves {len(replicas)} replicas on Ray; open {listeners.address}/ in a browser")
                 await stopped
-            log.info("draining", signal=stopped.result(), num_streams=_num_open(replicas))
-            await _drain(listeners.front, settings.shutdown_timeout)
+            log.info("draining", signal=stopped.result(), num_streams=app[FRONT].num_open)
+            await _drain(app[FRONT], settings.shutdown_timeout)
         finally:
             following.cancel()
+            reloading.cancel()
             await listeners.close()
             await asyncio.to_thread(application.stop)
     return EXIT_OK
@@ -121,13 +127,7 @@ async def _follow(application: RayApplication, replicas: Replicas) -> None:
 async def _drain(front: Front, seconds: float) -> None:
     """Refuses new requests, and waits up to `seconds` for those that are being answered."""
     front.is_draining = True
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + seconds
-    while _num_open(front.replicas):
-        if clock() > deadline:
-            return
+    for _ in range(int(seconds / POLL_S)):
+        if not front.num_open:
+            break
         await asyncio.sleep(POLL_S)
-
-
-def _num_open(replicas: Replicas) -> int:
-    return sum(replica.num_open for replica in replicas)

@@ -10,10 +10,11 @@ from aiohttp import web
 from server.doors import unix_socket
 from server.doors.certificate import Certificate, CertificateError
 from server.doors.keyring import KeyFileError, KeyRing
-from server.http.app import build_app, build_metrics_app, make_runner, read_keys
+from server.http.app import build_app, build_metrics_app, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
 from server.startup.settings import ServerSettings
+from server.transport.connections import GuardedRunner
 
 
 class CannotListen(Exception):
@@ -23,21 +24,14 @@ class CannotListen(Exception):
 class Listeners:
     """The open doors of one server."""
 
-    def __init__(self, served: ServedModels) -> None:
-        """Reads keys and certificate.
-
-        Raises:
-            KeyFileError, CertificateError: one of them cannot be used.
-        """
-        settings = served.settings
-        keys = read_keys(settings)
-        metrics = None if settings.metrics_port is None else make_runner(build_metrics_app(served))
-        self._take(settings, keys, make_runner(build_app(served, keys)), metrics)
-
-    def _take(
-        self, settings: ServerSettings, keys: KeyRing, runner: web.AppRunner, metrics: web.AppRunner | None
+    def __init__(
+        self, settings: ServerSettings, keys: KeyRing, app: web.Application, metrics_app: web.Application | None
     ) -> None:
-        """
+        """Reads the certificate.
+
+        Args:
+            keys: those of `app`, which a reload reads again.
+
         Raises:
             CertificateError: it cannot be used.
         """
@@ -48,9 +42,20 @@ class Listeners:
             if settings.ssl_certfile is None or settings.ssl_keyfile is None
             else Certificate(Path(settings.ssl_certfile), Path(settings.ssl_keyfile))
         )
-        self._runner = runner
-        self._metrics_runner = metrics
+        self._runner = GuardedRunner(app, settings)
+        self._metrics_runner = None if metrics_app is None else GuardedRunner(metrics_app, settings)
         self._is_socket_made = False
+
+    @classmethod
+    def of(cls, served: ServedModels) -> Listeners:
+        """The doors of a server of these models.
+
+        Raises:
+            KeyFileError, CertificateError: keys or certificate cannot be used.
+        """
+        settings, keys = served.settings, read_keys(served.settings)
+        metrics_app = None if settings.metrics_port is None else build_metrics_app(served)
+        return cls(settings, keys, build_app(served, keys), metrics_app)
 
     async def open(self) -> None:
         """

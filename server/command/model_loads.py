@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeAlias
 
@@ -58,14 +59,18 @@ class ModelLoads:
         _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
 
     async def first(self) -> bool:
-        """Waits until one of the models that come at the start is there; returns False if none can be loaded."""
-        served = self._served
-        for model in served.all[: served.residency.limit]:
-            try:
-                await served.residency.arrival(model)
-            except ApiError:
-                continue  # the log has the reason
-            return True
+        """Waits until a model is there; returns False if none can be loaded.
+
+        Where all that come at the start fail, the others are tried, so that one bad file in a folder ends nothing.
+        """
+        residency = self._served.residency
+        for index, model in enumerate(self._served.all):
+            with nullcontext() if index < residency.limit else residency.use(model):
+                try:
+                    await residency.arrival(model)
+                except ApiError:
+                    continue  # the log has the reason
+                return True
         return False
 
     def _tell(self, model: ServedModel) -> Progress:

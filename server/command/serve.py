@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from engine.border.types import EngineStalled, Progress
@@ -81,13 +81,13 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     """
     try:
         served = ServedModels(settings, settings_of_each(settings))
-        listeners = Listeners(served)
+        listeners = Listeners.of(served)
     except (SettingsError, KeyFileError, CertificateError, StoreError) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
     stopped = watch_signals()
-    reload_on_hangup(listeners)
+    reloading = reload_on_hangup(listeners.reload)
     loads = ModelLoads(served, load, progress)
     try:
         try:
@@ -97,7 +97,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             return EXIT_USAGE
         served.start(loads.bring)
         first = asyncio.ensure_future(loads.first())
-        await _first_of(first, stopped)
+        await first_of(first, stopped)
         if not first.done():
             first.cancel()
             return EXIT_OK
@@ -109,6 +109,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         announce(_welcome(", ".join(served.names), listeners))
         return await _serve_until_stopped(served, loads, stopped)
     finally:
+        reloading.cancel()
         await listeners.close()
         engines = [model.engine for model in served.all if model.is_open]
         for engine in engines:
@@ -126,7 +127,7 @@ def _welcome(model: str, listeners: Listeners) -> str:
 
 
 async def _serve_until_stopped(served: ServedModels, loads: ModelLoads, stopped: asyncio.Future[str]) -> int:
-    await _first_of(stopped, loads.failed)
+    await first_of(stopped, loads.failed)
     if not loads.failed.done():
         log.info("draining", signal=stopped.result(), num_streams=served.num_generations)
         await drain(served, served.settings.shutdown_timeout)
@@ -153,7 +154,8 @@ async def drain(served: ServedModels, seconds: float) -> None:
         await served.wait_idle(1.0)
 
 
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Returns when one of them is done."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
@@ -179,14 +181,22 @@ def watch_signals() -> asyncio.Future[str]:
     return stopped
 
 
-def reload_on_hangup(listeners: Listeners) -> None:
-    """SIGHUP, which would end the process, reads keys and certificate again."""
-    loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected before it ends
+def reload_on_hangup(read_again: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    """SIGHUP, which would end the process, reads keys and certificate again.
 
-    def on_hangup() -> None:
-        task = loop.create_task(listeners.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
+    One reading follows the other, so that what was read first is never what holds in the end. Signals that come during
+    a reading ask together for one more. The task must be held: one that nobody holds may be collected.
+    """
+    hung_up = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
 
-    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    async def reload() -> None:
+        while True:
+            await hung_up.wait()
+            hung_up.clear()
+            try:
+                await read_again()
+            except Exception:  # noqa: BLE001 - the next signal must find its reader
+                log.exception("reload_failed")
+
+    return asyncio.create_task(reload())

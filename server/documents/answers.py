@@ -198,6 +198,24 @@ class Tokens(Answer):
     token_strs: list[str] | None = None
 
 
+class RenderedSampling(Answer):
+    n: int
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+
+
+class RenderedPrompt(Answer):
+    request_id: str
+    model: str
+    token_ids: list[int]
+    sampling_params: RenderedSampling
+    priority: int
+    cache_salt: str | None
+
+
 class DetokenizedText(Answer):
     prompt: str
     token_texts: list[str] | None = None

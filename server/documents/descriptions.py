@@ -66,6 +66,7 @@ DESCRIPTIONS = {
     "resumable": "The stream survives a lost connection: its events are numbered and kept for a reader who returns.",
     "return_progress": "Before its first token, a stream tells its place in the queue and how far its prompt is.",
     "return_token_ids": "Adds the token ids of prompt and answer.",
+    "return_tokens_as_token_ids": "Names the tokens of log probabilities by their ids, as in token_id:5.",
     "return_token_strs": "Adds each token's text.",
     "return_token_texts": "Adds what each token stands for by itself.",
     "safety_identifier": "Without effect; the answer repeats it.",

@@ -134,6 +134,14 @@ OPERATIONS = (
     Operation(
         "POST", "/detokenize", Tag.TOKENS, "The text of tokens", DetokenizeRequest, answer=answers.DetokenizedText
     ),
+    Operation(
+        "POST", "/v1/chat/completions/render", Tag.TOKENS, "The tokens of a conversation, as it would be answered",
+        ChatCompletionRequest, answer=answers.RenderedPrompt,
+    ),
+    Operation(
+        "POST", "/v1/completions/render", Tag.TOKENS, "The tokens of each prompt, as it would be continued",
+        CompletionRequest,
+    ),
     Operation("GET", "/v1/models", Tag.MODELS, "The served models", answer=answers.ModelList),
     Operation("GET", "/v1/models/{id}", Tag.MODELS, "One served model", answer=answers.ModelCard),
     *(

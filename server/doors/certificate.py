@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from engine.border.regular_file import open_regular
+
 
 class CertificateError(ValueError):
     """A certificate or its key cannot be used; the message names the files."""
@@ -36,6 +38,11 @@ class Certificate:
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        for what, path in (("certificate", self._chain), ("key", self._key)):
+            try:
+                open_regular(path).close()  # OpenSSL would wait for what comes out of a named pipe
+            except OSError as error:
+                raise CertificateError(f"the {what} {path} cannot be read: {error.strerror}") from error
         try:
             # An empty password fails at once where one is wanted; without it, OpenSSL would ask at the terminal.
             context.load_cert_chain(self._chain, self._key, password="")

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.border.regular_file import open_regular
 from server.wire.errors import ApiError
 
 LEAST_KEY_LENGTH = 8  # characters; a shorter key can be guessed
@@ -88,6 +89,7 @@ class KeyRing:
             for key in (_checked("--admin-key", key) for key in admin_keys)
         }
         self._tenants: dict[bytes, Tenant] = {}
+        self._in_force: frozenset[Tenant] = frozenset()
         self.reload()
 
     @property
@@ -112,6 +114,11 @@ class KeyRing:
                 raise KeyFileError(f"{self._file} has no key; a file without keys would open the server to everybody")
             entries += read
         self._tenants = {_digest(key): tenant for key, tenant in entries}
+        self._in_force = frozenset((*self._tenants.values(), *self._admins.values()))
+
+    def holds(self, tenant: Tenant) -> bool:
+        """Whether a tenant that was identified before is still one, with the same rights."""
+        return tenant in self._in_force or (self.is_open and tenant is ANYBODY)
 
     @property
     def num_keys(self) -> int:
@@ -187,7 +194,7 @@ def _refusal(key: str | None) -> ApiError:
 
 def _read(path: Path) -> list[tuple[str, Tenant]]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

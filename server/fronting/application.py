@@ -6,6 +6,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.documents.operations import OPERATIONS, Operation, Tag
+from server.doors.keyring import KeyRing
 from server.fronting import probes, resuming, things
 from server.fronting.forwarding import forward_to_all, forward_to_best
 from server.fronting.front import FRONT, Front
@@ -41,18 +42,19 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
 _FIGURES = ("/health", "/metrics")
 
 
-def front_application(replicas: Replicas, settings: ServerSettings) -> web.Application:
+def front_application(replicas: Replicas, settings: ServerSettings, keys: KeyRing | None = None) -> web.Application:
     """The application of a front with these replicas, which may change while it runs.
 
     Args:
         replicas: within their context; the application does not close them.
         settings: the doors, limits and timeouts of the front. With `front_key`, which the replicas must have too,
             resumable streams survive the replica that makes them.
+        keys: of the front; those of the settings if None.
 
     Raises:
         KeyFileError: a key is unfit, or the file of keys cannot be read.
     """
-    keys = read_keys(settings)
+    keys = read_keys(settings) if keys is None else keys
     hosts = None if settings.uds is not None else hosts_of(settings)
     app = _make(Front(replicas, settings), Guard(keys, hosts, settings.allowed_origins))
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}

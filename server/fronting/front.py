@@ -74,8 +74,12 @@ class Front:
         )
         self.places = Places()
         self.num_moved = 0  # streams that went on at another replica
-        self.num_relayed = 0  # requests that are being answered
         self.is_draining = False
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are being answered."""
+        return sum(replica.num_open for replica in self.replicas)
 
     def check_accepting(self) -> None:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
@@ -11,6 +12,8 @@ from server.holding.event_log import EventLog
 from server.wire.errors import ApiError, to_api_error
 
 MAX_READERS = 16  # at once; each is woken by every event
+
+_log = logging.getLogger(__name__)
 
 # Makes the events of an answer. It calls `begin` once the request is accepted.
 Work: TypeAlias = Callable[["HeldAnswer"], Awaitable[None]]
@@ -156,7 +159,10 @@ class HeldAnswer:
             self.log.end(_stopped())
             raise
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer, or reads it, is told
-            self._fail(to_api_error(error))
+            told = to_api_error(error)
+            if told.status == 500:
+                _log.exception("a held answer has failed")
+            self._fail(told)
         finally:
             if not self._begun.done():
                 self._begun.cancel()

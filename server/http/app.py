@@ -8,7 +8,18 @@ from aiohttp import web
 
 from server.documents import handlers
 from server.doors.keyring import KeyRing
-from server.http import admin, engine_events, generating, inspecting, models, playground, probes, queries, websocket
+from server.http import (
+    admin,
+    engine_events,
+    generating,
+    inspecting,
+    models,
+    playground,
+    probes,
+    queries,
+    rendering,
+    websocket,
+)
 from server.http.entry.access_log import REQUEST_ID, add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
@@ -70,6 +81,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     for path in ("/model_info", "/get_model_info"):
         app.router.add_get(path, models.show_first)
     queries.add_routes(app)
+    rendering.add_routes(app)
     responses.add_routes(app)
     open_socket = websocket.make_socket_handler(responses.RESPONSES, open_calls)
     app.router.add_get(responses.RESPONSES, open_socket, allow_head=False)

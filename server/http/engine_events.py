@@ -14,7 +14,7 @@ from aiohttp import web
 
 from server.answering.engine_view import NameOf, show
 from server.doors.keyring import Tenant
-from server.http.entry.guard import TENANT
+from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
 from server.routes.framing import SERVER_SENT_EVENTS
 from server.serving.served_model import ServedModel
@@ -75,7 +75,7 @@ def _check_reader(served: ServedModels, tenant: Tenant) -> None:
 async def _stream(request: web.Request, served: ServedModels, model: ServedModel, tenant: Tenant) -> web.StreamResponse:
     async with EventChannel(request, served.settings) as channel:
         after_step = -1
-        while served.phase is Phase.READY:
+        while served.phase is Phase.READY and request.app[GUARD].still_admits(tenant):
             began = time.perf_counter()
             event, after_step = _event(served, model, tenant, after_step)
             spent = time.perf_counter() - began

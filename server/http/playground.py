@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import html
 import mimetypes
@@ -19,13 +20,13 @@ _SERVED_SUFFIXES = (".html", ".css", ".svg", ".js")
 _PEERS = b'id="peers" content=""'  # of the page, where the servers stand that it may ask beside its own
 _COMMENT = re.compile(r"""((?:[^"'`/]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|/(?!/))*?)\s+//\s.*""")
 _TYPES = {".js": "text/javascript"}  # modules are refused under any other, whatever the machine's table says
-
-
+_NONE = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")  # the weight of an encoding that a client does not take
 _SPACES = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\s*([=,(){};:])\s*""")
 
 
 class StaticFile(NamedTuple):
     body: bytes
+    packed: bytes  # the body, compressed with gzip
     content_type: str
     etag: str
 
@@ -108,6 +109,7 @@ def _without_comment(line: str) -> str:
 def _headers(peers: Sequence[str]) -> dict[str, str]:
     connect = " ".join(["'self'", "ws:", "wss:", *peers])
     return {
+        "Vary": "Accept-Encoding",
         "Cache-Control": "no-cache",  # a browser asks each time, and mostly gets a 304
         "Content-Security-Policy": (
             f"default-src 'self'; connect-src {connect}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -132,17 +134,26 @@ def _load(path: str, file: Traversable) -> StaticFile:
 
 
 def _make(body: bytes, content_type: str) -> StaticFile:
-    return StaticFile(body, content_type, hashlib.sha256(body).hexdigest()[:32])
+    return StaticFile(body, gzip.compress(body, mtime=0), content_type, hashlib.sha256(body).hexdigest()[:32])
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding header names gzip, or everything."""
+    offers = [part.partition(";") for part in accepted.lower().split(",")]
+    return any(name.strip() in ("gzip", "*") and not _NONE.fullmatch(weight) for name, _, weight in offers)
 
 
 def _respond(request: web.Request, file: StaticFile | None, headers: Mapping[str, str]) -> web.StreamResponse:
     if file is None:
         raise web.HTTPNotFound
-    is_known = any(etag.value in (file.etag, "*") for etag in request.if_none_match or ())
-    response = (
-        web.Response(status=304, headers=headers)
-        if is_known
-        else web.Response(body=file.body, headers=headers, content_type=file.content_type, charset="utf-8")
-    )
-    response.etag = ETag(file.etag)
+    is_packed = _takes_gzip(request.headers.get("Accept-Encoding", ""))
+    etag = file.etag + "-gzip" if is_packed else file.etag  # they are not the same bytes
+    if any(known.value in (etag, "*") for known in request.if_none_match or ()):
+        response = web.Response(status=304, headers=headers)
+    else:
+        body = file.packed if is_packed else file.body
+        response = web.Response(body=body, headers=headers, content_type=file.content_type, charset="utf-8")
+        if is_packed:
+            response.headers["Content-Encoding"] = "gzip"
+    response.etag = ETag(etag)
     return response

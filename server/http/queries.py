@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from server.answering.prompt_sources import Conversation, TextPrompt, TokenPromp
 from server.answering.prompts import MAX_INLINE_CHARS
 from server.doors.keyring import Tenant
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, HasIgnored, read_asked
+from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
 from server.routes.messages.call import conversation_of
 from server.routes.messages.shapes import shape_error
 from server.routes.route import ErrorShape
@@ -65,9 +65,7 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
         with ExitStack() as preparing:
             query = await read_asked(request, kind.parse, preparing)
             model = served.find(query.model)
-            with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
-                if not model.is_open:
-                    await served.residency.arrival(model)
+            async with in_memory(served, model):
                 told = await answer(query, model, served, request[TENANT])
         is_long = any(isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values())
         is_long |= "data" in told  # embeddings, each of many numbers

@@ -11,7 +11,7 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from aiohttp.typedefs import Handler
 
 from server.doors.keyring import WEBSOCKET_PROTOCOL
-from server.http.entry.guard import TENANT
+from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
@@ -27,6 +27,11 @@ from server.wire.errors import RETRY_AFTER_S, ApiError
 SLACK_BYTES = 64 << 10
 WRITER_LIMIT = 16 << 10  # bytes written before the socket's backlog is looked at
 CLOSE_TIMEOUT_S = 2.0  # for the client's half of the closing handshake
+
+_HANDSHAKE = (
+    hdrs.UPGRADE, hdrs.CONNECTION, hdrs.SEC_WEBSOCKET_VERSION, hdrs.SEC_WEBSOCKET_KEY, hdrs.SEC_WEBSOCKET_PROTOCOL,
+    hdrs.SEC_WEBSOCKET_EXTENSIONS,
+)  # fmt: skip
 
 OPEN_SOCKETS = web.AppKey("open_sockets", set[web.WebSocketResponse])
 
@@ -79,8 +84,9 @@ async def open_socket(request: web.Request, path: str, settings: ServerSettings)
         protocols=(WEBSOCKET_PROTOCOL,),
         compress=False,  # a delta is too short to gain by it
     )
-    # aiohttp fails on a key that is not ASCII.
-    if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii() or not socket.can_prepare(request):
+    # aiohttp fails on a handshake that is not ASCII.
+    is_text = all(value.isascii() for name in _HANDSHAKE for value in request.headers.getall(name, ()))
+    if not is_text or not socket.can_prepare(request):
         raise ApiError(
             f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",
             status=426,
@@ -130,8 +136,12 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messa
         write_timeout=served.settings.write_timeout,
         outlet=Outlet(request.protocol, text_frames, lambda: socket.closed),
     )
+    guard, tenant = request.app[GUARD], request[TENANT]
     async with watch, open_messages(request, watch) as calls:
         async for message in socket:
+            if not guard.still_admits(tenant):
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the API key is not known any more")
+                break
             match message.type:
                 case WSMsgType.TEXT:
                     await calls.receive(message.data)

@@ -25,6 +25,7 @@ from typing import Any
 import orjson
 
 from engine.border.config import EngineConfig
+from engine.border.regular_file import open_regular
 from engine.border.types import Progress
 from engine.weights.formats.gguf_shards import shard_paths
 from server.sources.builtin_models import BUILTIN_MODELS
@@ -86,7 +87,8 @@ class SavedLLM:
         """
         path = folder / FILE_NAME
         try:
-            content = orjson.loads(path.read_bytes())
+            with open_regular(path) as file:
+                content = orjson.loads(file.read())
         except OSError as error:
             raise SavedLLMError(f"{path} cannot be read: {error.strerror}") from error
         except orjson.JSONDecodeError as error:
@@ -153,7 +155,7 @@ def _digest(path: Path) -> tuple[str, int]:
 
 
 def _file_digest(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return sha256, file.tell()
 

@@ -22,7 +22,16 @@ Options: TypeAlias = Mapping[str, Any]  # wire name: value
 
 # Of the wire's parameters, those that say nothing to a caller in the same process.
 _WIRE_ONLY = frozenset(
-    {"include_metrics", "model", "request_id", "return_token_ids", "stream", "stream_options", "user"}
+    {
+        "include_metrics",
+        "model",
+        "request_id",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "stream",
+        "stream_options",
+        "user",
+    }
 )
 
 

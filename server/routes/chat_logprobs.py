@@ -35,7 +35,7 @@ class ChatLogprobs(WireLogprobs):
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         data = self.tokenizer.token_bytes[token_id]
-        shape = {"token": self._text(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
+        shape = {"token": self._name(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
         if self.with_ids:
             shape["id"] = token_id
         return shape

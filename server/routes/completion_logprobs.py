@@ -23,7 +23,7 @@ class CompletionLogprobs(WireLogprobs):
             place = self._places[index] = self._first_place(index)
         has_alternatives = self.listed_ids or any(of_token.top for of_token in logprobs if of_token is not None)
         shape: dict[str, Any] = {
-            "tokens": [self._text(token_id) for token_id in token_ids],
+            "tokens": [self._name(token_id) for token_id in token_ids],
             "token_logprobs": [None if of_token is None else clamp(of_token.logprob) for of_token in logprobs],
             "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
             "text_offset": [place.advance(token_id) for token_id in token_ids],
@@ -53,7 +53,7 @@ class CompletionLogprobs(WireLogprobs):
         if logprobs is None:
             return None
         return [
-            {"id": token_id, "token": self._text(token_id), "logprob": clamp(logprob)}
+            {"id": token_id, "token": self._name(token_id), "logprob": clamp(logprob)}
             for token_id, logprob in self._alternatives(logprobs)
         ]
 
@@ -63,7 +63,7 @@ class CompletionLogprobs(WireLogprobs):
             return None
         shape: dict[str, float] = {}
         for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
-            shape.setdefault(self._text(any_id), clamp(logprob))
+            shape.setdefault(self._name(any_id), clamp(logprob))
         return shape
 
 

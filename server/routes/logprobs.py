@@ -40,6 +40,9 @@ class WireLogprobs(ABC):
     num_of_echo: int | None = None
     echoes: Sequence[str] = ()  # the texts of the prompts then
     with_ids: bool = False  # whether ranks and the ids of alternatives are told too
+    names_ids: bool = (
+        False  # whether a token of an answer is called `token_id:5`, as vLLM does, in the place of its text
+    )
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
     def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:
@@ -87,6 +90,10 @@ class WireLogprobs(ABC):
 
     def _prompt_of(self, piece: Delta | Answer) -> Sequence[int]:
         return self.prompts[piece.index // self.num_choices]
+
+    def _name(self, token_id: int) -> str:
+        """What a token of an answer is called."""
+        return f"token_id:{token_id}" if self.names_ids else self._text(token_id)
 
     def _text(self, token_id: int) -> str:
         text = self._texts.get(token_id)

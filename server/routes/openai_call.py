@@ -77,6 +77,7 @@ class OpenAICall(BodyCall):
             listed_ids=body.logprob_token_ids or (),
             of_answers=of_answers,
             with_ids=body.return_token_ids is True,
+            names_ids=body.return_tokens_as_token_ids is True,
         )
 
 

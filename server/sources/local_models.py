@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine.border.regular_file import open_regular
 from engine.weights.formats.gguf_shards import ShardName, shard_paths
+from engine.weights.formats.lfs_pointer import WHAT_IT_IS, is_pointer
 from engine.weights.formats.model_folder import CONFIG
 from server.sources.errors import ModelStoreError
 
@@ -41,14 +43,19 @@ def local_model(path: Path) -> Path:
     if path.is_dir():
         return _model_in(path)
     if not path.exists():
+        shard = ShardName.parse(path.name)
+        if shard is not None and any((path.parent / name).exists() for name in shard.file_names()):
+            raise ModelStoreError(f"{path} is missing, a shard of a model of which others are there")
         raise ModelStoreError(f"{path}: there is no such file or folder")
     if not path.is_file():
         raise ModelStoreError(f"{path} is no regular file")
     first = shard_paths(path)[0]
     if not first.exists():
         raise ModelStoreError(f"{path} is a shard of a model whose first shard, {first.name}, is missing")
-    with first.open("rb") as file:
+    with open_regular(first) as file:
         magic = file.read(len(GGUF_MAGIC))
+    if is_pointer(first):
+        raise ModelStoreError(f"{first} {WHAT_IT_IS}")
     if magic != GGUF_MAGIC:
         raise ModelStoreError(f"{first} is no GGUF file: it begins with {magic!r}, not {GGUF_MAGIC!r}")
     return first

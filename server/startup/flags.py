@@ -65,3 +65,22 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         elif value is not None:
             values[setting.name] = setting.from_key(value)
     return values
+
+
+def write(settings: Iterable[Setting], configuration: object) -> dict[str, str]:
+    """The variables by which `read` finds the values of a configuration again. What is None or empty has none.
+
+    Args:
+        settings: those of the configuration.
+    """
+    variables = {}
+    for setting in settings:
+        value = getattr(configuration, setting.name)
+        if value is None or value == ():
+            continue
+        if setting.is_switch:
+            text = str(setting.from_key(value)).lower()  # of a switch that turns something off, the other way round
+        else:
+            text = ",".join(value) if setting.kind is tuple else str(value)
+        variables[variable_name(setting)] = text
+    return variables

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
+from engine.border.regular_file import open_regular
 from engine.border.types import Progress
 from server.sources.builtin_models import BUILTIN_MODELS
 from server.sources.model_store import ensure_model, name_of
@@ -17,6 +18,9 @@ from server.text.text_model import TextModel
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
+
+
+MAX_TEMPLATE_BYTES = 4 << 20  # of a file with a chat template; templates have some kilobytes
 
 
 class LoadedModel(NamedTuple):
@@ -71,10 +75,14 @@ def load_with(
 def _read_template(path: Path) -> str:
     """
     Raises:
-        ModelError: the file cannot be read, or it is not UTF-8.
+        ModelError: the file cannot be read, is too large, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            content = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(content) > MAX_TEMPLATE_BYTES:
+            raise ModelError(f"the chat template {path} is larger than {MAX_TEMPLATE_BYTES} bytes, the limit for one")
+        return content.decode("utf-8")
     except OSError as error:
         raise ModelError(f"the chat template {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

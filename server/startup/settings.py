@@ -22,6 +22,7 @@ LOG_FORMATS = ("console", "json")
 TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
+MAX_REPLICAS = 64  # of one machine
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 OPENAI_DEFAULTS = "openai"
@@ -116,6 +117,10 @@ class ServerSettings:
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
     )
+    data_parallel: int = setting(
+        1, "servers in processes of their own behind one front, each with its share of cores and memory",
+        limit=from_to(1, MAX_REPLICAS), metavar="N",
+    )  # fmt: skip
     front_key: str | None = setting(
         None, "secret of the fronts of this server, which may move resumable streams between servers",
         limit=_FRONT_KEY, metavar="KEY", is_secret=True,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine.border.regular_file import check_regular
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 
@@ -202,4 +203,8 @@ class Table:
 
 def _make_private(path: Path) -> None:
     """Makes the file where there is none, readable for its owner alone: it will hold what clients have said."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        check_regular(descriptor, path)
+    finally:
+        os.close(descriptor)

@@ -49,9 +49,19 @@ class Content:
                 self._texts.setdefault(delta.index, []).append(text)
                 self._room -= len(text)
 
-    def to_json(self) -> str:
-        """One message for each answer."""
-        return orjson.dumps([_message("assistant", "".join(self._texts[at])) for at in sorted(self._texts)]).decode()
+    def to_json(self, finish_reasons: Sequence[str | None]) -> str:
+        """One message for each answer.
+
+        Args:
+            finish_reasons: of the answers by their index; None of one that has not ended.
+        """
+        messages = []
+        for at in sorted(self._texts):
+            reason = finish_reasons[at] if at < len(finish_reasons) else None
+            # The conventions want a reason of every answer; one whose client has left ended with an error.
+            message = _message("assistant", "".join(self._texts[at]))
+            messages.append({**message, "finish_reason": "error" if reason is None else str(reason)})
+        return orjson.dumps(messages).decode()
 
 
 def _message(role: str, text: str) -> dict[str, Any]:

@@ -89,7 +89,8 @@ class RequestSpan:
                 span.set_attributes(_of_generation(self._generation))
                 self._add_parts(self._generation)
             if self._content is not None:
-                span.set_attribute("gen_ai.output.messages", self._content.to_json())
+                reasons = [] if self._generation is None else self._generation.finish_reasons
+                span.set_attribute("gen_ai.output.messages", self._content.to_json(reasons))
             if isinstance(error, Exception) and not isinstance(error, ConnectionError):
                 # Its message may quote what the client sent, so that the span has the kind alone.
                 span.set_attribute("error.type", to_api_error(error).code or type(error).__name__)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from server.startup.settings import ServerSettings
+from server.transport.http_errors import Connection, shaping_errors
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
 REFUSAL_S = 1.0  # for a client to read why it is refused
@@ -41,7 +42,7 @@ class GuardedRunner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
         return GuardedServer(
-            plain.request_handler,
+            shaping_errors(plain.request_handler),
             request_factory=plain.request_factory,
             settings=self._settings,
             handler_cancellation=True,
@@ -61,7 +62,7 @@ class GuardedServer(web.Server):
     def __call__(self) -> web.RequestHandler:
         if len(self.connections) >= self._settings.max_connections:
             return cast(web.RequestHandler, _Refusal(self._settings.max_connections))
-        return super().__call__()
+        return Connection(self, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)

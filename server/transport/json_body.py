@@ -10,10 +10,12 @@ from aiohttp import hdrs, web
 
 from server.doors.preparation import Share
 from server.startup.settings import ServerSettings
+from server.transport.http_errors import unsupported_encoding
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, body_too_large, shorten
+from server.wire.errors import ApiError, body_too_large
 
-_DECODED = ("", "identity", "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
+_PLAIN = ("", "identity")
+_DECODED = (*_PLAIN, "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
 
 
 async def read_body(request: web.Request, share: Share, settings: ServerSettings) -> bytes:
@@ -26,11 +28,7 @@ async def read_body(request: web.Request, share: Share, settings: ServerSettings
     most = settings.max_body_bytes
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
     if encoding not in _DECODED:
-        raise ApiError(
-            f"Content-Encoding is {shorten(encoding)}; a body may be encoded with gzip or deflate, once",
-            status=415,
-            code="unsupported_encoding",
-        )
+        raise unsupported_encoding(encoding)
     if request.content_length is not None and request.content_length > most:
         raise body_too_large(most)
     body = bytearray()
@@ -49,12 +47,24 @@ async def read_body(request: web.Request, share: Share, settings: ServerSettings
             headers={"Connection": "close"},
         ) from error
     except web.RequestPayloadError as error:
-        raise ApiError(
-            "the body cannot be decoded; it must be what Content-Encoding says", code="invalid_encoding"
-        ) from error
+        raise _undecodable(encoding) from error
     if not body:
         raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
     return bytes(body)
+
+
+def _undecodable(encoding: str) -> ApiError:
+    if encoding in _PLAIN:
+        return ApiError(
+            "the body does not end as its head says, or its chunks are not valid HTTP",
+            code="invalid_http",
+            headers={"Connection": "close"},
+        )
+    return ApiError(
+        f"the body cannot be decoded; it must be what Content-Encoding says, which is {encoding}",
+        code="invalid_encoding",
+        headers={"Connection": "close"},
+    )
 
 
 def json_response(body: Any, *, status: int = 200) -> web.Response:

@@ -65,6 +65,7 @@ class GenerationFields(SamplingFields, StreamFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     truncate_prompt_tokens: Annotated[int, AfterValidator(_as_truncation)] | None = None
     num_prompt_output_tokens: Annotated[int, Field(ge=0)] | None = None
     include_metrics: bool | None = None

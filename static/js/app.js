@@ -60,7 +60,7 @@ function transportFor(task) {
   return transports[transport === "responses" && !isOnlyChat ? "sse" : transport];
 }
 
-const server = new ServerState(showServer, { fetch: keyedFetch });
+const server = new ServerState(showServer, { fetch: keyedFetch, chosen: controls.settings.model });
 
 /** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
 function sampling() {
@@ -107,7 +107,8 @@ const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((d
 const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
 // An administrator sees the ids of all requests, a client those of its own.
 const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
-const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), onOpen: openRequest });
+const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest });
+const parameterPanel = new ParameterPanel(controls, new Presets(storage), keyedFetch);
 const panels = { story: new Story(deps, tabStorage), chat: new Chat(deps, library, tabStorage), engine };
 const workbench = new Workbench({
   serverOf: (origin) => peers.get(origin) ?? own,
@@ -115,8 +116,10 @@ const workbench = new Workbench({
   parameters: (isChat) => (isChat ? chatParameters() : sampling()),
   model: () => server.model,
   models: () => server.models,
+  transport: () => (controls.settings.transport === "websocket" ? "websocket" : "sse"), // the two that columns have
   canGenerate: deps.canGenerate,
-  restore: (given) => controls.restore(given),
+  hasSeed: () => controls.settings.seed !== null,
+  restore: restoreParameters,
 });
 panels.tokens = workbench;
 panels.chat.actions.push({
@@ -127,10 +130,16 @@ panels.chat.actions.push({
   },
 });
 
+/** Takes over the parameters of a request, of a link or of another client. */
+function restoreParameters(given, isChat) {
+  controls.restore(given);
+  parameterPanel.restore(given, isChat);
+}
+
 /** Shows what another client has asked, as it is, in the chat or the story. */
 function openRequest(record) {
   const { prompts: [asked], parameters } = record.request;
-  controls.restore(parameters);
+  restoreParameters(parameters, asked.messages !== undefined);
   if (asked.messages === undefined) {
     tabs.select("story");
     panels.story.open(typeof asked.prompt === "string" ? asked.prompt : (record.prompts[0]?.text ?? ""));
@@ -141,6 +150,14 @@ function openRequest(record) {
   panels.chat.adopt(system, nodes);
 }
 
+/** Offers the server's models where it has several. */
+function offerModels({ models, model }) {
+  byId("model-setting").hidden = models.length < 2;
+  byId("model").replaceChildren(...models.map((name) => new Option(name, name)));
+  byId("model").value = model?.id ?? "";
+  workbench.offerModels(models);
+}
+
 function showServer({ name, detail, model }) {
   const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
   if (byId("server").dataset.state !== name) announce(words);
@@ -148,6 +165,7 @@ function showServer({ name, detail, model }) {
   byId("server-state").textContent = words;
   byId("server-stage").textContent = name === "loading" ? (STAGE.exec(detail)?.[1] ?? "") : "";
   byId("server-model").textContent = name === "loading" ? "" : (model?.id ?? "");
+  offerModels(server);
   if (model?.max_model_len) controls.limitTokens(model.max_model_len);
   if (name === "locked" && byId("key-setting").hidden) askForKey();
   byId("story-continue").disabled = byId("chat-send").disabled = !deps.canGenerate();
@@ -173,12 +191,17 @@ byId("api-key").addEventListener("change", () => {
   server.check();
 });
 
-new ParameterPanel(controls, new Presets(storage), keyedFetch);
 for (const id of ["tools", "schema"]) {
   const dialog = byId(`${id}-dialog`);
   byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
 }
+
+byId("model").addEventListener("change", () => {
+  controls.change({ model: byId("model").value });
+  server.choose(byId("model").value);
+  engine.reopen();
+});
 
 const tabs = new Tabs(byId("tabs"), (mode) => {
   controls.change({ mode });

@@ -277,13 +277,17 @@ async def test_weights_of_other_formats_do_not_fit_the_programs(tmp_path):
     other = write_random_model(tmp_path / "other.gguf", lambda name: Kind.Q8_0, seed=1)
     same = write_random_model(tmp_path / "same.gguf", lambda name: Kind.Q4_1, seed=2)
     config = EngineConfig(max_num_seqs=1, max_num_batched_tokens=1 + TILE_SIZE, num_pages=20)
-    client = EngineClient(Engine.load(first, config, silent))
+    client = EngineClient(engine := Engine.load(first, config, silent))
     client.start(asyncio.get_running_loop())
     params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
     before = await read(client.submit([1, 2, 3], params))
     with pytest.raises(ModelError, match=r"other\.gguf holds its weights in other formats"):
         await client.lifecycle.update_weights(other)
     assert await read(client.submit([1, 2, 3], params)) == before
+    held = engine.pool.allocate(1)  # as by a page that is being stored
+    with pytest.raises(EngineBusy, match="1 pages are still being read or stored"):
+        await client.lifecycle.update_weights(same)
+    engine.pool.release(held)
     await client.lifecycle.update_weights(same)
     assert await read(client.submit([1, 2, 3], params)) != before
     assert client.stats().compiles_after_ready == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.operators import operators_race
+from benchmarks.chaos.target import ADMIN_KEY, Target
 from tests.model_folders import write_folder
 from tests.server.support.server_process import ServerProcess
 from tests.server.support.sse_reader import SseReader
@@ -36,7 +40,7 @@ def survivor(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         killed.wait_until(lambda: any(cache.glob("compiled/.private-*/*-cache")))
         killed.send(signal.SIGKILL)
         assert killed.wait() == -signal.SIGKILL
-    with ServerProcess(model, cache) as server:
+    with ServerProcess(model, cache, ("--admin-key", ADMIN_KEY)) as server:
         server.wait_ready()
         yield server
 
@@ -138,6 +142,19 @@ async def token_ids(server: ServerProcess) -> list[list[int]]:
 
 def warnings_in(log: str) -> list[str]:
     return [line for line in log.splitlines() if "warning" in line.lower() and " backends " not in line]
+
+
+async def test_operators_who_change_the_engine_at_once_lose_no_token(survivor: ServerProcess) -> None:
+    ledger = Ledger()
+    async with aiohttp.ClientSession() as http:
+        targets = [Target(survivor.url, http, random.Random(seed), ledger) for seed in range(3)]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(operators_race(target) for target in targets))
+        async with http.get(survivor.url + "/health") as response:
+            health = await response.json()
+    assert ledger.failures == []
+    assert health["stats"]["num_active_pages"] == health["stats"]["compiles_after_ready"] == 0
+    assert await token_ids(survivor) == [golden["output_token_ids"] for golden in GOLDENS]
 
 
 async def test_killed_in_a_compile_and_killed_again_while_it_streams(survivor: ServerProcess) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.static import devtools
 from tests.static.devtools import Browser, Page, find_chromium
 
-SIZES = {"wide": (1200, 800), "phone": (390, 844)}
+SIZES = {"wide": (1200, 900), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
 
 BUSY = """
@@ -49,8 +49,15 @@ async def show_story(page: Page) -> None:
     await page.wait_for("document.querySelector('#story-page').dataset.finish")
 
 
+PROMPT = (
+    "The harbour lay quiet in the first light, and the boats leaned on the mud as if they were asleep. Then the "
+    "old woman on the pier raised her hand and said that"
+)
+
+
 async def write_tokens(page: Page, columns: int) -> None:
     await page.click("#tab-tokens")
+    await page.evaluate(f"document.querySelector('#tokens-prompt').value = {PROMPT!r}")
     await page.evaluate(
         f"(() => {{ const columns = document.querySelector('#tokens-columns'); columns.value = '{columns}';"
         "columns.dispatchEvent(new Event('change')); const length = document.querySelector('#max-tokens');"
@@ -94,7 +101,9 @@ async def show_events(page: Page) -> None:
 
 async def show_chat(page: Page) -> None:
     await page.click("#tab-chat")
-    for number, question in enumerate(("Name three colours of the sea, as a list.", "And of the sky?"), start=1):
+    for number, question in enumerate(
+        ("Name three colours of the sea, as a list.", "Show me a loop in Python."), start=1
+    ):
         await page.evaluate("document.querySelector('#chat-input').focus()")
         await page.type(question)
         await page.press("Enter")

@@ -299,6 +299,14 @@ async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
     await ask(page, "What is the longest title that a conversation may have, and the longestwordinit" * 2)
     await page.wait_for(CHAT_FINISH)
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    for number in range(2, 5):  # what does not fit scrolls in the log, and not with the page
+        await ask(page, "endless\n" * 9 + "What else?")
+        await page.wait_for(f"document.querySelectorAll('.message.assistant[data-finish]').length === {number}")
+    assert await page.evaluate("document.documentElement.scrollHeight") <= height
+    await page.evaluate("document.body.classList.add('settings-open')")
+    await page.evaluate("document.querySelector('#more-parameters').open = true")
+    least = 700  # of the settings above a conversation, on a narrow screen
+    assert await page.evaluate("document.documentElement.scrollHeight") <= max(height, least)
     nameless = await page.evaluate(
         """[...document.querySelectorAll('button, textarea, input')]
              .filter(control => !control.textContent.trim() && !control.labels?.length && !control.ariaLabel)

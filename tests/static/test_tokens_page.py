@@ -171,6 +171,11 @@ async def test_a_link_brings_the_whole_setup_and_sends_none_of_it(browser: Brows
     page = await open_tokens(browser, server.url)
     await set_value(page, "#tokens-prompt", "a secret ☃")
     await set_value(page, "#tokens-columns", "3")
+    await page.evaluate("document.querySelector('#more-parameters').open = true")
+    await set_value(page, "#parameter-top_k", "7")
+    await set_value(page, ".column:nth-child(2) [data-name=parameters]", '{"min_p": 0.25}')
+    await run(page)
+    sent = {stream.params.seed for stream in server.engine.submitted[-3:]}
     await page.click("#tokens-link")
     fragment = await page.wait_for("location.hash.startsWith('#setup=') && location.hash")
     await page.close()
@@ -178,6 +183,12 @@ async def test_a_link_brings_the_whole_setup_and_sends_none_of_it(browser: Brows
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     assert await page.evaluate("document.querySelector('#tokens-prompt').value") == "a secret ☃"
     assert await page.evaluate("document.querySelectorAll('.column').length") == 3
+    assert await page.evaluate("document.querySelector('#parameter-top_k').value") == "7"
+    await run(page)
+    again = [stream.params for stream in server.engine.submitted[-3:]]
+    assert {params.seed for params in again} == sent
+    assert [params.top_k for params in again] == [7, 7, 7]
+    assert sorted(params.min_p for params in again) == [0.0, 0.0, 0.25]
     assert await page.evaluate("document.querySelector('#tokens').hidden") is False
     assert not any("setup=" in url.partition("#")[0] for url in page.urls())
     await page.close()

@@ -18,7 +18,11 @@ def empty(shape: tuple[int, ...], dtype: str, device: None = None) -> jax.Array:
 
 @cache
 def _empty_program(shape: tuple[int, ...], dtype: str) -> Callable[[], jax.Array]:
-    """The program is kept, so that the second array of a kind compiles nothing."""
+    """The program is kept, so that the second array of a kind compiles nothing.
+
+    It is compiled ahead of time, because what JAX remembers of a jitted function can be lost: its caches are bounded
+    and can be cleared, and then an engine that wakes would compile.
+    """
     call = jax.ffi.ffi_call(target("empty"), jax.ShapeDtypeStruct(shape, dtype))
-    program: Callable[[], jax.Array] = jax.jit(call)
+    program: Callable[[], jax.Array] = jax.jit(call).lower().compile()
     return program

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from engine.kernels.interface.body import Body
 from engine.kernels.interface.model_config import ModelConfig
+from engine.kernels.xla.arrays import empty
 from engine.kernels.xla.attention import attend
 from engine.kernels.xla.matrices import ArrayLayout
 from engine.kernels.xla.products import XlaProducts
@@ -33,5 +32,5 @@ BODY = Body(
     attention=attend,
     kv_dtype="float32",
     is_opaque_to_xla=False,
-    empty=jnp.zeros,
+    empty=empty,
 )

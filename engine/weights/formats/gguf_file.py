@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, ReaderField
 
 from engine.border.errors import ModelError
+from engine.border.regular_file import open_regular
 
 _UINT64 = struct.Struct("<Q")
 _ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64
@@ -33,6 +34,7 @@ class GGUFFile(GGUFReader):
         OSError: the file cannot be read.
         """
         self._path = path
+        open_regular(path).close()  # the package would wait for what comes out of a named pipe
         try:
             with np.errstate(over="raise"):  # damaged sizes and offsets
                 super().__init__(path)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.border.regular_file import open_regular
+
 
 def map_file(path: Path) -> np.ndarray:
     """The bytes of a file, uint8[size], read as they are asked for.
@@ -15,7 +17,7 @@ def map_file(path: Path) -> np.ndarray:
         OSError: it cannot be read.
         ValueError: it is empty.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 

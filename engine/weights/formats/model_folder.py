@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.border.errors import ModelError
+from engine.border.regular_file import open_regular
 from engine.weights.formats.fields import Fields
 
 CONFIG = "config.json"
@@ -29,7 +30,7 @@ def read_limited(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         ModelError: it cannot be read, or it is larger than `max_bytes`.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(max_bytes + 1)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from engine.border.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
+from engine.weights.formats.lfs_pointer import refuse_pointer
 from engine.weights.formats.mapped_file import forget, map_file
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.packing import Format
@@ -26,6 +27,7 @@ from engine.weights.packing import Format
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
+PICKLES = (".bin", ".pt", ".pth")
 
 # Of weights as they are. bfloat16 is numpy's by JAX's grace.
 STORED_TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
@@ -113,7 +115,7 @@ class SafetensorsFiles:
             return
         index = folder.json(INDEX)
         if index is None:
-            raise ModelError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}; no other format is read")
+            raise ModelError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}{_what_is_there(folder.path)}")
         files: dict[str, dict[str, _Place]] = {}
         for tensor, shard in _weight_map(index.path, index.value("weight_map")).items():
             if shard not in files:
@@ -165,6 +167,18 @@ class SafetensorsFiles:
         return path
 
 
+def _what_is_there(folder: Path) -> str:
+    """The end of a message: which weights the folder has in the place of those that are read."""
+    names = sorted(path.name for path in folder.iterdir())
+    pickles = [name for name in names if name.endswith(PICKLES)]
+    shards = [name for name in names if name.endswith(SUFFIX)]
+    if shards:
+        return f", but {shards[0]}: fetch the index too, or the folder again"
+    if pickles:
+        return f", but {pickles[0]}: pickles are not read, because they may run code; save the weights as safetensors"
+    return "; no other format is read"
+
+
 def _weight_map(index: Path, value: Any) -> dict[str, str]:
     if isinstance(value, dict) and value and all(isinstance(shard, str) for shard in value.values()):
         return value
@@ -185,6 +199,7 @@ def _places(path: Path) -> Iterator[tuple[str, _Place]]:
     Raises:
         ModelError: the file cannot be read, is damaged or cut short, or has a tensor of an unknown type.
     """
+    refuse_pointer(path)
     try:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 
 from server.command.client.address import check_address, root_of, shown
-from server.command.client.errors import NoAnswer, NoServer
+from server.command.client.errors import NoAnswer, NoServer, reason_of
 from server.command.client.sse_parser import SseParser
 
 CONNECT_TIMEOUT_S = 5.0
@@ -94,9 +94,9 @@ class ServerClient:
                     raise NoAnswer(_error_message(await response.read(), response.status))
                 yield response
         except aiohttp.ClientConnectorError as error:
-            raise NoServer(f"no server answers at {self.url}: {error}") from error
+            raise NoServer(f"no server answers at {self.url}: {reason_of(error)}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise NoAnswer(f"the connection to {self.url} broke: {str(error) or type(error).__name__}") from error
+            raise NoAnswer(f"the connection to {self.url} broke: {reason_of(error)}") from error
 
 
 def _error_message(body: bytes, status: int) -> str:

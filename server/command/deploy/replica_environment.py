@@ -16,6 +16,7 @@ OF_THE_FRONT = (
 # What several servers cannot share, and why.
 OF_ONE_SERVER = {
     "store": "the file belongs to one server alone",
+    "data_parallel": "it is Ray that places several servers on a machine",
     "kv_events": "the replicas of one machine cannot share a port",
 }
 

@@ -65,6 +65,10 @@ class Guard:
             return ANYBODY
         return self.keys.identify(presented_key(request.headers))
 
+    def still_admits(self, tenant: Tenant) -> bool:
+        """Whether a tenant that came in before may ask for more: the keys may have been read again since."""
+        return self.keys is None or self.keys.holds(tenant)
+
     def check_host(self, request: web.Request) -> str:
         """Returns the Host header, once it is known to be none that an attacker's name server made up.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
@@ -11,6 +11,7 @@ from aiohttp import web
 from server.doors.preparation import Share
 from server.http.entry.access_log import IGNORED
 from server.routes.route import checked
+from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.transport.json_body import read_body
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
@@ -53,3 +54,16 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
     served.ignored_parameters.tell(asked.ignored)
     request[IGNORED] = asked.ignored
     return asked
+
+
+@asynccontextmanager
+async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[None]:
+    """Waits until the model is loaded; while the context lasts, it is not put to sleep or out of memory for another.
+
+    Raises:
+        ApiError: it cannot be loaded.
+    """
+    with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
+        if not model.is_open:
+            await served.residency.arrival(model)
+        yield

@@ -18,6 +18,7 @@ from server.routes.responses.events import error_event
 from server.routes.responses.response_object import Response
 from server.routes.responses.turn import Turn
 from server.serving.served_models import ServedModels
+from server.startup.logs import log
 from server.transport.event_channel import EventChannel
 from server.wire.errors import ApiError, shorten, to_api_error
 
@@ -93,6 +94,17 @@ def forget(served: ServedModels, tenant: Tenant, response_id: str, *, was_stored
         served.held.forget(answer)
 
 
+async def tell_failure(channel: EventChannel, error: Exception, number: int) -> None:
+    """Writes the event that ends a stream which cannot be read on; must be called where the error is handled.
+
+    Args:
+        number: of the event.
+    """
+    if not isinstance(error, ApiError):  # else whoever has raised it has logged what is to be logged
+        log.exception("stream_failed")
+    await channel.write(error_event(to_api_error(error), number).to_sse())
+
+
 async def follow(request: web.Request, response: Response, start_at: int) -> web.StreamResponse:
     """Streams the events of a response from a number on, to its end.
 
@@ -108,10 +120,10 @@ async def follow(request: web.Request, response: Response, start_at: int) -> web
             param="stream",
             code="events_not_kept",
         )
-    with answer.reading() as log:
+    with answer.reading() as events_log:
         async with EventChannel(request, served.settings) as channel:
             try:
-                async for events in log.read(start_at):
+                async for events in events_log.read(start_at):
                     await channel.write(b"".join(events.events))
                 await channel.open()
             except ConnectionError:
@@ -119,6 +131,6 @@ async def follow(request: web.Request, response: Response, start_at: int) -> web
             except Exception as error:
                 if not channel.is_open:
                     raise
-                await channel.write(error_event(to_api_error(error), log.num_events).to_sse())
+                await tell_failure(channel, error, events_log.num_events)
             await channel.end()
             return channel.response

@@ -11,12 +11,11 @@ from server.holding.lanes import Lanes, Place
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
 from server.http.responses.audience import LogAudience
+from server.http.responses.background import tell_failure
 from server.http.streams.held_stream import STREAM_HEADER
 from server.http.streams.sse import with_place
-from server.routes.responses.events import error_event
 from server.routes.responses.turn import Turn
 from server.transport.event_channel import EventChannel
-from server.wire.errors import to_api_error
 
 
 class HeldResponse:
@@ -97,7 +96,7 @@ class HeldResponse:
                     except ConnectionError:
                         raise
                     except Exception as error:  # noqa: BLE001 - the status is sent, and the client is told by an event
-                        await channel.write(error_event(to_api_error(error), log.num_events).to_sse())
+                        await tell_failure(channel, error, log.num_events)
                     await channel.end()
         finally:
             if is_first and not channel.response.prepared:

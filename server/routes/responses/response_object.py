@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from engine.border.types import FinishReason
 from server.answering.generation import Usage
 from server.routes.responses.items import Item
@@ -17,8 +19,11 @@ Response = dict[str, Any]
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
-def new_response(body: ResponsesRequest, response_id: str, created_at: int, model: str) -> Response:
-    """The object of a response that has just begun."""
+def new_response(body: ResponsesRequest, response_id: str, created_at: int) -> Response:
+    """The object of a response that has just begun, less the name of its model.
+
+    Several events repeat the whole object. What a client may have made large is encoded here, once.
+    """
     reasoning, text = body.reasoning, body.text
     return {
         "id": response_id,
@@ -29,10 +34,10 @@ def new_response(body: ResponsesRequest, response_id: str, created_at: int, mode
         "background": body.background is True,
         "error": None,
         "incomplete_details": None,
-        "instructions": body.instructions,
+        "instructions": _encoded(body.instructions),
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
-        "model": model,
+        "model": None,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
@@ -44,11 +49,11 @@ def new_response(body: ResponsesRequest, response_id: str, created_at: int, mode
         "store": body.is_stored,
         "temperature": getattr(body, "temperature", None),
         "text": {
-            "format": {"type": "text"} if text is None or text.format is None else text.format.to_wire(),
+            "format": _encoded({"type": "text"} if text is None or text.format is None else text.format.to_wire()),
             "verbosity": "medium",
         },
-        "tool_choice": _shape_choice(body),
-        "tools": [tool.to_wire() for tool in body.tools or ()],
+        "tool_choice": _encoded(_shape_choice(body)),
+        "tools": _encoded([tool.to_wire() for tool in body.tools or ()]),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": getattr(body, "top_p", None),
         "truncation": body.truncation or "disabled",
@@ -56,6 +61,10 @@ def new_response(body: ResponsesRequest, response_id: str, created_at: int, mode
         "user": body.user,
         "metadata": body.metadata or {},
     }
+
+
+def _encoded(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(orjson.dumps(value))
 
 
 def _shape_choice(body: ResponsesRequest) -> str | dict[str, Any]:

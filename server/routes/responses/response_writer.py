@@ -19,7 +19,6 @@ from server.routes.responses.response_object import (
     code_of,
     end_response,
     fail_response,
-    new_response,
     shape_usage,
 )
 from server.routes.responses.turn import Turn
@@ -45,7 +44,7 @@ class ResponseWriter:
         self._parts: AnswerParts | None = None
         self._logprobs: ChatLogprobs | None = None
         self._is_created = False  # whether the first event was told
-        self.response: Response = new_response(turn.body, turn.id, turn.created_at, model)
+        self.response: Response = {**turn.response, "model": model}
 
     @property
     def is_slow(self) -> bool:

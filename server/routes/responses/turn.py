@@ -13,6 +13,7 @@ from server.routes.responses.fitting_conversation import FittingConversation
 from server.routes.responses.ids import item_id, new_response_id
 from server.routes.responses.items import Item, shape_items
 from server.routes.responses.messages import to_messages
+from server.routes.responses.response_object import Response, new_response
 from server.wire.responses.responses_request import ResponsesRequest
 
 
@@ -31,6 +32,7 @@ class Turn:
         self.created_at = int(time.time())
         self.given: list[Item] = shape_items(body.input, self.item_id)
         self.before: list[Item] = []
+        self.response: Response = new_response(body, self.id, self.created_at)  # as it begins
 
     @property
     def ignored(self) -> Sequence[str]:

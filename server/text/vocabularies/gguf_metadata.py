@@ -25,6 +25,7 @@ SAMPLING_FIELDS = {
 TEMPLATE_VARIANTS = ("tool_use", "rag")
 SCORED = ("llama", "t5")  # the kinds of SentencePiece
 MAX_CONTEXT = (1 << 31) - 1  # tokens; positions are int32 on the device
+NO_TOKEN = (-1, 0xFFFFFFFF)  # -1 as the two kinds of integers in which files have the ids of tokens
 
 # What fields call the tokens of fill-in-the-middle, now and in older files.
 INFILL_ROLES = (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle"))
@@ -173,6 +174,8 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
     def token_id(role: str) -> int | None:
         key = f"tokenizer.ggml.{role}_token_id"
         value = fields.optional(key, int)
+        if value in NO_TOKEN:
+            return None
         if value is not None and not 0 <= value < len(tokens):
             raise ModelError(
                 f"{fields.path}: the field {key} is {value}, outside the vocabulary of {len(tokens)} tokens"

@@ -31,6 +31,7 @@ _OF_OTHER_ROUTES: Neutral = {
     "best_of": (1,),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
     "include_metrics": (False,),
     "prompt_logprobs": (),
     "logprob_token_ids": ([],),

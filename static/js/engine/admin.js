@@ -25,9 +25,9 @@ export class Admin {
     return response.json();
   }
 
-  /** The last steps for Perfetto. @returns {Promise<Blob>} */
-  async trace() {
-    return (await this.#ask("/admin/trace")).blob();
+  /** The last steps of a model's engine for Perfetto. @returns {Promise<Blob>} */
+  async trace(model) {
+    return (await this.#ask(model === undefined ? "/admin/trace" : `/admin/trace?model=${encodeURIComponent(model)}`)).blob();
   }
 
   /** @param {string} path of a GET route of operators */

@@ -3,28 +3,32 @@
 import { ServerError } from "../transport/errors.js";
 import { SseParser } from "../transport/sse.js";
 
-const URL = "/engine/events";
+const PATH = "/engine/events";
 const SOON = 1000; // milliseconds until a broken stream is opened again
 
 export class EngineEvents {
   #fetch;
   #onEvent;
   #onTrouble;
+  #model;
   #wait;
   #abort = null;
 
   /**
-   * @param {{onEvent: (event: object) => void, onTrouble: (error: Error) => void, fetch?: typeof fetch,
-   *          wait?: (milliseconds: number) => Promise<void>}} options
+   * @param {{onEvent: (event: object) => void, onTrouble: (error: Error) => void, model?: () => string|undefined,
+   *          fetch?: typeof fetch, wait?: (milliseconds: number) => Promise<void>}} options `model` names the model whose
+   *   engine is followed; without a name it is the server's first
    */
   constructor({
     onEvent,
     onTrouble,
+    model = () => undefined,
     fetch = globalThis.fetch.bind(globalThis),
     wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)),
   }) {
     this.#onEvent = onEvent;
     this.#onTrouble = onTrouble;
+    this.#model = model;
     this.#fetch = fetch;
     this.#wait = wait;
   }
@@ -54,7 +58,9 @@ export class EngineEvents {
   }
 
   async #follow(signal) {
-    const response = await this.#fetch(URL, { cache: "no-store", signal });
+    const model = this.#model();
+    const url = model === undefined ? PATH : `${PATH}?model=${encodeURIComponent(model)}`;
+    const response = await this.#fetch(url, { cache: "no-store", signal });
     if (!response.ok) throw await ServerError.fromResponse(response);
     const parser = new SseParser();
     const reader = response.body.getReader();

@@ -15,6 +15,7 @@ const LABEL_INTERVAL = 5000; // milliseconds between two sentences about a pictu
 
 export class EngineView {
   #admin;
+  #model;
   #requests;
   #stream;
   #steps = new Steps();
@@ -30,22 +31,24 @@ export class EngineView {
   #labelled = -Infinity;
 
   /**
-   * @param {{fetch: typeof fetch, admin: import("./admin.js").Admin, onOpen: (record: object) => void}} deps `onOpen`
-   *   takes a client's request elsewhere
+   * @param {{fetch: typeof fetch, admin: import("./admin.js").Admin, model: () => string|undefined,
+   *   onOpen: (record: object) => void}} deps `model` names the model whose engine is shown, `onOpen` takes a client's
+   *   request elsewhere
    */
-  constructor({ fetch, admin, onOpen }) {
+  constructor({ fetch, admin, model, onOpen }) {
     this.#admin = admin;
+    this.#model = model;
     this.#requests = new RequestList(admin, onOpen);
     this.#stream = new EngineEvents({
       fetch,
       onEvent: (event) => this.#receive(event),
       onTrouble: (error) => this.#tell(error.message, true),
+      model,
     });
     byId("engine-key").value = admin.key.value;
     byId("engine-key").addEventListener("change", () => {
       admin.key.value = byId("engine-key").value;
-      this.#stream.close(); // an administrator sees the ids of all requests
-      this.#stream.open();
+      this.reopen(); // an administrator sees the ids of all requests
       this.#requests.follow();
     });
     for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
@@ -65,6 +68,12 @@ export class EngineView {
   /** The stream lasts while its tab is shown. */
   set isShown(isShown) {
     this.#isShown = isShown;
+    this.#follow();
+  }
+
+  /** Follows anew: another model is shown, or another reader looks. */
+  reopen() {
+    this.#stream.close();
     this.#follow();
   }
 
@@ -148,7 +157,7 @@ export class EngineView {
   async #call(name, words) {
     this.#tell(`${words}…`);
     try {
-      const answer = await this.#admin.call(name);
+      const answer = await this.#admin.call(name, { model: this.#model() });
       this.#tell(answer.state === undefined ? "The prefix cache is empty." : `The engine is ${answer.state}.`);
     } catch (error) {
       this.#tell(error.message, true);
@@ -158,7 +167,7 @@ export class EngineView {
   async #saveTrace() {
     try {
       const link = make("a");
-      link.href = URL.createObjectURL(await this.#admin.trace());
+      link.href = URL.createObjectURL(await this.#admin.trace(this.#model()));
       link.download = "eagre-trace.json";
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);

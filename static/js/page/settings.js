@@ -6,6 +6,7 @@ const KEY = "eagre.playground";
 export const DEFAULTS = Object.freeze({
   mode: "story",
   transport: "sse",
+  model: "", // empty: the server's first
   temperature: 0.8,
   topP: 0.95,
   maxTokens: 256,
@@ -23,6 +24,7 @@ export function normalise(raw) {
   return {
     mode: oneOf(["story", "chat", "tokens", "engine"], given.mode, DEFAULTS.mode),
     transport: oneOf(["sse", "websocket", "responses"], given.transport, DEFAULTS.transport),
+    model: textOf(given.model, DEFAULTS.model),
     temperature: within(0, 2, given.temperature, DEFAULTS.temperature),
     topP: within(0.01, 1, given.topP, DEFAULTS.topP),
     maxTokens: Math.round(within(1, Number.MAX_SAFE_INTEGER, given.maxTokens, DEFAULTS.maxTokens)),

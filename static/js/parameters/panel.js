@@ -1,7 +1,7 @@
 /** The settings below the first ones: presets, every other parameter, tools, and a schema for the answer. */
 
 import { announce, byId, make } from "../page/dom.js";
-import { GROUPS, describeParameters, readValue, writeValue } from "./catalogue.js";
+import { GROUPS, describeParameters, readParameters, readValue, writeValue } from "./catalogue.js";
 import { TYPES, addTool, readSchema, readTools, schemaOfRows } from "./structure.js";
 
 export class ParameterPanel {
@@ -25,10 +25,32 @@ export class ParameterPanel {
     this.#setUpText("schema", "schemaText", readSchema, () => "in use");
     this.#setUpRows("tools");
     this.#setUpRows("schema");
-    const choice = byId("tool-choice");
-    choice.value = controls.settings.toolChoice;
-    choice.addEventListener("change", () => controls.change({ toolChoice: choice.value }));
+    byId("tool-choice").addEventListener("change", (event) => controls.change({ toolChoice: event.target.value }));
+    this.#showTexts();
     byId("more-parameters").addEventListener("toggle", () => this.#describe(), { once: true });
+  }
+
+  /**
+   * Takes over the parameters of a request; those that it does not name are at their defaults.
+   *
+   * @param {object} parameters by their wire names
+   * @param {boolean} isChat whether it is a chat; a completion says nothing of tools and schemas, which stay then
+   */
+  restore({ tools, tool_choice: toolChoice, response_format: format, ...others }, isChat) {
+    const changes = { extra: readParameters(others) };
+    if (isChat) Object.assign(changes, { toolsText: textOf(tools), toolChoice, schemaText: textOf(format?.json_schema?.schema) });
+    this.#controls.change(changes);
+    this.#showValues();
+    this.#showTexts();
+  }
+
+  #showTexts() {
+    const { toolsText, schemaText, toolChoice } = this.#controls.settings;
+    for (const [id, text] of [["tools-text", toolsText], ["schema-text", schemaText]]) {
+      byId(id).value = text;
+      byId(id).dispatchEvent(new Event("input"));
+    }
+    byId("tool-choice").value = toolChoice;
   }
 
   #makeFields() {
@@ -160,12 +182,10 @@ export class ParameterPanel {
       byId(`${id}-state`).textContent = value === null ? "" : describe(value);
       field.setAttribute("aria-invalid", String(error !== null));
     };
-    field.value = this.#controls.settings[setting];
     field.addEventListener("input", () => {
       this.#controls.change({ [setting]: field.value });
       check();
     });
-    check();
   }
 
   /** The form that writes the text: rows of properties. */
@@ -199,6 +219,11 @@ export class ParameterPanel {
     });
     add();
   }
+}
+
+/** JSON as a reader would write it; an empty text for nothing. */
+function textOf(value) {
+  return value === undefined || value === null ? "" : JSON.stringify(value, null, 2);
 }
 
 function makeRow() {

@@ -11,8 +11,8 @@ const LATER = 10_000;
 export class ServerState {
   name = "connecting";
   detail = ""; // the server's own word on why it is not ready
-  model = null; // the first entry of /v1/models
-  models = []; // the names of all
+  #entries = []; // of /v1/models
+  #chosen;
   #fetch;
   #onChange;
   #setTimer;
@@ -22,16 +22,33 @@ export class ServerState {
   #wasReady = false;
   #isLocked = false;
 
-  /** @param {(state: ServerState) => void} onChange */
+  /** @param {(state: ServerState) => void} onChange @param {{chosen?: string}} options `chosen` is the name of a model */
   constructor(onChange, {
+    chosen = "",
     fetch = globalThis.fetch.bind(globalThis),
     setTimer = globalThis.setTimeout.bind(globalThis),
     clearTimer = globalThis.clearTimeout.bind(globalThis),
   } = {}) {
     this.#onChange = onChange;
+    this.#chosen = chosen;
     this.#fetch = fetch;
     this.#setTimer = setTimer;
     this.#clearTimer = clearTimer;
+  }
+
+  /** The entry of the chosen model, or of the first one where the server does not have it; null before it has told. */
+  get model() {
+    return this.#entries.find(({ id }) => id === this.#chosen) ?? this.#entries[0] ?? null;
+  }
+
+  /** The names of all models. */
+  get models() {
+    return this.#entries.map(({ id }) => id);
+  }
+
+  choose(model) {
+    this.#chosen = model;
+    this.#onChange(this);
   }
 
   /** Asks now, and goes on asking. Two calls at once share one question. */
@@ -46,7 +63,7 @@ export class ServerState {
 
   /** What was learned with an old key no longer holds. */
   forget() {
-    this.model = null;
+    this.#entries = [];
     this.#isLocked = false;
     this.#become("connecting", "");
   }
@@ -56,7 +73,7 @@ export class ServerState {
     try {
       response = await this.#fetch("/readiness", { cache: "no-store" });
       // A server that was away may have come back with another model.
-      if (response.ok && this.name !== "ready") this.model = await this.#readModel();
+      if (response.ok && this.name !== "ready") this.#entries = await this.#readEntries();
     } catch {
       // A page that never saw the server ready takes a refusal for a server that is still starting.
       this.#become(this.#wasReady ? "lost" : "loading", "");
@@ -71,13 +88,10 @@ export class ServerState {
     }
   }
 
-  async #readModel() {
+  async #readEntries() {
     const response = await this.#fetch("/v1/models", { cache: "no-store" });
     this.#isLocked = response.status === 401;
-    if (!response.ok) return null;
-    const { data = [] } = await response.json();
-    this.models = data.map(({ id }) => id);
-    return data[0] ?? null;
+    return response.ok ? ((await response.json()).data ?? []) : [];
   }
 
   #become(name, detail) {

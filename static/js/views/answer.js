@@ -9,6 +9,8 @@
  *            error: string|null, usage: object|null}} Answer `numGiven` of the tokens were in the prompt already
  */
 
+import { completionOf } from "./branch.js";
+
 export const NUM_ALTERNATIVES = 5;
 const MOST_EVENTS = 20_000;
 
@@ -35,9 +37,14 @@ export function addChunk(answer, chunk, at) {
   return tokens;
 }
 
-/** An answer of the chat, from its node in the tree of messages (see `store/tree.js`). @returns {Answer} */
+/**
+ * An answer of the chat, from its node in the tree of messages (see `store/tree.js`). Its task is a completion of the same
+ * tokens, which has probabilities even where the chat had none. @returns {Answer}
+ */
 export function answerOfNode(node) {
-  const answer = makeAnswer({ ...node.parameters, prompt: node.promptTokens ?? [] }, node.transport);
+  const most = node.parameters.max_completion_tokens ?? node.parameters.max_tokens;
+  const task = { ...completionOf(node.parameters), prompt: node.promptTokens ?? [], max_tokens: most, logprobs: NUM_ALTERNATIVES };
+  const answer = makeAnswer(task, node.transport);
   answer.promptTokens = node.promptTokens;
   for (const { at, text, ids, logprobs } of node.events) answer.tokens.push(...tokensOf(ids, logprobs, text, at));
   answer.events = node.events.map(({ at, ...raw }) => ({ at, raw }));

@@ -6,6 +6,11 @@ const ONLY_CHAT = [
   "echo", "n", "best_of", "stream", "stream_options", "resumable", "return_progress",
 ];
 
+/** The parameters of a chat as those of a completion. */
+export function completionOf(parameters) {
+  return Object.fromEntries(Object.entries(parameters).filter(([name]) => !ONLY_CHAT.includes(name)));
+}
+
 /**
  * The answer so far is part of the prompt and counts as output, so that penalties, the length, and each draw by its
  * position are those of the answer that goes on: the same branch is the same text whenever it is taken.
@@ -17,13 +22,12 @@ const ONLY_CHAT = [
  */
 export function branchTask(answer, at, id, { numAlternatives, maxModelLen }) {
   const { task } = answer;
-  const shared = Object.fromEntries(Object.entries(task).filter(([name]) => !ONLY_CHAT.includes(name)));
   const origin = originOf(answer);
   const before = answer.tokens.slice(0, at).map((token) => token.id);
   const most = maxModelLen - origin.length;
   const wanted = task.max_completion_tokens ?? task.max_tokens ?? most;
   return {
-    ...shared,
+    ...completionOf(task),
     prompt: [...origin, ...before, id],
     num_prompt_output_tokens: before.length + 1,
     max_tokens: Math.min(Math.max(wanted, before.length + 2), most), // it counts the answer so far

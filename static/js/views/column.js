@@ -16,6 +16,7 @@ export class Column {
   #shownAt = 0;
   #deps;
   #generation = null;
+  #model;
   #tabs = make("div", "branches chips");
   #prompt = make("div", "prompt-tokens");
   #tokens = make("div", "tokens");
@@ -27,7 +28,8 @@ export class Column {
   /**
    * @param {number} number from 1
    * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[], onSelect: (column: Column, at: number|null, isKept: boolean) => void,
-   *          onChange: () => void, models: () => string[], colouring: string}} deps
+   *          onChange: () => void, models: () => string[], transport: () => string, colouring: string}} deps `transport` names
+   *   that of the settings
    */
   constructor(number, deps) {
     this.#deps = deps;
@@ -50,10 +52,28 @@ export class Column {
       field.dataset.name = name;
       this.#overrides.append(labelled(label, field));
     }
-    this.#overrides.append(labelled("Transport", choice("transport", Object.entries(TRANSPORTS))));
+    const others = make("input", "others");
+    others.dataset.name = "parameters";
+    others.placeholder = '{"top_k": 40}';
+    others.spellcheck = false;
+    others.addEventListener("input", () => others.setCustomValidity(readObject(others.value) === null ? "This is no JSON object." : ""));
+    this.#overrides.append(
+      labelled("Other parameters", others),
+      labelled("Transport", choice("transport", [["", "as in the settings"], ...Object.entries(TRANSPORTS)])),
+    );
     if (deps.peers.length > 0) this.#addServers(deps);
-    const models = deps.models();
-    if (models.length > 1) this.#overrides.append(labelled("Model", choice("model", models.map((name) => [name, name]))));
+    this.#model = labelled("Model", choice("model", []));
+    this.#overrides.append(this.#model);
+    this.offerModels(deps.models());
+  }
+
+  /** Offers the server's models where it has several. */
+  offerModels(models) {
+    const select = this.#model.querySelector("select");
+    const { value } = select;
+    select.replaceChildren(new Option("as in the settings", ""), ...models.map((name) => new Option(name, name)));
+    select.value = models.includes(value) ? value : "";
+    this.#model.hidden = models.length < 2;
   }
 
   /** A choice of servers, and a field for the key of another one, which is kept for this tab and sent to it alone. */
@@ -108,23 +128,34 @@ export class Column {
     this.show(0);
   }
 
+  /** Takes away all that this column changes. */
+  reset() {
+    for (const field of this.#overrides.querySelectorAll("[data-name]")) field.value = "";
+  }
+
+  /** Whether what is written into its fields can be sent; otherwise the first one that cannot says why. */
+  check() {
+    return [...this.#overrides.querySelectorAll("input")].every((field) => field.reportValidity());
+  }
+
   /** The task with this column's changes. */
   taskOf(task) {
-    const { temperature, seed, model, server } = this.settings;
+    const { temperature, seed, parameters, model, server } = this.settings;
     const { model: shared, ...rest } = task;
     return {
       ...rest,
       ...(shared === undefined || server ? {} : { model: shared }), // another server has models of its own
       ...(temperature === "" ? {} : { temperature: Number(temperature) }),
       ...(seed === "" ? {} : { seed: Number(seed) }),
-      ...(model === undefined || server ? {} : { model }),
+      ...(model === "" || server ? {} : { model }),
+      ...readObject(parameters),
     };
   }
 
   /** Streams an answer into a new branch. @returns {Promise<import("./answer.js").Answer>} */
   async run(task, given = [], label = "", server = this.#deps.serverOf(this.settings.server)) {
     this.stop();
-    const { transport } = this.settings;
+    const transport = this.settings.transport || this.#deps.transport();
     const answer = makeAnswer(task, transport, given);
     Object.assign(answer, { label, server });
     this.answers.push(answer);
@@ -210,6 +241,17 @@ export class Column {
   }
 }
 
+/** The object that a text of JSON stands for, an empty one for an empty text; null where it stands for none. */
+function readObject(text) {
+  if (text.trim() === "") return {};
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
 function labelled(text, field) {
   const label = make("label", "", text);
   label.append(field);
@@ -219,10 +261,6 @@ function labelled(text, field) {
 function choice(name, options) {
   const select = make("select");
   select.dataset.name = name;
-  for (const [value, text] of options) {
-    const option = make("option", "", text);
-    option.value = value;
-    select.append(option);
-  }
+  select.append(...options.map(([value, text]) => new Option(text, value)));
   return select;
 }

@@ -32,7 +32,7 @@ export class TokenCard {
     head.append(make("code", "", JSON.stringify(token.text)), make("span", "", facts.join(" · ")));
     this.#element.replaceChildren(head);
     if (token.top.length === 0) {
-      this.#element.append(make("p", "note", "This answer came without probabilities."));
+      this.#element.append(make("p", "note", "This answer came without probabilities; Play again asks for them."));
       return;
     }
     const canBranch = answer.promptTokens !== null && answer.finish !== null;

@@ -15,6 +15,7 @@ export class Workbench {
   #deps;
   #columns = [];
   #active = null; // the column whose token is looked at
+  #seed = null; // of the answers that are shown
   #isKept = false; // the reader has clicked on a token: pointing at others does not change it
   #card = new TokenCard(byId("token-card"), (at, alternative) => this.#branch(at, alternative));
   #raw = new RawEvents(byId("raw"));
@@ -22,7 +23,9 @@ export class Workbench {
 
   /**
    * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[],
-   *   parameters: (isChat: boolean) => object, model: () => object|null, models: () => string[], canGenerate: () => boolean, restore: (parameters: object) => void}} deps
+   *   parameters: (isChat: boolean) => object, model: () => object|null, models: () => string[], transport: () => string,
+   *   canGenerate: () => boolean, hasSeed: () => boolean,
+   *   restore: (parameters: object, isChat: boolean) => void}} deps `hasSeed` tells whether the reader has set one
    */
   constructor(deps) {
     this.#deps = deps;
@@ -52,6 +55,10 @@ export class Workbench {
     return fromFragment(location.hash) !== null;
   }
 
+  offerModels(models) {
+    for (const column of this.#columns) column.offerModels(models);
+  }
+
   focus() {
     byId("tokens-prompt").focus({ preventScroll: true });
   }
@@ -68,12 +75,13 @@ export class Workbench {
 
   async run() {
     const prompt = byId("tokens-prompt").value;
-    if (prompt === "" || !this.#deps.canGenerate()) return;
+    if (prompt === "" || !this.#deps.canGenerate() || !this.#columns.every((column) => column.check())) return;
     const isChat = byId("tokens-kind").value === "chat";
     const asked = isChat
       ? { messages: [{ role: "user", content: prompt }], logprobs: true, top_logprobs: NUM_ALTERNATIVES }
       : { prompt, logprobs: NUM_ALTERNATIVES };
     const task = { ...this.#deps.parameters(isChat), ...asked };
+    this.#seed = task.seed;
     this.#isKept = false;
     this.#card.show(null, null);
     for (const column of this.#columns) column.clear();
@@ -125,6 +133,7 @@ export class Workbench {
         serverOf: this.#deps.serverOf,
         peers: this.#deps.peers,
         models: () => this.#deps.models(),
+        transport: this.#deps.transport,
         colouring: byId("tokens-colouring").value,
         onSelect: (chosen, at, isKept) => this.#select(chosen, at, isKept),
         onChange: () => this.#changed(),
@@ -133,6 +142,7 @@ export class Workbench {
       byId("columns").append(column.element);
     }
     byId("columns").dataset.count = String(count);
+    if (count === 1) this.#columns[0].reset(); // one alone has no fields of its own
     if (!this.#columns.includes(this.#active)) this.#active = null;
     this.#changed();
   }
@@ -190,9 +200,12 @@ export class Workbench {
   }
 
   async #copyLink() {
+    const kind = byId("tokens-kind").value;
+    const parameters = this.#deps.parameters(kind === "chat");
+    // Who opens the link shall see the answers that are shown, and not those of another seed.
+    if (!this.#deps.hasSeed()) parameters.seed = this.#seed ?? parameters.seed;
     const setup = {
-      prompt: byId("tokens-prompt").value, kind: byId("tokens-kind").value, parameters: this.#deps.parameters(byId("tokens-kind").value === "chat"),
-      columns: this.#columns.map((column) => column.settings),
+      prompt: byId("tokens-prompt").value, kind, parameters, columns: this.#columns.map((column) => column.settings),
     };
     history.replaceState(null, "", toFragment(setup));
     await copyText(location.href, byId("tokens-link"));
@@ -204,9 +217,9 @@ export class Workbench {
     if (kind === "chat" || kind === "text") byId("tokens-kind").value = kind;
     if (Array.isArray(columns) && columns.length >= 1 && columns.length <= 4) {
       this.#setColumns(columns.length);
-      columns.forEach((settings, at) => (this.#columns[at].settings = Object(settings)));
+      if (columns.length > 1) columns.forEach((settings, at) => (this.#columns[at].settings = Object(settings)));
     }
-    if (parameters !== null && typeof parameters === "object") this.#deps.restore(parameters);
+    if (parameters !== null && typeof parameters === "object") this.#deps.restore(parameters, kind === "chat");
   }
 }
 

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.chaos.attackers import ATTACKS
 from benchmarks.chaos.ledger import Ledger
-from benchmarks.chaos.target import KEY, MAX_BODY_BYTES, Target
+from benchmarks.chaos.operators import FRIEND
+from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES, Target
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import eventually, server_starter
 
@@ -24,7 +25,7 @@ async def test_no_attack_gets_an_answer_that_it_did_not_ask_for() -> None:
         server = await start(
             FakeEngineClient(max_model_len=1 << 14),
             api_keys=(f"{KEY} everybody",), max_body_bytes=MAX_BODY_BYTES, store_bytes=16 << 20, resume_grace=0.2,
-            resume_max_bytes=4 << 20, resume_max_streams=64,
+            resume_max_bytes=4 << 20, resume_max_streams=64, admin_keys=(ADMIN_KEY,), allowed_origins=(FRIEND,),
         )  # fmt: skip
         headers, connector = {"Authorization": f"Bearer {KEY}"}, aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(headers=headers, connector=connector) as session:

@@ -41,7 +41,7 @@ CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
 # Those that go through the engine too, which compiles for seconds: in a full run all of them, by each body.
 THROUGH_THE_ENGINE = (
-    [(name, body) for name in GOLDENS for body in BODIES]
+    [(name, body.name) for name in GOLDENS for body in BODIES]
     if IS_FULL
     else [("mistral", "xla"), ("gemma3", "native"), ("qwen3_moe", "native")]
 )
@@ -112,7 +112,7 @@ async def test_the_engine_gives_the_same_tokens_in_chunks_cached_and_preempted(
     """Two prompts at once that need more pages than there are, twice, so that the second time finds their prefixes."""
     if body_name == "native":
         request.getfixturevalue("native")
-    prompts = [prompt for prompt in GOLDENS[name]["prompts"] if len(prompt["prompt_token_ids"]) > TILE_SIZE]
+    prompts = [prompt for prompt in GOLDENS[name]["prompts"] if len(prompt["prompt_token_ids"]) > TILE_SIZE][-2:]
     config = configuration(
         body_name, max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=46, page_size=4,
         max_model_len=128,
@@ -131,7 +131,7 @@ async def test_the_engine_gives_the_same_tokens_in_chunks_cached_and_preempted(
     client.shutdown()
     engine.pool.check()
     assert stats.num_preemptions > 0
-    assert max(num_cached[len(prompts) :]) > 0
+    assert max(num_cached[2:]) > 0
 
 
 async def check_embeddings(client: EngineClient, name: str) -> None:

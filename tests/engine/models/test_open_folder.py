@@ -267,14 +267,28 @@ def test_files_cut_short_are_told(tmp_path, keep):
 
 
 def test_junk_is_told(tmp_path):
-    (write_folder(tmp_path) / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1" * 9)
+    (write_folder(tmp_path) / "model.safetensors").write_bytes(b"<html>404</html>" * 9)
     with pytest.raises(ModelError, match="is no safetensors file"):
         open_model(tmp_path)
 
 
-def test_a_folder_without_weights_is_told(tmp_path):
-    (write_folder(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"has neither model.safetensors nor model.safetensors.index.json"):
+def test_a_pointer_in_the_place_of_the_weights_is_told(tmp_path):
+    (write_folder(tmp_path) / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid")
+    with pytest.raises(ModelError, match=r"model.safetensors is a pointer of Git LFS.*git lfs pull"):
+        open_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pytorch_model.bin", "but pytorch_model.bin: pickles are not read"),
+        ("model-00001-of-00002.safetensors", "but model-00001-of-00002.safetensors: fetch the index"),
+        ("tf_model.h5", "no other format is read"),
+    ],
+)
+def test_a_folder_without_weights_is_told_with_what_it_has(tmp_path, name, words):
+    (write_folder(tmp_path) / "model.safetensors").rename(tmp_path / name)
+    with pytest.raises(ModelError, match=rf"has neither model.safetensors nor model.safetensors.index.json.*{words}"):
         open_model(tmp_path)
 
 

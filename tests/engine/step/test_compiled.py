@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from engine.kernels.bodies import BODIES
 from engine.step.compiled import CompileCounter, CompiledPrograms
 
 
@@ -44,3 +45,17 @@ def test_only_compiles_after_the_start_are_counted():
     counter.stop()
     jax.jit(lambda x: x + 13)(argument)
     assert counter.count == before + 1
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
+def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(body):
+    body.load()
+    body.empty((2, 3), "float32")
+    counter = CompileCounter()
+    counter.start(threading.current_thread())
+    try:
+        jax.clear_caches()
+        assert body.empty((2, 3), "float32").shape == (2, 3)
+        assert counter.count == 0
+    finally:
+        counter.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,18 @@ def test_a_damaged_file_is_replaced_and_the_log_says_so(tmp_path, caplog, damage
     assert len(compiled(tmp_path)[1]) == len(KEYS)
     assert compiled(tmp_path)[1] == []
     assert ["damaged" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_what_a_killed_process_left_unfinished_goes_after_an_hour(tmp_path):
+    compiled(tmp_path)
+    path = kept_file(tmp_path)
+    abandoned, unfinished = (path.parent / f".programs-{name}" for name in ("old", "new"))
+    for left in (abandoned, unfinished):
+        left.touch()
+    os.utime(abandoned, (time.time() - 3601,) * 2)
+    path.write_bytes(b"")
+    compiled(tmp_path)
+    assert sorted(path.parent.iterdir()) == sorted([path, unfinished])
 
 
 def test_a_program_that_jax_cannot_read_is_compiled(tmp_path, caplog, monkeypatch):

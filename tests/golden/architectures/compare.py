@@ -35,9 +35,8 @@ def compare(name: str, folder: Path) -> str:
     first, second = (greedy(path, context_length, lengths) for path in pair)
     np.testing.assert_allclose(first[1], second[1], rtol=0, atol=1e-5)
     assert first[0] == second[0]
-    return (
-        f"{len(lengths)} prompts of {NUM_OUTPUT_TOKENS} tokens, logits up to {np.abs(first[1] - second[1]).max()} apart"
-    )
+    difference = np.abs(first[1] - second[1]).max()
+    return f"{len(lengths)} prompts of {NUM_OUTPUT_TOKENS} tokens, logits up to {difference:.1e} apart"
 
 
 def greedy(path: Path, context_length: int, lengths: tuple[int, ...]) -> tuple[list[list[int]], np.ndarray]:

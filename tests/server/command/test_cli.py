@@ -202,7 +202,7 @@ async def test_a_refusal_is_reported_in_one_line_and_exits_with_1(
 
 async def test_a_given_server_that_does_not_answer_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert await run_cli("complete", "x", "--url", "http://127.0.0.1:1") == 1
-    assert "no server answers at http://127.0.0.1:1" in capsys.readouterr().err
+    assert "no server answers at http://127.0.0.1:1: Connection refused" in capsys.readouterr().err
 
 
 async def test_without_a_server_the_model_is_loaded_into_this_process(

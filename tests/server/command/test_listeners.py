@@ -81,6 +81,27 @@ async def test_sighup_reads_the_keys_again_and_keeps_them_where_the_file_is_bad(
     await stop(serving)
 
 
+async def test_sighup_goes_on_where_a_pipe_has_taken_the_place_of_the_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{ALICE} alice\n")
+    life = Life()
+    serving = await life.start_ready(api_key_file=str(path))
+    path.unlink()
+    os.mkfifo(path)
+    for _ in range(50):
+        os.kill(os.getpid(), signal.SIGHUP)
+    path.unlink()
+    path.write_text(f"{BOB} bob\n")
+    os.kill(os.getpid(), signal.SIGHUP)
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {BOB}"}) as http, asyncio.timeout(5):
+        while True:
+            async with http.get(life.url + "/v1/models") as response:
+                if response.status == 200:
+                    break
+            await asyncio.sleep(0.01)
+    await stop(serving)
+
+
 @pytest.mark.parametrize("content", [None, "", "short\n"])
 async def test_a_server_does_not_start_with_a_bad_file_of_keys(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "keys"
@@ -124,6 +145,15 @@ async def test_tls_and_its_reload(tmp_path: Path) -> None:
         while not await is_trusted(second):
             await asyncio.sleep(0.02)
     assert not await is_trusted(first)
+
+    # Whatever stands there meanwhile, no client is refused.
+    asking = [asyncio.create_task(is_trusted(second)) for _ in range(3)]
+    for spoil in (lambda: chain.write_text(second[:100]), chain.unlink, lambda: os.mkfifo(chain)):
+        spoil()
+        os.kill(os.getpid(), signal.SIGHUP)
+        asking += [asyncio.create_task(is_trusted(second)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert all(await asyncio.gather(*asking))
     await stop(serving)
 
 

@@ -100,6 +100,7 @@ async def test_answers_are_as_the_document_says(start_server: StartServer) -> No
         ("/v1/embeddings", {"input": "abc"}, answers.Embeddings),
         ("/tokenize", {"prompt": "abc", "return_token_strs": True}, answers.Tokens),
         ("/detokenize", {"tokens": [97, 98]}, answers.DetokenizedText),
+        ("/v1/chat/completions/render", chat, answers.RenderedPrompt),
     ]
     for path, body, kind in asked:
         status, answer = await server.post(path, body)

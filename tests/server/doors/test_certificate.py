@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,16 @@ def make_certificate(folder: Path, name: str, *options: str) -> tuple[Path, Path
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"none\.pem"):
         Certificate(tmp_path / "none.pem", tmp_path / "none.key")
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe, other = tmp_path / "pipe", tmp_path / "other"
+    os.mkfifo(pipe)
+    other.touch()
+    with pytest.raises(CertificateError, match=rf"the certificate {pipe} cannot be read: it is a named pipe"):
+        Certificate(pipe, other)
+    with pytest.raises(CertificateError, match=rf"the key {pipe} cannot be read: it is a named pipe"):
+        Certificate(other, pipe)
 
 
 @needs_openssl

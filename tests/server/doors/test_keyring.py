@@ -1,5 +1,8 @@
 """Keys: who is let in, what a key's holder may do, and that no key is ever shown."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from server.doors.keyring import ANYBODY, KeyFileError, KeyRing, presented_key
@@ -112,6 +115,14 @@ def test_a_wrong_file_is_refused_and_what_held_before_still_holds(key_file, cont
         ring.reload()
     assert "good-enough-key" not in str(caught.value)
     assert ring.identify(ALICE).name == "alice"
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, what in ((pipe, "a named pipe"), (tmp_path, "a folder"), (Path(os.devnull), "a device")):
+        with pytest.raises(KeyFileError, match=f"the keys in {path} cannot be read: it is {what}"):
+            KeyRing(file=path)
 
 
 def test_a_missing_file_is_refused(tmp_path):

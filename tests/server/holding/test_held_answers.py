@@ -264,3 +264,21 @@ async def test_making_room_does_not_look_at_every_answer(hold: Hold) -> None:
     num_forgotten = 7 * num_answers // ROOM_SHARE + 1 - held.num_answers
     assert num_forgotten > 5
     assert Owner.num_looks <= 10 * num_forgotten
+
+
+async def test_a_failure_that_nobody_foresaw_is_logged_and_its_details_kept_from_the_reader(
+    hold: Hold, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: HeldAnswer) -> None:
+        raise ZeroDivisionError("a secret")
+
+    async def refuse(_: HeldAnswer) -> None:
+        raise ApiError("no room")
+
+    held = hold()
+    for work, told in ((fail, "the server failed"), (refuse, "no room")):
+        with pytest.raises(ApiError, match=told):
+            await held.start("me", work).begun()
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "a secret" in str(record.exc_info[1])

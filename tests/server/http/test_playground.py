@@ -63,6 +63,33 @@ async def test_every_module_is_served(server: RunningServer) -> None:
             assert await response.read() == file.body
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip, deflate, br", True),
+        ("*", True),
+        ("br;q=1, GZIP ; q=0.5", True),
+        ("gzip;q=0", False),
+        ("identity", False),
+    ],
+)
+async def test_files_are_compressed_for_clients_that_take_it(
+    server: RunningServer, accepted: str, is_packed: bool
+) -> None:
+    file = load_playground()["js/app.js"]
+    url = server.url + "/static/js/app.js"
+    async with server.http.get(url, headers={"Accept-Encoding": accepted}) as response:
+        assert await response.read() == file.body  # the client has unpacked it
+        assert response.headers["Vary"] == "Accept-Encoding"
+        assert response.headers.get("Content-Encoding") == ("gzip" if is_packed else None)
+        assert int(response.headers["Content-Length"]) == len(file.packed if is_packed else file.body)
+        etag = response.headers["ETag"]
+    other = "identity" if is_packed else "gzip"
+    for again, status in ((accepted, 304), (other, 200)):
+        async with server.http.get(url, headers={"Accept-Encoding": again, "If-None-Match": etag}) as response:
+            assert response.status == status
+
+
 @pytest.mark.parametrize("path", ["/", "/static/index.html", "/static/js/app.js"])
 async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path: str) -> None:
     async with server.http.get(server.url + path) as response:

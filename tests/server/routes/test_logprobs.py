@@ -80,6 +80,19 @@ def test_ids_and_ranks_are_told_where_token_ids_are_asked_for() -> None:
     assert all("rank" not in alternative for alternative in entry["top_logprobs"])
 
 
+def test_tokens_are_named_by_their_ids() -> None:
+    piece = delta([A], [TokenLogprobs(-3.0, 9, [(0xC3, -1.0), (0xE2, -2.0)], [])])
+    shape = completion(names_ids=True).shape(piece)
+    assert shape is not None
+    assert shape["tokens"] == [f"token_id:{A}"]
+    assert shape["top_logprobs"] == [{"token_id:195": -1.0, "token_id:226": -2.0, f"token_id:{A}": -3.0}]
+    shape = chat(names_ids=True).shape(piece)
+    assert shape is not None
+    (entry,) = shape["content"]
+    assert (entry["token"], entry["bytes"]) == (f"token_id:{A}", [A])
+    assert [alternative["token"] for alternative in entry["top_logprobs"]] == ["token_id:195", "token_id:226"]
+
+
 def test_what_a_grammar_took_away_is_told_beside_the_ranks() -> None:
     piece = delta([A, B], [TokenLogprobs(-3.0, 9, [], [], 0.75), TokenLogprobs(-1.0, 1, [], [])])
     shape = completion(with_ids=True).shape(piece)

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from server.command.model_loads import ModelLoads
 from server.serving import residency
+from server.startup.progress import silent
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
 from tests.server.support.socket_client import open_socket, read_to_end, send
@@ -135,6 +137,17 @@ async def test_a_model_that_cannot_be_loaded_disturbs_no_other_and_is_tried_agai
         assert text_of(await server.complete("one")) == "one:ab"
         server.sources["two"].error = None
         assert text_of(await server.complete("two")) == "two:ab"
+
+
+async def test_where_the_models_of_the_start_fail_the_next_one_is_served(start_several: StartSeveral) -> None:
+    async with start_several("bad worse good", models_max=1, loads_at_once=False) as server:
+        for name, source in server.sources.items():
+            source.error = None if name == "good" else ValueError(f"{name} is no GGUF file")
+            source.may_load.set()
+        loads = ModelLoads(server.served, lambda settings, progress: pytest.fail("it was loaded twice"), silent)
+        assert await loads.first()
+        assert server.states() == {"bad": "failed", "worse": "failed", "good": "ready"}
+        assert text_of(await server.complete("good")) == "good:ab"
 
 
 async def test_a_model_that_cannot_be_woken_tells_those_in_its_queue_and_is_tried_again(

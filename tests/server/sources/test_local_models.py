@@ -66,7 +66,7 @@ def test_what_a_folder_means(tmp_path: Path, names: list[str], meant: str) -> No
         (["a.gguf", "b.gguf"], r"holds 2 GGUF models; name one: a.gguf, b.gguf"),
         ([*SHARDS, "a.gguf"], r"holds 2 GGUF models; name one: a.gguf, big-00001-of-00003.gguf"),
         ([f"{letter}.gguf" for letter in "abcdefgh"], r"name one: a.gguf, b.gguf, .* and 3 more"),
-        (SHARDS[1:], r"big-00001-of-00003.gguf: there is no such file"),
+        (SHARDS[1:], r"big-00001-of-00003.gguf is missing, a shard of a model of which others are there"),
     ],
 )
 def test_folders_that_mean_no_model(tmp_path: Path, names: list[str], message: str) -> None:
@@ -94,12 +94,18 @@ def make_other(folder: Path) -> Path:
     return folder / "other.gguf"
 
 
+def make_pointer(folder: Path) -> Path:
+    (folder / "other.gguf").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:")
+    return folder / "other.gguf"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (make_nothing, "no such file"),
         (make_pipe, "is no regular file"),
         (make_other, "is no GGUF file: it begins with b'GGML'"),
+        (make_pointer, r"other.gguf is a pointer of Git LFS"),
         (lambda folder: "missing.gguf", "no such file"),
         (lambda folder: "./some/where", "no such file"),
         (lambda folder: "~/there/is/no/such/model", "no such file"),

@@ -47,3 +47,12 @@ def test_a_template_that_cannot_be_read_ends_the_start(tmp_path: Path, content: 
         path.write_bytes(content)
     with pytest.raises(ModelError, match=rf"the chat template .*chat.jinja {words}"):
         load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(path)), silent)
+
+
+def test_a_template_without_an_end_ends_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jinja"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    for named, words in ((path, "is larger than"), ("/dev/zero", "cannot be read: it is a device")):
+        with pytest.raises(ModelError, match=f"the chat template {named} {words}"):
+            load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(named)), silent)

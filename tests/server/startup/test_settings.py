@@ -79,6 +79,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "kv_events": "tcp://*:5557",
         "kv_events_topic": "kv@a@b",
         "kv_events_format": "arrays",
+        "data_parallel": "2",
         "front_key": "a-secret-of-fronts-alone",
         "replica_name": "left",
         "max_body_bytes": "2048",

@@ -27,6 +27,14 @@ def key(name: str, owner: str = "") -> RecordKey:
     return RecordKey("response", owner, name)
 
 
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path(os.devnull)):
+        with pytest.raises(StoreError, match=rf"the store in {path} cannot be used: it is .* and no regular file"):
+            open_table(path)
+
+
 def test_a_record_is_found_by_kind_owner_and_id_alone() -> None:
     table, _ = open_table()
     table.put(key("a", "ann"), b"1")

@@ -13,6 +13,7 @@ pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `otel` is not i
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from server.answering.generation_request import GenerationRequest
@@ -25,6 +26,20 @@ from tests.server.support.sse_reader import chunks_of
 from tests.server.tracing.test_trace_context import PARENT, TRACE_ID
 
 BODY = {"prompt": "abc", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "seed": 4}
+
+
+# What the conventions do not have among the attributes of spans: vLLM's names, and those of their own metrics.
+OTHERS_NAMES = ("gen_ai.request.id", "gen_ai.latency.", "gen_ai.server.")
+
+
+def own_names(span: Any) -> set[str]:
+    """The names of a span that are to be those of the conventions."""
+    return {name for name in span.attributes if name.startswith("gen_ai.") and not name.startswith(OTHERS_NAMES)}
+
+
+def known_names() -> set[str]:
+    """The names of the conventions that the library brings."""
+    return {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
 
 
 class Traced:
@@ -77,6 +92,7 @@ async def test_a_request_is_a_span_with_its_parts_below(start_server: StartServe
     times = [time for part in parts for time in (part.start_time, part.end_time)]
     assert times == sorted(times)
     assert not any("message" in name for name in span.attributes)
+    assert own_names(span) <= known_names()
 
 
 async def test_a_trace_begins_here_where_the_caller_has_none(start_server: StartServer) -> None:
@@ -122,6 +138,8 @@ async def test_texts_are_in_spans_only_where_they_are_wanted(start_server: Start
     assert said == [{"role": "user", "parts": [{"type": "text", "content": "tides"}]}]
     (given,) = json.loads(span.attributes["gen_ai.output.messages"])
     assert given["parts"][0]["content"] == text
+    assert given["finish_reason"] == "length"
+    assert own_names(span) <= known_names()
 
 
 def test_texts_in_a_span_have_a_limit_and_so_has_their_number() -> None:

@@ -69,7 +69,7 @@ async def status(url: str) -> int:
 
 def children() -> list[int]:
     """The servers that replicas have placed."""
-    found = subprocess.run(["pgrep", "-f", "server.command.deploy.child"], capture_output=True, text=True, check=False)
+    found = subprocess.run(["pgrep", "-f", "server.command.replica"], capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
@@ -97,12 +96,3 @@ async def test_a_server_that_does_not_end_is_killed_and_one_that_is_lost_is_noti
         await server.wait_ready()
     with pytest.raises(ServerUnwell, match="does not say how much it has to do"):
         await server.load()
-
-
-def test_the_server_ends_when_the_process_that_placed_it_is_gone() -> None:
-    watch = "from server.command.deploy.child import watch_parent; watch_parent(0)"
-    child = subprocess.Popen([sys.executable, "-c", watch], stdin=subprocess.PIPE)
-    assert child.poll() is None
-    assert child.stdin is not None
-    child.stdin.close()
-    assert child.wait(20) == -15

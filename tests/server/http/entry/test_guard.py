@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from server.http.app import build_metrics_app, make_runner
-from server.http.entry.guard import PUBLIC_ROUTES
+from server.http.entry.guard import GUARD, PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
-from tests.server.conftest import RunningServer, StartServer
+from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.socket_client import open_socket, read_to_end, send
+from tests.server.support.sse_reader import chunks_of
 
 ALICE, BOB, ADMIN = "alice-secret-1", "bob-secret-22", "admin-secret-3"
 KEYS = (f"{ALICE} alice", f"{BOB} bob priority=-3")
@@ -190,6 +192,41 @@ async def test_a_socket_is_opened_by_a_key_in_a_header_or_a_subprotocol(start_se
     assert foreign.value.response.status_code == 403
 
 
+async def test_a_key_that_is_taken_away_begins_nothing_more_and_what_runs_goes_on(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{ALICE} alice\n{BOB} bob\n")
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine, api_key_file=str(path), admin_keys=(ADMIN,))
+    keys = server.app[GUARD].keys
+    assert keys is not None
+    streamed = {"prompt": "undisturbed", "stream": True}
+    async with (
+        open_socket(server, additional_headers=bearer(ALICE)) as gone,
+        open_socket(server, additional_headers=bearer(BOB)) as stays,
+        server.http.post(server.url + "/v1/completions", json=streamed, headers=bearer(ALICE)) as running,
+        server.http.get(server.url + "/engine/events", headers=bearer(ALICE)) as endless,
+    ):
+        await eventually(lambda: len(engine.running) == 1)
+        path.write_text(f"{BOB} bob\n")
+        keys.reload()
+        for socket in (gone, stays):
+            await send(socket, type="generate", id="a", prompt="x")
+        with pytest.raises(ConnectionClosed) as closed:
+            await gone.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1008
+        async with asyncio.timeout(20):
+            await endless.read()
+        await eventually(lambda: len(engine.running) == 2)
+        engine.step(20)
+        assert (await read_to_end(stays, "a"))[-1]["type"] == "done"
+        chunks = chunks_of(await running.read())
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"]) == "undisturbed"
+        assert (await ask(server, "POST", "/v1/completions", bearer(ALICE), json={"prompt": "a"}))[0] == 401
+
+
 async def test_keys_are_never_logged_but_the_tenants_name_is(
     start_server: StartServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,8 +271,13 @@ async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(s
         for path in ("/metrics", "/health", "/liveness", "/readiness"):
             assert (await ask(own, "GET", path))[0] == 200
             assert (await ask(own, "GET", path, {"Host": "evil.example"}))[0] == 421
-        for path in ("/v1/models", "/admin/trace", "/"):
-            assert (await ask(own, "GET", path))[0] == 404
+        named = {(route.method, route.resource.canonical) for route in own.app.router.routes() if route.resource}
+        for method, canonical, path in routes_of(server):
+            if (method, canonical) not in named:
+                options = {} if method in ("GET", "HEAD") else {"data": b"{"}
+                status, body = await ask(own, method, path, bearer(ADMIN), **options)
+                assert status in (404, 405), path
+                assert method == "HEAD" or body["error"]["code"] in ("unknown_url", "method_not_allowed")
     finally:
         await runner.cleanup()
 
@@ -275,7 +317,16 @@ async def test_what_may_be_a_stream_has_no_head(server: RunningServer, path: str
 
 
 @pytest.mark.parametrize("path", ["/v1/stream", "/v1/responses"])
-async def test_a_handshake_whose_key_is_no_text_is_refused(server: RunningServer, path: str) -> None:
-    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: \xff\xfe"
-    answer = await told_raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{upgrade}")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: \xff\xfe",
+        "Upgrade: web\xe1ocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        "Upgrade: websocket\r\nSec-WebSocket-Version: \xff\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        "Sec-WebSocket-Protocol: \xe1",
+    ],
+)
+async def test_a_handshake_that_is_no_text_is_refused(server: RunningServer, path: str, wrong: str) -> None:
+    answer = await told_raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n{wrong}")
     assert answer.split(b" ")[1] == b"426"

@@ -11,6 +11,8 @@ from openai import AsyncOpenAI, BadRequestError
 
 from server.routes.responses.events import Event
 from server.routes.responses.response_writer import ResponseWriter
+from server.wire.json_values import MAX_INLINE_BYTES
+from server.wire.responses.function_tools import FunctionTool
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, eventually
@@ -174,6 +176,28 @@ async def test_a_model_that_does_not_exist_and_a_conversation_that_does_not(serv
     assert (await server.post("/v1/responses", {"input": "x", "model": "none"}))[0] == 404
     status, answer = await server.post("/v1/responses", {"input": "x", "conversation": "conv_none"})
     assert (status, answer["error"]["param"]) == (404, "conversation")
+
+
+async def test_large_tools_are_encoded_once_and_not_in_the_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    to_wire = FunctionTool.to_wire
+
+    def note(tool: FunctionTool) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return to_wire(tool)
+
+    monkeypatch.setattr(FunctionTool, "to_wire", note)
+    tool = WEATHER | {"description": "é" * MAX_INLINE_BYTES}
+    events = await stream(server, input="x", tools=[tool], tool_choice="none", instructions="\u2028")
+    told = [event["response"] for event in events if "response" in event]
+    assert [(one["tools"][0]["description"], one["instructions"]) for one in told] == [
+        (tool["description"], "\u2028")
+    ] * len(told)
+    assert len(told) == 3
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
 
 
 async def test_a_client_that_leaves_ends_the_generation(start_server) -> None:

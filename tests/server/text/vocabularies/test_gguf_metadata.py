@@ -76,6 +76,11 @@ def test_a_wrong_field_is_named(tmp_path: Path, changed: dict[str, Any], message
         metadata_of(tmp_path, byte_level_fields() | changed)
 
 
+def test_a_token_that_is_stated_as_minus_one_is_none(tmp_path: Path) -> None:
+    fields = byte_level_fields() | {"tokenizer.ggml.bos_token_id": -1}
+    assert metadata_of(tmp_path, fields).bos_token_id is None
+
+
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
     fields = byte_level_fields() | {"tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.token_type": [1, 1]}
     whole = write_gguf(tmp_path / "whole.gguf", fields).read_bytes()

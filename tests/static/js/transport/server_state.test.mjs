@@ -38,6 +38,21 @@ test("loading, ready, unwell, lost and back, with the model of the moment", asyn
   assert.ok(timers[0] < timers[1], "asks more often while it waits");
 });
 
+test("of several models the chosen one, or the first where the server does not have it", async () => {
+  const fetch = async (url) => Response.json(url === "/v1/models" ? { data: [{ id: "one" }, { id: "two" }] } : { status: "ready" });
+  const seen = [];
+  const state = new ServerState(({ model }) => seen.push(model?.id), {
+    fetch, chosen: "two", setTimer: () => 0, clearTimer: () => undefined,
+  });
+  await state.check();
+  state.choose("gone");
+  state.choose("two");
+  assert.deepEqual(seen, ["two", "one", "two"]);
+  assert.deepEqual(state.models, ["one", "two"]);
+  state.forget();
+  assert.equal(state.model, null);
+});
+
 test("what refuses before the first answer is a server that is starting", async () => {
   const refuse = async () => {
     throw new TypeError("Failed to fetch");

@@ -1,0 +1,32 @@
+"""Files that only say where Git LFS keeps their content. Source: the specification of the Git LFS project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.border.errors import ModelError
+
+WHAT_IT_IS = "is a pointer of Git LFS in the place of the weights; fetch them with `git lfs pull`"
+_BEGIN = b"version https://git-lfs"
+
+
+def is_pointer(path: Path) -> bool:
+    """
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_BEGIN)) == _BEGIN
+
+
+def refuse_pointer(path: Path) -> None:
+    """
+    Raises:
+        ModelError: the file is a pointer, or cannot be read.
+    """
+    try:
+        found = is_pointer(path)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    if found:
+        raise ModelError(f"{path} {WHAT_IT_IS}")

@@ -1,0 +1,104 @@
+"""What is wrong with a request before it reaches the application, in the shape of all other errors.
+
+aiohttp answers such requests by itself, in plain text. Which route they were for is not known then, so that the shape
+is always OpenAI's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import orjson
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import (
+    ContentEncodingError,
+    HttpProcessingError,
+    InvalidURLError,
+    LineTooLong,
+)
+
+from server.routes.openai_shapes import shape_error
+from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
+from server.wire.errors import ApiError, shorten, to_api_error
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Connection(web.RequestHandler):
+    """One client's connection, on which also what is no valid HTTP gets an error in JSON."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that the parser has refused, or whose handler has failed; the connection ends."""
+        super().handle_error(request, status, exc, message)  # logs, and raises where an answer has begun
+        return _answer(_to_api_error(exc))
+
+
+def shaping_errors(handle: Handle) -> Handle:
+    """An application's `handle` with an answer in JSON to what is refused before its middlewares: an `Expect` header
+    that asks for anything but 100-continue (RFC 9110, section 10.1.1).
+    """
+
+    async def shaped(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await handle(request)
+        except web.HTTPExpectationFailed:
+            expected = request.headers.get(hdrs.EXPECT, "")
+        return _answer(
+            ApiError(
+                f"Expect is {shorten(expected)}; this server knows 100-continue alone",
+                status=HTTPStatus.EXPECTATION_FAILED,
+                code="unknown_expectation",
+            )
+        )
+
+    return shaped
+
+
+def unsupported_encoding(encoding: str) -> ApiError:
+    """415, for a body in an encoding that is not read."""
+    return ApiError(
+        f"Content-Encoding is {shorten(encoding)}; a body may be encoded with gzip or deflate, once",
+        status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        code="unsupported_encoding",
+    )
+
+
+def _answer(error: ApiError) -> web.Response:
+    request_id = new_request_id()
+    log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
+    response = web.Response(
+        body=orjson.dumps(shape_error(error, request_id)),
+        status=error.status,
+        headers={**error.headers, REQUEST_ID_HEADER: request_id},
+        content_type="application/json",
+    )
+    response.force_close()
+    return response
+
+
+def _to_api_error(error: BaseException | None) -> ApiError:
+    match error:
+        case ContentEncodingError():
+            return unsupported_encoding("br" if "brotli" in error.message else "zstd")
+        case LineTooLong():
+            return ApiError(
+                f"a line of the request's head has more than {error.args[1]} bytes, the limit of this server",
+                status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                code="head_too_large",
+            )
+        case InvalidURLError():
+            return ApiError("the request's target is no valid URL", code="invalid_url")
+        case HttpProcessingError():
+            # Behind the first line the parser shows the place in what it has read.
+            reason = error.message.partition("\n")[0].rstrip(":")
+            return ApiError(f"the request is not valid HTTP: {shorten(reason)}", code="invalid_http")
+    return to_api_error(error if isinstance(error, Exception) else RuntimeError())

@@ -1,0 +1,73 @@
+"""What is no valid request gets an error in JSON, whoever has found it out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import RunningServer
+
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+BODY = b'{"prompt":"a"}'
+
+# what is sent, status, code, what the message must name
+REFUSED: dict[str, tuple[bytes, int, str, str]] = {
+    "no HTTP": (b"\x00\x01\x02 what\r\n\r\n", 400, "invalid_http", "not valid HTTP"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400, "invalid_http", "HTTPS traffic"),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "invalid_http", "not valid HTTP"),
+    "a long target": (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", 431, "head_too_large", "8190 bytes"),
+    "a long header": (POST + b"X: " + b"a" * 20_000 + b"\r\n\r\n", 431, "head_too_large", "8190 bytes"),
+    "many headers": (POST + b"X: a\r\n" * 500 + b"\r\n", 400, "invalid_http", "Too many headers"),
+    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", 400, "invalid_http", "not valid HTTP"),
+    "a negative length": (POST + b"Content-Length: -1\r\n\r\n", 400, "invalid_http", "not valid HTTP"),
+    "length and chunks": (
+        POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "invalid_http", "not valid",
+    ),
+    "a header without a colon": (POST + b"nonsense\r\n\r\n", 400, "invalid_http", "not valid HTTP"),
+    "a control character": (POST + b"X: a\x00b\r\n\r\n", 400, "invalid_http", "not valid HTTP"),
+    "chunks that are none": (POST + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400, "invalid_http", "HTTP"),
+    "a chunk that goes on": (
+        POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}nonsense\r\n", 400, "invalid_http", "HTTP",
+    ),
+    "brotli": (
+        POST + b"Content-Encoding: br\r\nContent-Length: 14\r\n\r\n" + BODY, 415, "unsupported_encoding", '"br"',
+    ),
+    "zstd": (
+        POST + b"Content-Encoding: zstd\r\nContent-Length: 14\r\n\r\n" + BODY, 415, "unsupported_encoding", '"zstd"',
+    ),
+    "no gzip": (
+        POST + b"Content-Encoding: gzip\r\nContent-Length: 14\r\n\r\n" + BODY, 400, "invalid_encoding", "gzip",
+    ),
+    "an expectation": (
+        POST + b"Expect: miracles\r\nContent-Length: 14\r\n\r\n", 417, "unknown_expectation", "miracles",
+    ),
+}  # fmt: skip
+
+
+async def ask(server: RunningServer, data: bytes) -> tuple[int, str, Any]:
+    """Status, head and body of the answer; the connection must end by itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    writer.write(data)
+    async with asyncio.timeout(20):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+        body = await reader.readexactly(length)
+        assert await reader.read(1) == b""
+    writer.close()
+    return int(head.split()[1]), head, json.loads(body)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_no_request_is_refused_in_json(server: RunningServer, name: str) -> None:
+    data, status, code, words = REFUSED[name]
+    got_status, head, answer = await ask(server, data)
+    error = answer["error"]
+    assert (got_status, error["code"]) == (status, code), error
+    assert "content-type: application/json" in head
+    assert "x-request-id: " in head
+    assert error["type"] == "invalid_request_error"
+    assert words in error["message"]
+    assert len(error["message"]) < 200
