@@ -41,7 +41,7 @@ class EagreReplica:
     and `__del__` when the replica shall go.
     """
 
-    async def __init__(self, spec: ReplicaSpec) -> None:
+    async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Ray awaits it
         """Returns when the server is ready; until then Ray counts the replica as starting.
 
         Raises:
