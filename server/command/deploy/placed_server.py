@@ -82,9 +82,7 @@ class PlacedServer:
             try:
                 status, body = await self._ask(path)
             except (OSError, TimeoutError, aiohttp.ClientError) as error:
-                raise ServerUnwell(
-                    f"{self.address} does not answer {path}: {str(error) or type(error).__name__}"
-                ) from error
+                raise ServerUnwell(f"{self.address} does not answer {path}: {error!r}") from error
             if status != 200:
                 said = body.get("detail", body.get("status"))
                 raise ServerUnwell(f"{self.address} answers {path} with {status}: {said}")
