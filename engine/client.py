@@ -64,7 +64,26 @@ class EngineClient:
             ModelError: the model cannot be served.
             ValueError: the configuration does not fit the model or the machine.
         """
+        if config.host_index:
+            raise ValueError(f"host_index is {config.host_index}; only host 0 serves, and the others follow it")
         return cls(Engine.load(model_path, config, progress))
+
+    @staticmethod
+    def follow(
+        model_path: Path, config: EngineConfig, progress: Progress, on_lost: Callable[[BaseException], None]
+    ) -> None:
+        """Computes beside the leader of several hosts, without a client, until the leader ends. Blocking.
+
+        Args:
+            on_lost: called by any thread when the leader is lost. The call of `follow` may not return then, because it
+                may wait for a device, and the process is to end.
+
+        Raises:
+            ModelError: the model cannot be served.
+            ValueError: the configuration does not fit the model, the machine or the leader's.
+            HostLost: the leader is lost or has failed.
+        """
+        Engine.load(model_path, config, progress).follow(on_lost)
 
     @staticmethod
     def refuse_unserved(model_path: Path) -> None:
@@ -91,11 +110,16 @@ class EngineClient:
         return memory()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the engine thread, whose events are delivered in `loop`."""
+        """Starts the engine thread, whose events are delivered in `loop`.
+
+        Raises:
+            EngineError: the hosts that computed the model with this one have been let go by an earlier client.
+        """
         self._loop = loop
         self._failure = loop.create_future()
         self._engine_loop.start()
         self._watchdog.start(loop)
+        self._engine.watch_hosts(self._on_failure)
 
     def submit(
         self,
@@ -374,9 +398,9 @@ class EngineClient:
             return
         self._is_closed = True
         self._watchdog.stop()
-        self._engine.close()
         self.lifecycle.close("the engine has failed")
         self._end_streams(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")
+        self._engine.close(failure=f"{type(error).__name__}: {error}")
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
 

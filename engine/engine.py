@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from engine.border.kv_endpoint import KVEndpoint
 from engine.border.types import EngineBusy, EngineStats, KeptFigures, Progress
 from engine.devices.choice import choose_devices
 from engine.devices.placement import Placement
+from engine.hosts.group import Alone, Group, open_group
 from engine.kept_pages import KeptPages, files_of, page_parts
 from engine.kernels.bodies import kv_dtype
 from engine.kernels.interface.body import Bodies
@@ -62,6 +64,7 @@ class Engine:
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._kept: KeptPages | None = None  # None: no pages are kept in a folder
+        self._group: Group = Alone()
         self._is_asleep = False
         if config.kv_events is not None:
             check_libraries()
@@ -91,27 +94,42 @@ class Engine:
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
         """Reads the weights of a model file and builds an engine for it.
 
+        With several hosts it waits for all of them, first to come and at the end to be ready.
+
         Raises:
             ModelError: the model cannot be served.
-            ValueError: the configuration does not fit the model or the machine.
+            ValueError: the configuration does not fit the model, the machine or the other hosts.
+            HostLost: another host is lost.
         """
         opened = open_model(path)
+        group = open_group(config, opened, progress)
+        try:
+            engine = cls._load_in(group, opened, config, progress)
+            group.become_ready()
+        except BaseException as error:
+            group.close(str(error) or repr(error))
+            raise
+        return engine
+
+    @classmethod
+    def _load_in(cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress) -> Engine:
         sizes = opened.config
         bodies, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, bodies, max_model_len)
+        layout = replace(layout, num_pages=group.settle(layout.num_pages))
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
         with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            engine = cls._load(opened, config, bodies, layout, max_model_len, place, progress)
+            engine = cls._load(group, opened, config, bodies, layout, max_model_len, place, progress)
         give_back_freed()
         return engine
 
     @classmethod
     def _load(
-        cls, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout, max_model_len: int,
-        place: Callable[[Params], Placement], progress: Progress,
+        cls, group: Group, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout,
+        max_model_len: int, place: Callable[[Params], Placement], progress: Progress,
     ) -> Engine:  # fmt: skip
         sizes = opened.config
         files = files_of(opened.path) if config.keeps_pages else None
@@ -133,13 +151,14 @@ class Engine:
             placement = place(weights.params)
             # Programs of several devices are found in JAX's own cache alone.
             folder = config.compilation_cache if config.tensor_parallel == 1 else None
-            return DeviceRunner(
+            return group.make_runner(
                 weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk,
                 placement=placement, store=None if folder is None else Path(folder), copies_pages=config.keeps_pages,
             )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
         engine.model_path = opened.path
+        engine._group = group
         if files is not None:
             parts = page_parts(opened, config, bodies, layout)
             engine._kept = KeptPages(config, engine.pool, engine.runner, files, parts)
@@ -273,12 +292,45 @@ class Engine:
             prompt_share=self.scheduler.pace.prompt_share,
         )
 
-    def close(self, *, store_seconds: float = 0.0) -> None:
+    def watch_hosts(self, on_lost: Callable[[BaseException], None]) -> None:
+        """Has `on_lost` called when another host is lost, by any thread, or at once if one is already.
+
+        Raises:
+            EngineError: the other hosts have been let go.
+        """
+        self._group.watch(on_lost)
+
+    def follow(self, on_lost: Callable[[BaseException], None]) -> None:
+        """Computes what the leader of several hosts says, until it ends. Blocks.
+
+        Args:
+            on_lost: called by any thread when the leader is lost, because this one may wait for a device then.
+
+        Raises:
+            HostLost: the leader is lost or has failed.
+            ValueError: this host is the leader.
+        """
+        self._group.watch(on_lost)
+        self._group.follow(self.runner)
+
+    def refuse_over_hosts(self, what: str) -> None:
+        """
+        Raises:
+            EngineBusy: several hosts compute the model together.
+        """
+        if self.config.num_hosts > 1:
+            raise EngineBusy(
+                f"{what} is not possible while {self.config.num_hosts} hosts compute the model (num_hosts)"
+            )
+
+    def close(self, *, store_seconds: float = 0.0, failure: str = "") -> None:
         """Stops the counter of compiles, which would otherwise count for ever, and the threads of pages and events.
 
         Args:
             store_seconds: how long to wait at most until pages are stored that have left the engine.
+            failure: why the engine ends, if that is no wish of an operator; the other hosts are told.
         """
+        self._group.close(failure)
         self._compile_counter.stop()
         if self._kv_events is not None:
             self._kv_events.close()
@@ -303,8 +355,8 @@ def _kv_layout(model: ModelConfig, config: EngineConfig, bodies: Bodies, max_mod
         return layout(config.num_pages)
     num_useful = config.max_num_seqs * -(-max_model_len // page_size) + 1
     num_pages = pages_that_fit(
-        # Devices other than CPUs have memory of their own, and each holds its share of a page.
-        layout(1).bytes_per_page // (config.tensor_parallel if jax.default_backend() != "cpu" else 1),
+        # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
+        layout(1).bytes_per_page // (config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts),
         num_useful,
         memory_utilization=config.memory_utilization,
         kv_cache_bytes=config.kv_cache_bytes,

@@ -65,9 +65,12 @@ class Lifecycle:
             drain: first waits until the requests that have begun have ended, while new ones wait.
 
         Raises:
-            EngineBusy: the engine is paused, so that nothing can be drained.
+            EngineBusy: the engine is paused, so that nothing can be drained; or the weights shall leave the devices of
+                several hosts.
             ModelError: the weights shall be forgotten, and the engine knows no file that has them.
         """
+        if drop_weights or forget_weights:
+            self._engine.refuse_over_hosts("a sleep that takes the weights from the devices")
         if forget_weights and self._engine.model_path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
         async with self._lock:
@@ -99,9 +102,11 @@ class Lifecycle:
             drain: whether to wait until the requests that have begun have ended, while new ones wait.
 
         Raises:
-            EngineBusy: requests have begun and `drain` is not set, or the engine is asleep or paused.
+            EngineBusy: requests have begun and `drain` is not set, the engine is asleep or paused, or several hosts
+                compute the model.
             ModelError: the file cannot be served in place of the loaded one.
         """
+        self._engine.refuse_over_hosts("a change of the weights")
         async with self._lock:
             if self.state is EngineState.ASLEEP:
                 raise EngineBusy("the engine is asleep; wake it before its weights are replaced")

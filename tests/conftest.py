@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ GEMMA = "gemma-3-270m"
 # ones.
 settings.register_profile("eagre", deadline=None, derandomize="EAGRE_FUZZ" not in os.environ)
 settings.load_profile("eagre")
+
+# A shell starts its background jobs with Ctrl-C ignored, and their children inherit that; tests send it to theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ ROOMS = (
     "server.storage",
     "server.text", "server.text.vocabularies",
     "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
-    "engine", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
+    "engine", "engine.hosts", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
     "engine.pages", "engine.kv_events",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.kernels", "engine.kernels.native",

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 def some(items: Sequence[Item], few: int) -> list[Item]:
-    """`few` of the items, spread evenly, the first and the last among them; in a full run all."""
+    """`few` of the items, spread evenly, the first among them and the last of several; in a full run all."""
     if IS_FULL or few >= len(items):
         return list(items)
-    return [items[i * (len(items) - 1) // (few - 1)] for i in range(few)]
+    return [items[i * (len(items) - 1) // max(1, few - 1)] for i in range(few)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
@@ -16,15 +16,40 @@ _OPERATOR = {"Authorization": f"Bearer {ADMIN_KEY}"}
 _MOST_TRIES = 200  # to let the engine compute again, while other operators stop it
 
 
+class _Change(NamedTuple):
+    """What an operator asks for, and what it may be answered with: 409 where the state of the moment forbids it."""
+
+    name: str
+    expected: tuple[int, ...] = (200,)
+    body: dict[str, Any] | None = None
+    method: str = "POST"
+
+
+_RESUME, _WAKE = _Change("resume", (200, 409)), _Change("wake")
+_CHANGES = (
+    _RESUME,
+    _WAKE,
+    _Change("pause"),
+    _Change("sleep"),
+    _Change("sleep", body={"drop_weights": True}),
+    _Change("reset_prefix_cache", (200, 409)),
+    _Change("update_weights", (400, 409), {"path": "/dev/zero"}),
+    _Change("update_weights", (400, 409), {"path": "/none", "drain": True}),
+    _Change("abort", (404,), {"request_id": "nobody's"}),
+    _Change("trace", method="GET"),
+)
+
+
 async def operators_race(target: Target) -> None:
     """Several operators at once pause, wake and reset an engine; a stream gets to its end all the same."""
     streaming = asyncio.create_task(_stream(target))
     for _ in range(target.draw.randint(1, 3)):
-        names = target.draw.choices(list(_CHANGES), k=target.draw.randint(2, 6))
-        await asyncio.gather(*(_change(target, name) for name in names))
-    await _go_on(target)
-    if not await streaming:
+        changes = target.draw.choices(_CHANGES, k=target.draw.randint(2, 6))
+        await asyncio.gather(*(_ask(target, change) for change in changes))
+    while not streaming.done():  # what somebody has not waited for may stop the engine once more
         await _go_on(target)
+        await asyncio.wait([streaming], timeout=1.0)
+    if not await streaming:
         target.ledger.fail("operators race: a stream ended without its end")
 
 
@@ -44,32 +69,15 @@ async def preflights(target: Target) -> None:
         target.ledger.note_status("preflights", response.status, (403,))
 
 
-# What each change may be answered with: 409 where the state of the moment does not allow it.
-_CHANGES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "pause": ({}, (200,)),
-    "resume": ({}, (200, 409)),
-    "sleep": ({}, (200,)),
-    "sleep ": ({"drop_weights": True}, (200,)),
-    "wake": ({}, (200,)),
-    "reset_prefix_cache": ({}, (200, 409)),
-    "update_weights": ({"path": "/dev/zero"}, (400, 409)),
-    "update_weights ": ({"path": "/none", "drain": True}, (400, 409)),
-    "abort": ({"request_id": "nobody's"}, (404,)),
-    "trace": ({}, (200,)),
-}
-
-
-async def _change(target: Target, name: str) -> int:
-    body, expected = _CHANGES[name]
-    place = f"{target.url}/admin/{name.strip()}"
-    method = "GET" if name == "trace" else "POST"
+async def _ask(target: Target, change: _Change) -> int:
+    """The status of the answer; 0 where the operator has not waited for it."""
+    timeout = aiohttp.ClientTimeout(target.draw.choice([0.01, 60, 60, 60]))
+    place = f"{target.url}/admin/{change.name}"
     try:
-        # Some operators do not wait for what they asked for.
-        timeout = aiohttp.ClientTimeout(target.draw.choice([0.01, 60, 60, 60]))
         async with target.session.request(
-            method, place, headers=_OPERATOR, timeout=timeout, json=None if method == "GET" else body
+            change.method, place, headers=_OPERATOR, timeout=timeout, json=change.body
         ) as response:
-            target.ledger.note_status("operators race", response.status, expected)
+            target.ledger.note_status("operators race", response.status, change.expected)
             await response.read()
             return response.status
     except TimeoutError:
@@ -80,7 +88,7 @@ async def _change(target: Target, name: str) -> int:
 async def _go_on(target: Target) -> None:
     """Lets the engine compute, whatever state others have left it in."""
     for _ in range(_MOST_TRIES):
-        if await _change(target, "wake") == 200 and await _change(target, "resume") == 200:
+        if await _ask(target, _WAKE) == 200 and await _ask(target, _RESUME) == 200:
             return
         await asyncio.sleep(0.01)
     target.ledger.fail("operators race: the engine could not be made to go on")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from engine.border.host_address import HOST_ADDRESS
 from engine.border.kv_endpoint import ENDPOINT
 from engine.border.setting import NOT_EMPTY, Limit, alternatives, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
@@ -51,6 +52,26 @@ class EngineConfig:
         "devices that compute the model together, each with its share of the weights and of the cache",
         limit=at_least(1),
         metavar="N",
+    )
+    num_hosts: int = setting(
+        1,
+        "processes, on one machine or on several, that compute the model together, each with its share of the devices",
+        limit=at_least(1),
+        variable="JAX_NUM_PROCESSES",
+    )
+    host_index: int = setting(
+        0,
+        "which of them this is: 0 serves, the others only compute",
+        limit=at_least(0),
+        metavar="I",
+        variable="JAX_PROCESS_ID",
+    )
+    coordinator: str | None = setting(
+        None,
+        "HOST:PORT of host 0 where the others find it; the next port is used too",
+        limit=HOST_ADDRESS,
+        metavar="ADDRESS",
+        variable="JAX_COORDINATOR_ADDRESS",
     )
     max_model_len: int | None = setting(
         None,
@@ -158,9 +179,23 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel} and prefix_cache_dir {self.prefix_cache_dir}; "
                 "pages that are split over devices are not kept in a folder"
             )
+        self._check_hosts()
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
+            )
+
+    def _check_hosts(self) -> None:
+        if self.num_hosts > 1 and self.coordinator is None:
+            raise ValueError(
+                f"num_hosts is {self.num_hosts}, but coordinator is missing; it must be HOST:PORT of host 0"
+            )
+        if self.host_index >= self.num_hosts:
+            raise ValueError(f"host_index is {self.host_index}; with num_hosts {self.num_hosts} it must be less")
+        if self.tensor_parallel % self.num_hosts:
+            raise ValueError(
+                f"tensor_parallel is {self.tensor_parallel} and num_hosts {self.num_hosts}; "
+                "each host must have the same number of devices"
             )
 
     @property

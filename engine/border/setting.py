@@ -59,6 +59,7 @@ class Setting:
     metavar: str  # stands for the value in the help
     limit: Limit | None
     is_secret: bool = False  # its value appears in no help, error or log
+    variable: str | None = None  # a variable of the environment that other programs read too; it counts last
 
     @property
     def is_switch(self) -> bool:
@@ -97,6 +98,7 @@ def setting(
     metavar: str | None = None,
     key: str | None = None,
     is_secret: bool = False,
+    variable: str | None = None,
 ) -> Any:
     """A dataclass field that is a setting.
 
@@ -106,8 +108,11 @@ def setting(
         key: the name of flag and variable, with underscores; None: the field's own. A switch whose
             default is True needs one, because its flag turns the field off.
         is_secret: whether the value must not be shown, in an error for example.
+        variable: a variable of the environment by which other programs know the value too. It counts where neither
+            the flag nor our own variable is given.
     """
-    said = {"summary": summary, "limit": limit, "metavar": metavar, "key": key, "is_secret": is_secret}
+    said = {"summary": summary, "limit": limit, "metavar": metavar, "key": key, "is_secret": is_secret,
+            "variable": variable}  # fmt: skip
     return field(default=default, repr=not is_secret, metadata={_METADATA: said})
 
 
@@ -127,6 +132,7 @@ def settings_of(configuration: type[Any]) -> dict[str, Setting]:
                 metavar=said["metavar"] or item.name.split("_")[-1].upper(),
                 limit=said["limit"],
                 is_secret=said["is_secret"],
+                variable=said["variable"],
             )
     return found
 

@@ -89,6 +89,10 @@ class EngineStalled(EngineError):
     """A step stands still for longer than it may; the engine is given up."""
 
 
+class HostLost(EngineError):
+    """One of the hosts that compute a model together is lost, and with it its share of the model."""
+
+
 class DeadEnd(EngineError):
     """One request cannot go on because of its own parameters; the engine goes on."""
 

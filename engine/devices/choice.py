@@ -24,5 +24,5 @@ def choose_devices(config: EngineConfig, model: Model) -> tuple[Bodies, Callable
     if config.tensor_parallel == 1:
         return choose_bodies(config, model.config), lambda params: OneDevice()
     refuse_unsplittable(model, config.tensor_parallel)
-    mesh = open_mesh(config.tensor_parallel)
+    mesh = open_mesh(config.tensor_parallel, config.num_hosts)
     return bodies_on(mesh, config), partial(OverMesh, mesh)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from engine.models.parts.decoder import Decoder, QueryKeyNorm
 from engine.models.parts.model import Model
@@ -23,24 +23,44 @@ AXIS = "model"  # the only axis of the mesh
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-def open_mesh(num_devices: int) -> Mesh:
-    """The first devices of this process.
+def open_mesh(num_devices: int, num_hosts: int = 1) -> Mesh:
+    """The first devices of each process, those of the first process first.
+
+    Args:
+        num_devices: of all processes together, as many of each.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: a process has not so many.
     """
-    devices = jax.local_devices()
-    if num_devices > len(devices):
-        hint = (
-            f"; XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} makes a CPU look like so many, for tests"
-            if jax.default_backend() == "cpu"
-            else ""
-        )
-        raise ValueError(
-            f"tensor_parallel is {num_devices}, but this process has {len(devices)} "
-            f"{jax.default_backend()} device{'s' if len(devices) > 1 else ''}{hint}"
-        )
-    return Mesh(np.array(devices[:num_devices]), (AXIS,))
+    share = num_devices // num_hosts
+    devices: list[jax.Device] = []
+    for index in range(num_hosts):
+        found = [device for device in jax.devices() if device.process_index == index]
+        if share > len(found):
+            raise ValueError(_too_few(num_devices, num_hosts, index, len(found)))
+        devices += found[:share]
+    return Mesh(np.array(devices), (AXIS,))
+
+
+def _too_few(num_devices: int, num_hosts: int, index: int, num_found: int) -> str:
+    share = num_devices // num_hosts
+    wanted = "" if num_hosts == 1 else f" over {num_hosts} hosts"
+    process = "this process" if index == jax.process_index() else f"host {index}"
+    hint = (
+        f"; XLA_FLAGS=--xla_force_host_platform_device_count={share} makes a CPU look like so many, for tests"
+        if jax.default_backend() == "cpu"
+        else ""
+    )
+    return (
+        f"tensor_parallel is {num_devices}{wanted}, but {process} has {num_found} "
+        f"{jax.default_backend()} device{'' if num_found == 1 else 's'}{hint}"
+    )
+
+
+def on_every_device(mesh: Mesh, leaf: np.ndarray | jax.Array) -> jax.Array:
+    """An array of the host, or of one device, on every device of the mesh alike; each process places its own copies."""
+    copies = [jax.device_put(leaf, device) for device in mesh.local_devices]
+    return jax.make_array_from_single_device_arrays(np.shape(leaf), NamedSharding(mesh, PartitionSpec()), copies)
 
 
 def refuse_unsplittable(model: Model, num_devices: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cache.storage import KVLayout, KVPages
-from engine.devices.mesh import AXIS, local_model
+from engine.devices.mesh import AXIS, local_model, on_every_device
 from engine.models.parts.model import Model
 from engine.weights.layout import Params
 
@@ -107,7 +108,7 @@ class OverMesh:
         return layout.allocate(self._mesh, AXIS, empty=empty)
 
     def put(self, tree: Tree) -> Tree:
-        placed: Tree = jax.device_put(tree, self._everywhere)
+        placed: Tree = jax.tree.map(partial(on_every_device, self._mesh), tree)
         return placed
 
     def put_params(self, params: Params) -> Params:

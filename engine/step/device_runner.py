@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
+from engine.step.feature_writes import FeatureWrite, any_row, writes_of
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepInputs, build_inputs
 from engine.step.jax_cache import cache_passed_by
@@ -35,20 +36,17 @@ from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.host_memory import give_back_freed, large_array
 from engine.weights.layout import Params
-from sampling.host.params import SamplingParams
 from sampling.host.rows import Level, SamplingRows
-from sampling.host.usage import used_features
 from sampling.logprobs import TOKEN
-from sampling.processors.feature import Admission, StateShape
+from sampling.processors.feature import StateShape
 from sampling.sampler import sample, sample_full
-from sampling.state import Slots, allocate_states, row_of, write_row
+from sampling.state import Slots, allocate_states, write_row
 
 # What programs take first.
 _TAKES_BATCH = (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME)
 _TAKES_HIDDEN = (Kind.PARAMS, Kind.SAME, Kind.SAME, Kind.SAME)
 
 _ANY_PAGE = np.int32(0)
-_ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # every feature can make a row of these
 
 
 class DeviceRunner:
@@ -71,6 +69,7 @@ class DeviceRunner:
         self._local_model = placement.model(model)
         self.bodies = bodies
         self._buffer = buffer
+        self.max_pages_per_request = buffer.page_table.shape[1]
         self._table = table
         self._decode_chunk = decode_chunk
         self._layout = layout
@@ -79,8 +78,8 @@ class DeviceRunner:
         self._page_shapes: tuple[jax.ShapeDtypeStruct, ...] = jax.eval_shape(read_page, self._kv, _ANY_PAGE)
         self.page_bytes = num_bytes(self._page_shapes)
         self._slots = placement.put(Slots.zeros(buffer.num_slots))
-        self._state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
-        self._states = placement.put(allocate_states(self._state_shape, bodies.empty))
+        self.state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
+        self._states = placement.put(allocate_states(self.state_shape, bodies.empty))
         # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
@@ -97,7 +96,7 @@ class DeviceRunner:
                 if self._decode_chunk > 1:
                     lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
             lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
-            self._no_masks[num_rows] = jax.device_put(self._placement.put(self._masks_of(num_rows)))
+            self._no_masks[num_rows] = self._placement.put(jax.device_put(self._masks_of(num_rows)))
         for name in self._states:
             lowerings["write", name] = partial(self._lower_write, name)
         lowerings["score"] = self._lower_score
@@ -115,7 +114,7 @@ class DeviceRunner:
         module = type(self.model).__module__
         parts = (
             module, self.model, self.bodies.for_products.name, self.bodies.for_attention.name, self.bodies.detail,
-            self._layout, self._table, self._decode_chunk, self._state_shape, self._buffer.page_table.shape,
+            self._layout, self._table, self._decode_chunk, self.state_shape, self._buffer.page_table.shape,
             self._copies_pages,
         )  # fmt: skip
         arrays = StepArrays(self._params, self._kv, self._slots, self._states)
@@ -123,7 +122,7 @@ class DeviceRunner:
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
-        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
+        batch = StepBatch.padding(shape, num_sampled, self.max_pages_per_request)
         body = self._forward_prompt if shape.num_tiles else self._forward
         program = jax.jit(body, donate_argnums=1)
         return program.lower(*map(self._abstract, (self._params, self._kv, self._slots, batch)))
@@ -141,8 +140,7 @@ class DeviceRunner:
         return program.lower(logits, *map(self._abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
 
     def _lower_write(self, name: str) -> jax.stages.Lowered:
-        nothing = Admission(_ANY_PARAMS, np.zeros(1, np.int32), 1, frozenset())
-        row = row_of(name, nothing, self._state_shape)
+        row = any_row(name, self.state_shape)
         program = jax.jit(write_row, donate_argnums=0)
         return program.lower(*map(self._abstract, (self._states[name], np.int32(0), row)))
 
@@ -166,7 +164,7 @@ class DeviceRunner:
 
     def _hidden_of_tiles(self) -> jax.ShapeDtypeStruct:
         """What `forward_prompt` returns of the tokens in tiles."""
-        batch = StepBatch.padding(StepShape(0, 1), 1, self._buffer.page_table.shape[1])
+        batch = StepBatch.padding(StepShape(0, 1), 1, self.max_pages_per_request)
         _, _, hidden = jax.eval_shape(self._forward_prompt, self._params, self._kv, self._slots, batch)
         return self._placement.abstract_array(hidden.shape, hidden.dtype)
 
@@ -177,10 +175,10 @@ class DeviceRunner:
         return program.lower(*map(self._abstract, (self._params, hidden, tokens, tokens)))
 
     def _masks_of(self, num_rows: int) -> np.ndarray:
-        return allocate_masks(num_rows, self._state_shape.num_words)
+        return allocate_masks(num_rows, self.state_shape.num_words)
 
     def _lower_chunk(self, num_rows: int, level: Level) -> jax.stages.Lowered:
-        batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self._buffer.page_table.shape[1])
+        batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self.max_pages_per_request)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         chunk = self._placement.spread(
             self._of_model(decode_chunk, num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY),
@@ -242,9 +240,15 @@ class DeviceRunner:
 
     def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
         """Enqueues the programs of a built step; for a step that awaits masks, the forward pass alone."""
+        writes = [write for request in inputs.admitted for write in writes_of(request, self.state_shape)]
+        return self.launch(plan, inputs, writes)
+
+    def launch(self, plan: StepPlan, inputs: StepInputs, writes: Sequence[FeatureWrite]) -> PendingStep:
+        """As `enqueue`, with the writes that `inputs.admitted` asks for."""
         pending = PendingStep(plan, inputs)
-        for request in inputs.admitted:
-            self._write_features(request)
+        for name, slot, row in writes:
+            state = self._programs["write", name](self._states[name], np.int32(slot), row)
+            self._states = {**self._states, name: state}
         if inputs.num_repeats > 1:
             chunk = self._programs["chunk", inputs.shape.num_rows, inputs.level]
             self._kv, self._slots, pending.out = chunk(
@@ -282,15 +286,6 @@ class DeviceRunner:
             self._slots, pending.out = program(pending.logits, self._slots, inputs.sampling)
         pending.logits = None
         pending.out.copy_to_host_async()
-
-    def _write_features(self, request: Request) -> None:
-        """Enqueues the writes of a request's sampling features to its slot, behind all steps dispatched so far."""
-        token_ids = np.array(request.token_ids, np.int32)
-        admission = Admission(request.params, token_ids, request.num_tokens_before_output, request.stop_ids)
-        for name in used_features(request.params):
-            row = row_of(name, admission, self._state_shape)
-            state = self._programs["write", name](self._states[name], np.int32(request.slot), row)
-            self._states = {**self._states, name: state}
 
     def result(self, pending: PendingStep) -> StepResult:
         """Waits for the tokens of the step, without holding the interpreter lock."""

@@ -159,12 +159,12 @@ def environment(modules: Iterable[str] = ()) -> str:
         processor(), num_cores(), device.platform, device.device_kind, device.client.platform_version,
         os.environ.get("XLA_FLAGS"),
     )  # fmt: skip
-    return repr((versions, machine, sorted(map(repr, values.items())), _digest_of_sources(), more))
+    return repr((versions, machine, sorted(map(repr, values.items())), digest_of_sources(), more))
 
 
 @cache
-def _digest_of_sources() -> str:
-    """Of all Python files whose code may become part of a program."""
+def digest_of_sources() -> str:
+    """Of all Python files whose code may become part of a program, in hexadecimal digits."""
     seen = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     root = Path(__file__).parents[2]
     for package in _PACKAGES:

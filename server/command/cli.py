@@ -57,6 +57,10 @@ def _serve(options: argparse.Namespace) -> int:
         settings = ServerSettings.from_sources(_flags(options), os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    if settings.engine.host_index:
+        from server.command.follow import run_follower
+
+        return run_follower(settings, _announce)
     if settings.data_parallel > 1:
         from server.command.front import run_front
 

@@ -75,6 +75,10 @@ class LLM(OpenModel):
         """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
         config = EngineConfig.from_keywords(settings)  # before the hard work
+        if config.num_hosts > 1:
+            raise ValueError(
+                f"num_hosts is {config.num_hosts}; a model over several hosts is served with `eagre serve`"
+            )
         num_programs = 0
 
         def configure(eos_token_ids: tuple[int, ...]) -> EngineConfig:

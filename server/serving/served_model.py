@@ -90,7 +90,8 @@ class ServedModel:
         seconds = self.settings.sleep_idle_seconds
         if seconds is not None:
             # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
-            drops_weights = engine.model_info.device != "cpu"
+            # Those of several hosts stay where they are.
+            drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1
             self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
             self.idle_sleep.start()
 

@@ -43,6 +43,8 @@ def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
 def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """The values that flags or variables give, by the names of the fields; a flag wins over its variable.
 
+    A variable that other programs read too counts last.
+
     Args:
         flags: by the settings' keys; None counts as not given, and texts are parsed.
 
@@ -54,6 +56,9 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         source, value = flag_name(setting), flags.get(setting.key)
         if value is None:
             source = variable_name(setting)
+            value = environment.get(source)
+        if value is None and setting.variable is not None:
+            source = setting.variable
             value = environment.get(source)
         if isinstance(value, list):
             value = ",".join(value)

@@ -40,6 +40,22 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     return loaded
 
 
+def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable[[BaseException], None]) -> None:
+    """Loads this host's share of the model and computes beside the leader until that ends. Blocks; call it in a thread.
+
+    Args:
+        on_lost: as of `EngineClient.follow`.
+
+    Raises:
+        ModelStoreError, ValueError, OSError: the model cannot be found, fetched or computed here.
+        HostLost: the leader is lost or has failed.
+    """
+    path = ensure_model(settings.model, progress)
+    from engine.client import EngineClient
+
+    EngineClient.follow(path, settings.engine_config(), progress, on_lost)
+
+
 def load_with(
     model: str,
     configure: Callable[[tuple[int, ...]], EngineConfig],

@@ -31,6 +31,10 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         if name is not None and settings.served_model_name is not None:
             raise SettingsError(f"served_model_name is {settings.served_model_name!r}, and --model says {name!r}")
         return (replace(settings, models=(model,), served_model_name=settings.served_model_name or name),)
+    if settings.engine.num_hosts > 1:
+        raise SettingsError(
+            f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
+        )
     if settings.served_model_name is not None:
         raise SettingsError(
             f"served_model_name is {settings.served_model_name!r} and there are {len(found)} models; "

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import EngineError, EngineStalled, EngineStats, FinishReason, QueueFull
+from engine.border.types import EngineError, EngineStalled, EngineStats, FinishReason, HostLost, QueueFull
 from engine.client import EngineClient
 from engine.loop import EngineLoop
 from engine.schedule.request import Request
@@ -56,8 +56,11 @@ class FakeEngine:
     def stats(self):
         return EngineStats(num_running=self.scheduler.num_running, num_waiting=self.scheduler.num_waiting)
 
-    def close(self, *, store_seconds=0.0):
-        pass
+    def watch_hosts(self, on_lost):
+        self.lose_host = on_lost
+
+    def close(self, *, store_seconds=0.0, failure=""):
+        self.failure = failure
 
 
 @pytest.fixture
@@ -310,6 +313,19 @@ async def test_a_step_that_hangs_ends_every_stream_with_one_error(make_client):
     with pytest.raises(EngineError):
         client.submit([1], greedy(1))
     engine.error = RuntimeError("what a step that comes back does counts for nothing")
+
+
+async def test_a_lost_host_ends_every_stream_although_the_step_hangs(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    streams = [client.submit([i + 1], greedy(9)) for i in range(3)]
+    threading.Thread(target=engine.lose_host, args=(HostLost("host 1 of 2 is lost"),)).start()
+    for stream in streams:
+        assert (await anext(stream)).error == "the engine failed: HostLost: host 1 of 2 is lost"
+    assert isinstance(client.failure.exception(), HostLost)
+    assert engine.failure == "HostLost: host 1 of 2 is lost", "the other hosts are told"
+    engine.error = RuntimeError("what a step that comes back does counts for nothing")
+    engine.gate.set()
 
 
 async def test_a_deadline_holds_although_the_step_hangs(make_client):

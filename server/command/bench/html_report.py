@@ -219,8 +219,8 @@ def _course(title: str, groups: Sequence[Group]) -> str:
     for group in groups:
         began = min((trace.sent for trace in group.loads[0].traces), default=0.0)
         arrivals = sorted(
-            (arrival.time - began, arrival.num_tokens * _scale(trace))
-            for trace in group.loads[0].traces
+            (arrival.time - began, arrival.num_tokens * scale)
+            for trace, scale in ((trace, _scale(trace)) for trace in group.loads[0].traces)
             for arrival in trace.arrivals
         )
         if not arrivals:

@@ -25,7 +25,7 @@ from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
 from tests.engine.models.gguf_twins import write_gguf
 from tests.engine.models.same_model import assert_same_model
-from tests.forward_steps import ForwardSteps
+from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
 from tests.thoroughness import IS_FULL
 
@@ -49,12 +49,6 @@ THROUGH_THE_ENGINE = (
 NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows"}
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
 CONTEXTS = {"phi3_short": 128}
-
-# XLA's own programs, compiled in a third of the time.
-QUICK_TO_COMPILE = {
-    "xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}  # fmt: skip
 
 every_golden = pytest.mark.parametrize("name", GOLDENS)
 

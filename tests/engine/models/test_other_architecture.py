@@ -42,7 +42,7 @@ from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params, Precision
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 from sampling.host.params import SamplingParams
-from tests.forward_steps import ForwardSteps
+from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 
 EPSILON = 1e-5
 BASES = (10000.0, 100.0)  # of layers that see all, and of those with a window
@@ -272,7 +272,7 @@ def prompts(*lengths: int) -> list[list[int]]:
 @pytest.mark.parametrize("chunk", [32, 100])
 def test_logits_equal_the_reference(folder: Path, body: Body, chunk: int) -> None:
     """Of prompt chunks and decode rows side by side."""
-    steps = ForwardSteps.load(folder, configuration(body))
+    steps = ForwardSteps.load(folder, configuration(body), QUICK_TO_COMPILE)
     sequences = prompts(5, 150, 90)
     got = steps.logits(sequences, num_decoded=3, chunk=chunk)
     expected = np.array([reference(sequence)[-4:] for sequence in sequences])

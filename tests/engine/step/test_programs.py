@@ -10,7 +10,7 @@ from engine.border.config import EngineConfig
 from engine.kernels.interface.body import Bodies
 from engine.kernels.xla.body import BODY as XLA_BODY
 from engine.weights.packing import PackedMatrix
-from tests.forward_steps import ForwardSteps
+from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 from tests.gguf_tensors import VOCAB_SIZE, write_random_model
 from tests.packed_blocks import unpack_layers
 
@@ -35,7 +35,7 @@ def model(tmp_path_factory):
     def model(name):
         if name not in made:
             path = write_random_model(folder / f"{len(made)}.gguf", FILES[name])
-            made[name] = path, ForwardSteps.load(path, XLA).logits(sequences(), num_decoded=3)
+            made[name] = path, ForwardSteps.load(path, XLA, QUICK_TO_COMPILE).logits(sequences(), num_decoded=3)
         return made[name]
 
     return model
@@ -76,8 +76,8 @@ def error_of(logits, expected):
 )
 def test_logits_are_near_those_of_the_exact_weights(model, file, change, bound):
     path, exact = model(file)
-    logits = ForwardSteps.load(path, dataclasses.replace(NATIVE, **change)).logits(sequences(), num_decoded=3)
-    assert error_of(logits, exact) < bound
+    steps = ForwardSteps.load(path, dataclasses.replace(NATIVE, **change), QUICK_TO_COMPILE)
+    assert error_of(steps.logits(sequences(), num_decoded=3), exact) < bound
 
 
 def unpacked(params):
@@ -97,7 +97,7 @@ def test_rounded_weights_compute_what_they_represent(model, file):
     """The error without that of rounding the weights; the rest is due to activations and pages."""
     path, _ = model(file)
     config = dataclasses.replace(NATIVE, quantize="int4")
-    native = ForwardSteps.load(path, config)
+    native = ForwardSteps.load(path, config, QUICK_TO_COMPILE)
     assert isinstance(native.params["gate_up"], PackedMatrix)
     exact = ForwardSteps(unpacked(native.params), native.model, Bodies(XLA_BODY, XLA_BODY, ""), "float32")
     assert error_of(native.logits(sequences(), num_decoded=3), exact.logits(sequences(), num_decoded=3)) < 4e-2
@@ -113,7 +113,7 @@ CONFIGURATIONS = [
 
 @pytest.mark.parametrize(("file", "change"), CONFIGURATIONS, ids=str)
 def test_logits_are_the_same_bits_in_every_batch_and_chunk(model, file, change):
-    steps = ForwardSteps.load(model(file)[0], dataclasses.replace(NATIVE, **change))
+    steps = ForwardSteps.load(model(file)[0], dataclasses.replace(NATIVE, **change), QUICK_TO_COMPILE)
     target = np.random.default_rng(9).integers(0, VOCAB_SIZE, 140).tolist()
     alone = steps.logits([target], num_decoded=4)
     for chunk in (1, 32, 100):

@@ -8,8 +8,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.serving.server_process import started_server
 from tests.model_folders import write_folder
+from tests.thoroughness import IS_FULL
 
 SMALL = "--dtype float32 --max-num-seqs 2 --max-num-batched-tokens 66 --num-pages 64 --seed 0".split()
 MAX_TOKENS = 24
@@ -36,6 +39,7 @@ def answers_and_steps(folder: Path, *flags: str) -> tuple[list[list[int]], int]:
         return answers, int(float(steps[1]))
 
 
+@pytest.mark.skipif(not IS_FULL, reason="EAGRE_FULL=1 starts two servers; tests of the engine have the tokens")
 def test_the_flag_gives_the_same_tokens_in_fewer_steps(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "tiny")
     single, num_single_steps = answers_and_steps(folder)

@@ -13,7 +13,7 @@ from server.startup.flags import add_flag, read
 
 @dataclass(frozen=True)
 class Lamp:
-    num_watts: int = setting(40, "how bright", metavar="WATTS")
+    num_watts: int = setting(40, "how bright", metavar="WATTS", variable="POWER")
     dims: bool = setting(True, "stay at full brightness", key="no_dimming")
     blinks: bool = setting(False, "go on and off")
     room: str | None = setting(None, "where it stands")
@@ -32,6 +32,14 @@ def test_what_is_not_given_is_left_out() -> None:
 
 def test_a_flag_wins_over_its_variable() -> None:
     assert given("--num-watts", "60", EAGRE_NUM_WATTS="25", EAGRE_ROOM="hall") == {"num_watts": 60, "room": "hall"}
+
+
+def test_a_variable_that_other_programs_read_too_counts_last() -> None:
+    assert given(POWER="100") == {"num_watts": 100}
+    assert given(POWER="100", EAGRE_NUM_WATTS="25") == {"num_watts": 25}
+    assert given("--num-watts", "60", POWER="100") == {"num_watts": 60}
+    with pytest.raises(ValueError, match="POWER is 'x'; it must be an integer"):
+        given(POWER="x")
 
 
 def test_a_switch_changes_the_default() -> None:

@@ -76,6 +76,13 @@ def test_each_model_publishes_its_pages_at_ports_of_its_own() -> None:
         settings_of_each(ServerSettings(models=("a=x", "b=y"), engine=last))
 
 
+def test_several_hosts_compute_one_model() -> None:
+    engine = EngineConfig(tensor_parallel=2, num_hosts=2, coordinator="node-0:9000")
+    assert settings_of_each(ServerSettings(models=("a=x",), engine=engine))[0].engine == engine
+    with pytest.raises(SettingsError, match="num_hosts is 2 and there are 2 models; several hosts compute one"):
+        settings_of_each(ServerSettings(models=("a=x", "b=y"), engine=engine))
+
+
 @pytest.mark.parametrize(
     ("models", "served_model_name", "words"),
     [

@@ -182,12 +182,16 @@ async def test_ctrl_c_leaves_what_there_is(stub: StubServer, tmp_path: Path) -> 
         "--output-tokens", "1000000", "--num-warmups", "0", "--json", str(file), "--html", str(page),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    async with asyncio.timeout(30):
-        while not stub.num_open:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        out, error = await process.communicate()
+    try:
+        async with asyncio.timeout(30):
+            while not stub.num_open:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            out, error = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     assert (process.returncode, error) == (130, b"stopped\n")
     assert b"2 answers were cut off where the load was stopped" in out
     (result,) = orjson.loads(file.read_bytes())["results"]

@@ -1,0 +1,75 @@
+"""What leader and followers say to each other: the kinds of messages, and how a message stands in a stream of bytes.
+
+A message is its size (4 bytes, little-endian), its kind (1 byte) and its content.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+HEADER = struct.Struct("<IB")
+MAGIC = b"eagre hosts 1\0"  # begins the first message of a follower, so that a stranger is told apart
+_FACT_END = "\0"
+
+
+class Kind(IntEnum):
+    """What a message is about."""
+
+    HEARTBEAT = 0  # the sender lives; both sides send it
+    JOIN = 1  # follower: its index and its facts
+    ACCEPTED = 2  # leader: all hosts have joined
+    REFUSED = 3  # leader: why this host may not compute with the others
+    OFFER = 4  # follower: the facts of its devices, and how many pages it has room for
+    SETTLED = 5  # leader: how many pages every host allocates
+    READY = 6  # follower: its programs are compiled
+    BEGIN = 7  # leader: all hosts are ready
+    STEP = 8  # leader: the inputs of a step, in the order of the steps
+    MASKS = 9  # leader: the masks that the last step has waited for
+    SLEEP = 10  # leader: the pages' memory is given back
+    WAKE = 11  # leader: it is allocated again
+    END = 12  # both: the sender ends, and why if that is no wish of an operator
+
+
+class Message(NamedTuple):
+    """One whole message."""
+
+    kind: Kind
+    content: bytes
+
+
+def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
+    """A message as it is sent.
+
+    Args:
+        parts: the content, in pieces; memory must be contiguous.
+    """
+    size = sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
+    return b"".join((HEADER.pack(size, kind), *parts))
+
+
+def pack_facts(facts: Mapping[str, str]) -> bytes:
+    """Names and values, none of which has a zero byte."""
+    return _FACT_END.join(text for fact in facts.items() for text in fact).encode()
+
+
+def unpack_facts(content: bytes) -> dict[str, str]:
+    """
+    Raises:
+        ValueError: that is no list of facts.
+    """
+    texts = content.decode().split(_FACT_END)
+    if len(texts) % 2:
+        raise ValueError("a fact lacks its value")
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """The first fact in which another host differs from this one, as the end of a sentence; None if there is none."""
+    for name in (*own, *(other.keys() - own.keys())):
+        here, there = own.get(name), other.get(name)
+        if here != there:
+            return f"{name} is {there} there and {here} on the leader"
+    return None

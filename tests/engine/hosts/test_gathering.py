@@ -1,0 +1,146 @@
+"""How hosts find each other and what they must have alike, without JAX."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from engine.border.host_address import HostAddress
+from engine.border.types import EngineError, HostLost
+from engine.hosts.follower import Follower
+from engine.hosts.leader import Leader
+from engine.hosts.messages import Kind
+
+FACTS = {"the version of Eagre": "1", "max_num_seqs": "64"}
+
+
+# The leader, the end of its gathering, and what makes a follower in a thread.
+Gathering = tuple[Leader, Future[None], Callable[..., Future[Follower]]]
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Nobody waits for the progress."""
+
+
+def free_address() -> HostAddress:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return HostAddress("127.0.0.1", probe.getsockname()[1] - 1)
+
+
+@contextmanager
+def gathering(num_hosts: int, seconds: float = 5) -> Iterator[Gathering]:
+    address = free_address()
+    leader = Leader(address, num_hosts, FACTS)
+    with ThreadPoolExecutor() as threads:
+
+        def join(index: int, facts: dict[str, str] | None = None) -> Future[Follower]:
+            return threads.submit(Follower, address, index, num_hosts, facts or FACTS, 5)
+
+        try:
+            yield leader, threads.submit(leader.gather, silent, seconds), join
+        finally:
+            leader.close("the test is over")
+
+
+def test_hosts_join_settle_on_the_fewest_pages_and_hear_every_message_in_order() -> None:
+    with gathering(3) as (leader, gathered, join):
+        followers = [future.result(5) for future in (join(1), join(2))]
+        gathered.result(5)
+        with ThreadPoolExecutor() as threads:
+            settled = [threads.submit(followers[i].settle, {"platform": "cpu"}, 30 + i) for i in range(2)]
+            assert leader.settle({"platform": "cpu"}, 40) == 30
+            assert [future.result(5) for future in settled] == [30, 30]
+        with ThreadPoolExecutor() as threads:
+            begun = [threads.submit(follower.become_ready) for follower in followers]
+            leader.await_ready()
+            for future in begun:
+                future.result(5)
+        for content in (b"1", b"2"):
+            leader.broadcast(Kind.STEP, content)
+        leader.close()
+        for follower in followers:
+            received = [follower.receive() for _ in range(3)]
+            assert received == [(Kind.STEP, b"1"), (Kind.STEP, b"2"), (Kind.END, b"")]
+            follower.close()
+        with pytest.raises(EngineError, match="have been let go"):
+            leader.watch(lambda error: None)
+
+
+@pytest.mark.parametrize(
+    ("index", "facts", "message"),
+    [
+        (1, {**FACTS, "max_num_seqs": "32"}, "refuses this host: max_num_seqs is 32 there and 64 on the leader"),
+        (1, {"max_num_seqs": "64"}, "the version of Eagre is None there and 1 on the leader"),
+        (7, FACTS, "host_index is 7 there, and the leader has hosts from 1 to 1"),
+    ],
+)
+def test_a_host_that_differs_is_refused_by_name_and_may_come_again(
+    index: int, facts: dict[str, str], message: str
+) -> None:
+    with gathering(2) as (_, gathered, join):
+        with pytest.raises(ValueError, match=message):
+            join(index, facts).result(5)
+        assert not gathered.done()
+        join(1).result(5).close()
+        gathered.result(5)
+
+
+def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
+    with gathering(3) as (leader, gathered, join):
+        first = join(1)
+        stranger = socket.create_connection((leader.address.host, leader.address.plan_port))
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with suppress(ConnectionResetError):
+            assert stranger.recv(4096) == b"", "it is sent away"
+        stranger.close()
+        with pytest.raises(ValueError, match="host_index 1 has joined already"):
+            join(1).result(5)
+        second = join(2).result(5)
+        gathered.result(5)
+        for follower in (first.result(5), second):
+            follower.close()
+
+
+def test_hosts_that_do_not_come_are_named() -> None:
+    with gathering(3, seconds=0.5) as (_, gathered, join):
+        with pytest.raises(ValueError, match="refuses this host"):
+            join(2, {"max_num_seqs": "1"}).result(5)
+        with pytest.raises(ValueError, match=r"1, 2 did not join within 0\.5 s; host 2 was refused: the version"):
+            gathered.result(5)
+
+
+def test_hosts_with_other_devices_are_refused() -> None:
+    with gathering(2) as (leader, gathered, join):
+        follower = join(1).result(5)
+        gathered.result(5)
+        with ThreadPoolExecutor() as threads:
+            settled = threads.submit(follower.settle, {"platform": "gpu"}, 3)
+            with pytest.raises(ValueError, match="host 1 of 2 cannot compute with the leader: platform is gpu there"):
+                leader.settle({"platform": "cpu"}, 3)
+            with pytest.raises(ValueError, match="refuses this host: platform is gpu there and cpu on the leader"):
+                settled.result(5)
+        follower.close()
+
+
+def test_each_side_learns_why_the_other_has_ended() -> None:
+    with gathering(2) as (leader, gathered, join):
+        follower = join(1).result(5)
+        gathered.result(5)
+        follower.close("no such model")
+        with pytest.raises(HostLost, match="host 1 of 2 has ended: no such model"):
+            leader.settle({}, 1)
+    with gathering(2) as (leader, gathered, join):
+        follower = join(1).result(5)
+        gathered.result(5)
+        lost = threading.Event()
+        leader.watch(lambda error: lost.set())
+        follower.close()
+        assert lost.wait(2)
+        with pytest.raises(HostLost, match="host 1 of 2 is lost"), leader.blamed(ArithmeticError):
+            raise ArithmeticError
