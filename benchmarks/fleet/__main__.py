@@ -2,6 +2,9 @@
 
     python -m benchmarks.fleet --router /path/to/sglang-router /path/to/vllm-router
     python -m benchmarks.fleet --router /path/to/sglang-router --measure --rounds 3
+    python -m benchmarks.fleet --router eagre --checks kill
+
+The router `eagre` is our own front.
 
 Starts replicas with few pages and one thread each, and each router in front of them. Exits with 1 where a check fails.
 With --measure it prints, for a load of shared prefixes, what routing by prefixes saves against taking turns, and what
@@ -18,9 +21,9 @@ from statistics import median
 
 import aiohttp
 
-from benchmarks.fleet.checks import CHECKS
+from benchmarks.fleet.checks import CHECKS, FRONT_ALONE
 from benchmarks.fleet.front_cost import instant_server, measure_front
-from benchmarks.fleet.replicas import Replica, replicas, router
+from benchmarks.fleet.replicas import EAGRE, Replica, replicas, router
 from benchmarks.fleet.shared_prefixes import Outcome, PrefixLoad, run_load
 from benchmarks.serving.command import run
 
@@ -89,10 +92,13 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{program.name}, {options.replicas} replicas", flush=True)
             if options.measure:
                 print_front_cost(program)
+                if program == EAGRE:
+                    continue  # it has one policy
                 compare_policies(program, servers, options.rounds)
                 continue
             with router(program, [server.url for server in servers], "cache_aware") as front:
-                failures += asyncio.run(check(front.url, servers, options.checks))
+                names = [name for name in options.checks if program == EAGRE or name not in FRONT_ALONE]
+                failures += asyncio.run(check(front.url, servers, names))
     return 1 if failures else 0
 
 

@@ -18,6 +18,8 @@ MAX_TOKENS = 24
 LONG = 1500  # tokens of a stream that somebody cuts
 QUIET_WITHIN = 10.0  # seconds from the cut to the last page given back
 NUM_CUT = 12
+NUM_KILLED = 50  # resumable streams under which a replica is killed
+KILL_AFTER = 1.0  # seconds from their begin
 NUM_CLIENTS = 6  # of a rolling restart
 SHARED = "The harbour master keeps a log of every tide, of every ship and of every lamp on the pier. " * 16
 
@@ -102,9 +104,40 @@ async def check_rolling_restart(
     return [f"{count} streams: {what}" for what, count in outcomes.items()]
 
 
+async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Sequence[Replica]) -> list[str]:
+    """A replica gets SIGKILL under resumable seeded streams; all of them end with the text of an undisturbed run.
+
+    For a front that moves streams from one replica to another.
+    """
+    asked = [
+        {"prompt": PROMPTS[seed % len(PROMPTS)], "seed": seed, "max_tokens": 2 * MAX_TOKENS, "temperature": 0.9,
+         "ignore_eos": True, "resumable": True}
+        for seed in range(NUM_KILLED)
+    ]  # fmt: skip
+    wanted = [answer.text for answer in await asyncio.gather(*(ask(session, front, body) for body in asked))]
+    streams = [asyncio.create_task(ask(session, front, body)) for body in asked]
+    await asyncio.sleep(KILL_AFTER)
+    num_done = sum(stream.done() for stream in streams)
+    running = [await asyncio.to_thread(replica.num_streams) for replica in replicas]
+    num_lost, lost = max(zip(running, replicas, strict=True), key=lambda pair: pair[0])
+    await lost.kill()
+    answers = await asyncio.gather(*streams, return_exceptions=True)
+    await asyncio.to_thread(lost.start)
+    print(f"  kill: {num_lost} of {NUM_KILLED} streams ran on the killed replica, {num_done} had ended before")
+    failures = [f"stream {seed}: {answer}" for seed, answer in enumerate(answers) if isinstance(answer, BaseException)]
+    failures += [
+        f"stream {seed} has another text: {answer.text!r}"
+        for seed, (answer, text) in enumerate(zip(answers, wanted, strict=True))
+        if isinstance(answer, Answer) and answer.text != text
+    ]
+    return failures if num_lost else ["no stream ran when the replica was killed"]
+
+
 CHECKS = {
     "streams": check_streams,
     "cuts": check_cuts,
     "hits": check_hits,
     "rolling restart": check_rolling_restart,
+    "kill": check_kill,
 }
+FRONT_ALONE = ("kill",)  # what no router does that others have written

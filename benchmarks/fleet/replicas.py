@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +19,8 @@ MODEL = "smollm2-135m-instruct"
 FLAGS = ("--model", MODEL, "--max-num-seqs", "16", "--max-model-len", "2048")
 # Each replica computes with one thread, so that several of them share one machine as they would share several.
 THREADS = "EAGRE_THREADS=1"
+FRONT_KEY = "a-secret-of-this-fleet"
+EAGRE = Path("eagre")  # in the place of a router's program: our own front
 
 
 class Replica:
@@ -24,7 +29,7 @@ class Replica:
     def __init__(self, flags: Sequence[str]) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._command = ["env", THREADS, *eagre_command(port, [*FLAGS, *flags])]
+        self._command = ["env", THREADS, f"EAGRE_FRONT_KEY={FRONT_KEY}", *eagre_command(port, [*FLAGS, *flags])]
         self._running = ExitStack()
         self.pid = 0
 
@@ -48,6 +53,11 @@ class Replica:
         """
         await asyncio.to_thread(self.stop)
         await asyncio.to_thread(self.start)
+
+    async def kill(self) -> None:
+        """Ends the process with SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+        await asyncio.to_thread(self.stop)
 
     def num_streams(self) -> int:
         """Answers that the server is still giving."""
@@ -75,7 +85,7 @@ def router(program: Path, urls: Sequence[str], policy: str) -> Iterator[RunningS
     """A router in front of the servers at `urls`, until the block ends.
 
     Args:
-        program: `sglang-router` or `vllm-router`, which take the same flags.
+        program: `sglang-router` or `vllm-router`, which take the same flags, or `EAGRE`, which has no policies.
 
     Raises:
         ServerFailed: it was not ready.
@@ -87,5 +97,7 @@ def router(program: Path, urls: Sequence[str], policy: str) -> Iterator[RunningS
         "--log-level", "error", "--health-check-interval-secs", "1", "--health-failure-threshold", "1",
         "--health-success-threshold", "1", "--worker-urls", *urls,
     ]  # fmt: skip
+    if program == EAGRE:
+        command = [sys.executable, "-m", "benchmarks.fleet.eagre_front", str(port), FRONT_KEY, *urls]
     with running_server(command, f"http://127.0.0.1:{port}", "/readiness") as running:
         yield running

@@ -87,7 +87,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
     stopped = watch_signals()
-    reloading = reload_on_hangup(listeners.reload)
+    reloading = _reload_on_hangup(listeners)
     loads = ModelLoads(served, load, progress)
     try:
         try:
@@ -179,6 +179,10 @@ def watch_signals() -> asyncio.Future[str]:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     return stopped
+
+
+def _reload_on_hangup(listeners: Listeners) -> asyncio.Task[None]:
+    return reload_on_hangup(listeners.reload)
 
 
 def reload_on_hangup(read_again: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:

@@ -62,6 +62,7 @@ def front_application(replicas: Replicas, settings: ServerSettings, keys: KeyRin
     app[websocket.OPEN_SOCKETS] = set()
     app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
+    app.on_cleanup.append(_close)
     for operation in OPERATIONS:
         if settings.metrics_port is None or operation.path not in _FIGURES:
             _add(app, operation, _handler_of(operation))
@@ -94,6 +95,10 @@ def _make(front: Front, guard: Guard) -> web.Application:
     app[GENERATING] = frozenset()
     app.on_response_prepare.append(add_headers)
     return app
+
+
+async def _close(app: web.Application) -> None:
+    app[FRONT].workers.close()
 
 
 def _handler_of(operation: Operation) -> Handler:

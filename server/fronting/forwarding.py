@@ -97,7 +97,9 @@ async def forward_to(
 
 
 async def forward_to_all(request: web.Request) -> web.StreamResponse:
-    """To every replica, for what an operator asks of the whole. The answer is the first one's, or the worst."""
+    """To every replica, for what an operator asks of the whole. The answer is the worst of theirs; a 404 says only that
+    another one has what is asked for.
+    """
     front = request.app[FRONT]
     with ExitStack() as preparing:
         asked = await front.read(request, preparing)
@@ -113,7 +115,7 @@ async def forward_to_all(request: web.Request) -> web.StreamResponse:
             answers = await asyncio.gather(*(ask(replica) for replica in usable))
         except ReplicaLost as lost:
             raise lost_error() from lost
-        replica, answer, body = max(answers, key=lambda answer: answer[1].status)
+        replica, answer, body = max(answers, key=lambda told: (told[1].status != NOT_FOUND, told[1].status))
         return await _send(request, front, replica, answer, body)
 
 

@@ -21,7 +21,7 @@ from server.http.entry.guard import TENANT
 from server.http.streams.fronted import FRONT_KEY_HEADER
 from server.startup.settings import ServerSettings
 from server.transport.json_body import read_body
-from server.wire.errors import unavailable
+from server.wire.errors import ApiError, unavailable
 from server.wire.json_values import MAX_INLINE_BYTES
 
 MAX_PLACES = 1 << 16
@@ -87,7 +87,7 @@ class Front:
             ApiError: 503, the front is shutting down.
         """
         if self.is_draining:
-            raise unavailable("the server is shutting down", "draining")
+            raise draining_error()
 
     async def read(self, request: web.Request, preparing: ExitStack) -> Asked:
         """The request with its whole body, whose bytes count until `preparing` is closed.
@@ -119,6 +119,11 @@ class Front:
 
 
 FRONT = web.AppKey("front", Front)
+
+
+def draining_error() -> ApiError:
+    """503: the front ends, and its replicas with it."""
+    return unavailable("the server is shutting down", "draining")
 
 
 def _parse(body: bytes, tenant: str) -> tuple[dict[str, Any], list[int]]:

@@ -17,7 +17,7 @@ from aiohttp import web
 from server.fronting.error_events import error_event
 from server.fronting.followed_stream import FollowedStream
 from server.fronting.forwarding import MAX_LOSSES, forward, forward_to, lost_error, pass_on
-from server.fronting.front import FRONT, Asked, Front
+from server.fronting.front import FRONT, Asked, Front, draining_error
 from server.fronting.passing import BETWEEN_EVENTS, Passage, is_event_stream, read_piece, request_headers
 from server.fronting.replica import Replica, ReplicaLost
 from server.holding.held_answers import ID_BYTES
@@ -113,6 +113,8 @@ class _Following:
                     except ReplicaLost as lost:
                         num_losses += lost.was_asked
                         log.warning("replica_lost", reason=str(lost), stream=self._stream.id)
+                        if front.is_draining:
+                            return await self._give_up(passage, draining_error())
                         if num_losses > MAX_LOSSES or self._stream.is_stopped:
                             return await self._give_up(passage, lost_error())
                     except ApiError as error:

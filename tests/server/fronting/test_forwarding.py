@@ -183,6 +183,24 @@ async def test_a_request_is_cancelled_where_it_runs(slow: RunningFront) -> None:
         assert (await asking)[1]["choices"][0]["finish_reason"] == "abort"
 
 
+async def test_an_operator_reaches_every_replica(start_server: StartServer, start_front: StartFront) -> None:
+    engines = [FakeEngineClient(is_manual=True) for _ in range(2)]
+    servers = [await start_server(engine, admin_keys=(ADMIN,)) for engine in engines]
+    front = await start_front(servers, admin_keys=(ADMIN,))
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    asking = asyncio.ensure_future(front.post("/v1/completions", {"prompt": "abc", "request_id": "mine"}))
+    await eventually(lambda: any(engine.running for engine in engines))
+    for status in (200, 404):
+        body = {"request_id": "mine" if status == 200 else "yours"}
+        async with front.http.post(front.url + "/admin/abort", json=body, headers=headers) as answer:
+            assert answer.status == status
+    assert (await asking)[1]["choices"][0]["finish_reason"] == "abort"
+    for action, state in (("pause", "paused"), ("resume", "running")):
+        async with front.http.post(f"{front.url}/admin/{action}", headers=headers) as answer:
+            assert (await answer.json())["state"] == state
+        assert [server.served.first.engine_state for server in servers] == [state] * 2
+
+
 async def test_responses_and_conversations_are_found_where_they_are(pair: RunningFront) -> None:
     stored = [(await pair.post("/v1/responses", {"input": f"say {number}"}))[1] for number in range(4)]
     for response in stored:

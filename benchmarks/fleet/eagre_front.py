@@ -1,0 +1,35 @@
+"""Eagre's own front as a process before servers that run already.
+
+python -m benchmarks.fleet.eagre_front PORT FRONT_KEY URL...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from server.command.collector import calm_collector
+from server.fronting.application import front_application, make_front_runner
+from server.fronting.replicas import Replicas
+from server.startup.logs import set_up_logs
+from server.startup.settings import ServerSettings
+
+
+async def main(port: int, key: str, urls: Sequence[str]) -> None:
+    """Serves for ever."""
+    set_up_logs("error", "console")
+    settings = ServerSettings(host="127.0.0.1", port=port, front_key=key)
+    async with Replicas() as replicas:
+        runner = make_front_runner(front_application(replicas, settings))
+        await runner.setup()
+        replicas.update({str(number): url for number, url in enumerate(urls)})
+        calm_collector()
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=2048).start()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
