@@ -106,7 +106,8 @@ _IS_OVER = {
 _NUM_TOKENS = {
     False: "Number(/([0-9]+) tokens$/.exec([...document.querySelectorAll('.column .figure')]"
     ".map((part) => part.textContent).find((text) => text.endsWith(' tokens')) ?? '0 tokens')[1])",
-    True: "Number(/([0-9]+) tokens/.exec(document.querySelector('.message.assistant .figures').textContent)?.[1] ?? 0)",
+    True: "Number([...document.querySelectorAll('.message.assistant .figure')].map((part) => part.textContent)"
+    ".find((text) => text.endsWith(' tokens'))?.split(' ')[0] ?? 0)",
 }
 
 

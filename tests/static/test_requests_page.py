@@ -85,10 +85,15 @@ async def test_a_chat_opens_with_its_answer_and_the_tokens_of_it(page: Page) -> 
     assert await page.evaluate("document.querySelector('#system').value") == "Be brief."
     await page.evaluate("[...document.querySelectorAll('.message.assistant [data-action=tokens]')].at(-1).click()")
     await page.wait_for("document.querySelectorAll('.tokens .token').length === 8")
+    await page.click("#tokens-again")  # the answer came without probabilities, and gets them now
+    await page.wait_for("document.querySelector('.column .figures').textContent.includes('the same 8 tokens again')")
+    await page.click(".tokens [data-at='2']")
+    assert "probability" in await page.text("#token-card .card-head")
     assert await page.text("#engine-requests summary") == "The last requests of all clients"
 
 
 async def test_a_refused_request_tells_why(page: Page) -> None:
-    await page.evaluate(f"{ROWS}[0].querySelector('button').click()")
+    refused = f"{ROWS}.find((row) => row.children[1].textContent === 'refused')"
+    await page.evaluate(f"{refused}.querySelector('button').click()")
     await page.wait_for("document.querySelector('#request-dialog').open")
     assert "temperature" in await page.text(f"{CARD} .error")

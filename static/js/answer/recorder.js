@@ -16,7 +16,11 @@ export function record(node, chunk, at) {
   if (chunk.stream !== null) node.stream = { id: chunk.stream.id, place: chunk.stream.place ?? node.stream?.place ?? null };
   if (chunk.text === "" && chunk.reasoning === "" && chunk.tokenIds === null && chunk.logprobs === null) return;
   const { text, reasoning, tokenIds: ids, logprobs } = chunk;
-  node.events.push({ at: Math.round(at * 10) / 10, text, reasoning, ids, logprobs });
+  node.events.push({
+    at: Math.round(at * 10) / 10, text, reasoning, ids,
+    // A text, because a browser copies it in an eighth of the time: the node is kept again and again while it grows.
+    logprobs: logprobs === null ? null : JSON.stringify(logprobs),
+  });
 }
 
 /** Calls come piece by piece: first the id and the name, then the arguments. Calls are told apart by their index. */

@@ -19,7 +19,7 @@
  *   transport       "sse", "websocket" or "responses"
  *   promptTokens    ids of the prompt's tokens, or null where the server did not tell them
  *   events          one entry for each chunk, [{at, text, reasoning, ids, logprobs}]: `at` in milliseconds since the
- *                   request, `ids` the token ids or null, `logprobs` as the route sent them or null. A continued
+ *                   request, `ids` the token ids or null, `logprobs` as JSON, or null. A continued
  *                   answer goes on in the same list, and in the same time
  *   usage, metrics  as the server sent them, or null
  *   figures         the line under the answer, as words

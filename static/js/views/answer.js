@@ -46,13 +46,24 @@ export function answerOfNode(node) {
   const task = { ...completionOf(node.parameters), prompt: node.promptTokens ?? [], max_tokens: most, logprobs: NUM_ALTERNATIVES };
   const answer = makeAnswer(task, node.transport);
   answer.promptTokens = node.promptTokens;
-  for (const { at, text, ids, logprobs } of node.events) answer.tokens.push(...tokensOf(ids, logprobs, text, at));
-  answer.events = node.events.map(({ at, ...raw }) => ({ at, raw }));
+  const events = node.events.map((event) => ({ ...event, logprobs: readLogprobs(event.logprobs) }));
+  for (const { at, text, ids, logprobs } of events) answer.tokens.push(...tokensOf(ids, logprobs, text, at));
+  answer.events = events.map(({ at, ...raw }) => ({ at, raw }));
   answer.text = node.content;
   answer.usage = node.usage;
   answer.numCached = node.usage?.prompt_tokens_details?.cached_tokens ?? null;
   answer.finish = node.finish;
   return answer;
+}
+
+/** What a node keeps of log probabilities; older ones keep them as they came. */
+function readLogprobs(kept) {
+  if (typeof kept !== "string") return kept ?? null;
+  try {
+    return JSON.parse(kept);
+  } catch {
+    return null; // of a file that somebody has changed
+  }
 }
 
 /** @returns {Token[]} */

@@ -12,7 +12,7 @@ export class RawEvents {
   #code = make("pre", "code");
   #language = "curl";
   #answer = null;
-  #numShown = -1;
+  #numShown = 0; // of the answer's events, those that were before the list's included
 
   constructor(element) {
     const chips = make("div", "chips");
@@ -40,19 +40,22 @@ export class RawEvents {
   show(answer) {
     if (answer !== this.#answer) {
       this.#answer = answer;
-      this.#numShown = -1;
+      this.#numShown = 0;
+      this.#list.replaceChildren();
       this.#showRequest();
     }
     const events = answer?.events ?? [];
-    if (events.length === this.#numShown) return;
-    this.#numShown = events.length;
+    if (events.length === this.#numShown && events.length > 0) return;
     const first = Math.max(0, events.length - MOST_SHOWN);
+    const before = Math.max(this.#numShown, first);
     this.#note.textContent = first > 0 ? `The last ${MOST_SHOWN} of ${events.length} events.` : `${events.length} events.`;
-    this.#list.replaceChildren(...events.slice(first).map(({ at, raw }) => {
+    this.#numShown = events.length;
+    this.#list.append(...events.slice(before).map(({ at, raw }) => {
       const item = make("li");
       item.append(make("span", "at", `${at.toFixed(1)} ms`), make("code", "", JSON.stringify(raw)));
       return item;
     }));
+    while (this.#list.childElementCount > MOST_SHOWN) this.#list.firstElementChild.remove();
   }
 
   #showRequest() {

@@ -71,6 +71,7 @@ export class Workbench {
   openNode(node) {
     this.#setColumns(1);
     this.#columns[0].open(answerOfNode(node));
+    this.#showButtons();
   }
 
   async run() {

@@ -22,7 +22,7 @@ test("a node has what its chunks brought: text, reasoning, calls, tokens, and th
   assert.deepEqual(node.toolCalls, [{ index: 0, id: "c", name: "f", arguments: '{"x":1}' }]);
   assert.deepEqual(node.events, [
     { at: 2, text: "", reasoning: "hm", ids: [1], logprobs: null },
-    { at: 3, text: "Yes", reasoning: "", ids: [2], logprobs: { content: [] } },
+    { at: 3, text: "Yes", reasoning: "", ids: [2], logprobs: '{"content":[]}' },
   ]);
   end(node, { finish: "tool_calls", error: null, figures: ["x"] });
   assert.deepEqual([node.finish, node.stream, node.usage], ["tool_calls", null, { total_tokens: 4 }]);
