@@ -44,15 +44,12 @@ def instant_server() -> Iterator[RunningServer]:
         yield server
 
 
-async def measure_front(front: RunningServer, server: RunningServer, also: Sequence[int] = ()) -> FrontCost:
+async def measure_front(front: RunningServer, server: RunningServer) -> FrontCost:
     """
-    Args:
-        also: further processes through which the tokens of the front pass.
-
     Raises:
         StreamLost: a stream was not whole.
     """
-    pids = ((front.pid, *also), (server.pid,))
+    pids = (front.pid, server.pid)
     timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         added = await _added_first_text(session, front.url, server.url)
@@ -79,8 +76,8 @@ async def _added_first_text(session: aiohttp.ClientSession, front: str, server: 
     return median(differences)
 
 
-async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Sequence[Sequence[int]]) -> list[float]:
-    """By how much the processes have grown once every stream has begun, for front and server."""
+async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Sequence[int]) -> list[float]:
+    """By how much the processes have grown once every stream has begun, for each of them."""
     begun = 0
     all_begun, is_over = asyncio.Event(), asyncio.Event()
     before = _resident(pids)
@@ -106,10 +103,10 @@ async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Se
     return [size / NUM_OPEN for size in grown]
 
 
-def _processor_seconds(pids: Sequence[Sequence[int]]) -> list[float]:
-    return [sum(time_of(pid) or 0.0 for pid in each) for each in pids]
+def _processor_seconds(pids: Sequence[int]) -> list[float]:
+    return [time_of(pid) or 0.0 for pid in pids]
 
 
-def _resident(pids: Sequence[Sequence[int]]) -> list[int]:
-    memories = [[ResidentMemory.of(pid) for pid in each] for each in pids]
-    return [sum(memory.now for memory in each if memory is not None) for each in memories]
+def _resident(pids: Sequence[int]) -> list[int]:
+    memories = [ResidentMemory.of(pid) for pid in pids]
+    return [0 if memory is None else memory.now for memory in memories]
