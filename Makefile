@@ -11,6 +11,7 @@ PORT  = $(or $(EAGRE_PORT),8000)
 MODEL = $(or $(EAGRE_MODEL),smollm2-135m-instruct)
 ARGS  =
 JOBS  = 2
+EXTRAS =
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -108,8 +109,16 @@ clean: ## remove the virtual environment and all caches of the tools
 	@rm -rf $(VENV) build dist eagre.egg-info engine/kernels/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# The lock pins what every installation has. Extras (EXTRAS="ray otel") come on top, in versions that go with it.
+READ_EXTRAS := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+  print(*(line for name in sys.argv[1:] for line in extras[name]), sep="\n")
+INSTALL_EXTRAS = $(if $(EXTRAS),@$(BIN)/python -c '$(READ_EXTRAS)' $(EXTRAS) > $(VENV)/extras.txt && \
+  sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.lock > $(VENV)/pinned.txt && \
+  $(PIP_INSTALL) --quiet -r $(VENV)/extras.txt -c $(VENV)/pinned.txt)
+
 ifeq ($(INSTALLED),$(WANTED))
-venv: ;
+venv:
+	$(INSTALL_EXTRAS)
 else
 venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -132,4 +141,5 @@ endif
 	@# setuptools warns that folders here are imported from here, which is what is wanted.
 	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	@echo '$(WANTED)' > $(STAMP)
+	$(INSTALL_EXTRAS)
 endif

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -269,7 +270,7 @@ class EngineClient:
 
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
-        return self._engine.stats()
+        return replace(self._engine.stats(), num_waiting_tokens=self._num_queued_tokens())
 
     def snapshot(self) -> EngineSnapshot:
         """What the engine does at this moment; its time grows with the number of pages and of running requests."""
@@ -360,12 +361,16 @@ class EngineClient:
         num_requests = self._num_submitted - counters.num_dequeued
         if num_requests >= config.max_num_queued_requests:
             raise QueueFull(f"{num_requests} requests are queued; the limit is {config.max_num_queued_requests}")
-        num_queued = self._num_submitted_tokens - counters.num_dequeued_tokens
+        num_queued = self._num_queued_tokens()
         if num_requests and num_queued + num_tokens > config.max_num_queued_tokens:
             raise QueueFull(
                 f"{num_queued} prompt tokens are queued and this prompt has {num_tokens}; "
                 f"the limit is {config.max_num_queued_tokens}"
             )
+
+    def _num_queued_tokens(self) -> int:
+        """Prompt tokens of the requests that have not begun, those in the inbox among them."""
+        return self._num_submitted_tokens - self._engine.scheduler.counters.num_dequeued_tokens
 
     def _abort(self, request_id: str) -> None:
         self._engine_loop.post(Abort(request_id))

@@ -28,7 +28,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.command", "server.command.chat", "server.command.top", "server.command.bench",
-    "server.command.bench.load", "server.command.client",
+    "server.command.bench.load", "server.command.client", "server.command.deploy",
     "server.fronting",
     "server.http", "server.http.responses", "server.http.streams",
     "server.http.entry", "server.documents",
@@ -81,6 +81,7 @@ ONLY_IN = {
     "opentelemetry": ("server/tracing/",),
     "sqlite3": ("server/storage/",),
     "safetensors": ("engine/weights/",),
+    "ray": ("server/command/deploy/",),
     "zmq": ("engine/kv_events/",),
     "msgspec": ("engine/kv_events/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),

@@ -130,6 +130,7 @@ class EngineStats:
 
     num_running: int = 0
     num_waiting: int = 0
+    num_waiting_tokens: int = 0  # prompt tokens of requests that were never admitted
     num_steps: int = 0
     num_prompt_tokens: int = 0  # prompt tokens of admitted requests
     num_generation_tokens: int = 0  # committed output tokens

@@ -82,6 +82,12 @@ _ENGINE_FIGURES = (
     _Figure(GaugeMetricFamily, "eagre_num_requests_waiting", "Requests in the queue", attrgetter("num_waiting")),
     _Figure(
         GaugeMetricFamily,
+        "eagre_num_tokens_waiting",
+        "Prompt tokens of requests that have not begun",
+        attrgetter("num_waiting_tokens"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
         "eagre_kv_cache_usage_perc",
         "Share of the pages in use, 0 to 1",
         attrgetter("kv_cache_usage"),

@@ -24,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.command:
             case "serve":
                 return _serve(options)
+            case "deploy":
+                return _deploy(options)
             case "pull":
                 return _pull(options.name)
             case "models":
@@ -51,25 +53,54 @@ def _serve(options: argparse.Namespace) -> int:
     from server.command.serve import run_server
     from server.startup.settings import ServerSettings, SettingsError
 
-    flags = vars(options)
-    if options.only_model is not None:
-        if options.model is not None:
-            others = " ".join(f"--model {model}" for model in options.model)
-            return _fail(f"the model is given twice: {options.only_model} and {others}", EXIT_USAGE)
-        flags["model"] = [options.only_model]
     try:
-        settings = ServerSettings.from_sources(flags, os.environ)
-        if settings.data_parallel > 1:
-            from server.command.front import run_front
-
-            return run_front(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        settings = ServerSettings.from_sources(_flags(options), os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     if settings.engine.host_index:
         from server.command.follow import run_follower
 
-        return run_follower(settings, lambda line: print(line, file=sys.stderr, flush=True))
-    return run_server(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        return run_follower(settings, _announce)
+    if settings.data_parallel > 1:
+        from server.command.front import run_front
+
+        return run_front(settings, _announce)
+    return run_server(settings, _announce)
+
+
+def _deploy(options: argparse.Namespace) -> int:
+    from server.command.deploy.plan import DeployPlan
+    from server.startup.settings import SettingsError
+
+    try:
+        flags = _flags(options)
+        plan = DeployPlan.from_sources(flags, os.environ)
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    from server.command.deployment import run_deployment
+
+    return run_deployment(plan, flags, os.environ, _announce)
+
+
+def _flags(options: argparse.Namespace) -> dict[str, Any]:
+    """The flags by the settings' keys, the model that stands without its flag among them.
+
+    Raises:
+        SettingsError: the model is given in both ways.
+    """
+    from server.startup.settings import SettingsError
+
+    flags = dict(vars(options))
+    if options.only_model is not None:
+        if options.model is not None:
+            others = " ".join(f"--model {model}" for model in options.model)
+            raise SettingsError(f"the model is given twice: {options.only_model} and {others}")
+        flags["model"] = [options.only_model]
+    return flags
+
+
+def _announce(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _pull(name: str) -> int:

@@ -1,4 +1,4 @@
-"""The arguments of the command `eagre`. Only `serve`'s flags need the settings, which are imported for them alone."""
+"""The arguments of the command `eagre`. Only `serve` and `deploy` need the settings, which are imported for them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ DEFAULT_MAX_TOKENS = 256
 _EXAMPLES = """examples:
   eagre serve                            serve a small built-in model, with a playground
   eagre serve ./my-model.gguf            serve another one
+  eagre deploy --replicas 2              serve from several machines, with Ray
   eagre models                           list the models that are here
   eagre chat                             talk with it in the terminal
   eagre top                              watch what the server does
@@ -31,6 +32,16 @@ _SERVE_EXAMPLES = """examples:
 
 Every flag can be given as an environment variable: --max-num-seqs as EAGRE_MAX_NUM_SEQS.
 A flag wins over its variable. SIGTERM or Ctrl-C lets running streams end; a second one does not.
+"""
+
+_DEPLOY_EXAMPLES = """examples:
+  eagre deploy --replicas 2
+  eagre deploy --min-replicas 1 --max-replicas 8 --target-queued-tokens 4096
+  eagre deploy --ray-address auto --replicas 16 --replica-cpus 8 --host 0.0.0.0 ./my-model.gguf
+  eagre deploy --update --dtype bfloat16
+
+Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` hold
+here too, for the front or for each replica. SIGTERM or Ctrl-C ends the front and its replicas in order.
 """
 
 _PULL_EXAMPLES = """examples:
@@ -102,7 +113,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the whole command.
 
     Args:
-        arguments: what will be parsed; the flags of `serve` are there only if it is among them.
+        arguments: what will be parsed; the flags of `serve` and `deploy` are there only if these are among them.
     """
     parser = argparse.ArgumentParser(
         prog="eagre",
@@ -114,11 +125,20 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     serve = _add_command(commands, "serve", "serve a model over HTTP and WebSocket", _SERVE_EXAMPLES)
-    if "serve" in arguments:  # only this command takes its flags from the settings
+    if "serve" in arguments:  # only this command and the next one take their flags from the settings
         from server.startup.settings import ServerSettings
 
         serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         ServerSettings.add_flags(serve)
+
+    deploy = _add_command(commands, "deploy", "serve replicas on a Ray cluster behind one front", _DEPLOY_EXAMPLES)
+    if "deploy" in arguments:
+        from server.command.deploy.plan import DeployPlan
+        from server.startup.settings import ServerSettings
+
+        deploy.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
+        DeployPlan.add_flags(deploy)
+        ServerSettings.add_flags(deploy)
 
     pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
     pull.add_argument(

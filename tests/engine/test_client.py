@@ -212,6 +212,7 @@ async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client
     streams += [client.submit([1] * 9, greedy(2)) for _ in range(2)]
     with pytest.raises(QueueFull, match="18 prompt tokens are queued and this prompt has 3; the limit is 20"):
         client.submit([1] * 3, greedy(2))
+    assert client.stats().num_waiting_tokens == 18
     streams.append(client.submit([1], greedy(2)))
     with pytest.raises(QueueFull, match="3 requests are queued; the limit is 3"):
         client.submit([1], greedy(2))

@@ -22,7 +22,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
 
-COMMANDS = ("serve", "pull", "models", "complete", "chat", "top", "bench", "completion")
+COMMANDS = ("serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion")
 
 
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)])
@@ -37,7 +37,7 @@ def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFix
         assert "--max-num-batched-tokens" in shown
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["completion", "bash"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["deploy", "--help"], ["completion", "bash"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys, server.command.cli as cli\n"
@@ -91,6 +91,29 @@ def test_the_model_may_stand_without_its_flag(arguments: tuple[str, ...], monkey
     monkeypatch.setattr(serve, "run_server", lambda settings, announce: served.append(settings) or 7)
     assert cli.main(["serve", *arguments]) == 7
     assert served[0].model == "m.gguf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--replicas", "2", "--max-replicas", "3"), "replicas is 2, a fixed number; it does not go with"),
+        (("--store", "x.db"), "--store does not go with `eagre deploy`: the file belongs to one server alone"),
+        (("--port", "70000"), "port is 70000; it must be from 0 to 65535"),
+        (("a.gguf", "--model", "b.gguf"), "the model is given twice: a.gguf and --model b.gguf"),
+        ((), "`eagre deploy` needs Ray: pip install 'eagre[ray]'"),
+    ],
+)
+def test_a_deployment_that_cannot_be_exits_with_2(
+    arguments: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):  # they are given a default
+        monkeypatch.setenv(name, "")
+    assert cli.main(["deploy", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"eagre: {message}")
 
 
 def test_one_model_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

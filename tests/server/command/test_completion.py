@@ -10,7 +10,7 @@ import pytest
 from server.command import cli
 from server.command.completion import SHELLS, completion_script, read_commands
 
-COMMANDS = ["serve", "pull", "models", "complete", "chat", "top", "bench", "completion"]
+COMMANDS = ["serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
