@@ -53,7 +53,7 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
     if call.request.streaming.is_resumable:
         front = read_front(request)
         stream_id, after = (None, None) if front is None else front
-        # A front that comes back finds the stream that it has left, unless that one has failed.
+        # A front that comes back finds the stream that it has left.
         answer = None if stream_id is None else served.held.get(request[TENANT].owner, stream_id)
         is_new = answer is None
         if answer is None:

@@ -138,9 +138,11 @@ def _make(body: bytes, content_type: str) -> StaticFile:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding header names gzip, or everything."""
-    offers = [part.partition(";") for part in accepted.lower().split(",")]
-    return any(name.strip() in ("gzip", "*") and not _NONE.fullmatch(weight) for name, _, weight in offers)
+    """Whether an Accept-Encoding header takes gzip; "*" stands for what it does not name (RFC 9110, section 12.5.3)."""
+    parts = [part.partition(";") for part in accepted.lower().split(",")]
+    weights = {name.strip(): weight for name, _, weight in parts}
+    weight = weights.get("gzip", weights.get("*"))
+    return weight is not None and not _NONE.fullmatch(weight)
 
 
 def _respond(request: web.Request, file: StaticFile | None, headers: Mapping[str, str]) -> web.StreamResponse:

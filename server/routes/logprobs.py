@@ -40,9 +40,7 @@ class WireLogprobs(ABC):
     num_of_echo: int | None = None
     echoes: Sequence[str] = ()  # the texts of the prompts then
     with_ids: bool = False  # whether ranks and the ids of alternatives are told too
-    names_ids: bool = (
-        False  # whether a token of an answer is called `token_id:5`, as vLLM does, in the place of its text
-    )
+    names_ids: bool = False  # whether a token of an answer is called `token_id:5`, as by vLLM, and not by its text
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
     def shape(self, piece: Delta | Answer) -> dict[str, Any] | None:

@@ -72,6 +72,15 @@ def unsupported_encoding(encoding: str) -> ApiError:
     )
 
 
+def undecodable(encoding: str) -> ApiError:
+    """400, for a body that is not what its encoding says."""
+    return ApiError(
+        f"the body cannot be decoded; it must be what Content-Encoding says, which is {encoding}",
+        code="invalid_encoding",
+        headers={"Connection": "close"},
+    )
+
+
 def _answer(error: ApiError) -> web.Response:
     request_id = new_request_id()
     log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
@@ -88,7 +97,10 @@ def _answer(error: ApiError) -> web.Response:
 def _to_api_error(error: BaseException | None) -> ApiError:
     match error:
         case ContentEncodingError():
-            return unsupported_encoding("br" if "brotli" in error.message else "zstd")
+            for name in ("br", "zstd"):
+                if f"({name})" in error.message:  # aiohttp lacks the library for it
+                    return unsupported_encoding(name)
+            return undecodable(error.message.rpartition(" ")[2])
         case LineTooLong():
             return ApiError(
                 f"a line of the request's head has more than {error.args[1]} bytes, the limit of this server",

@@ -10,7 +10,7 @@ from aiohttp import hdrs, web
 
 from server.doors.preparation import Share
 from server.startup.settings import ServerSettings
-from server.transport.http_errors import unsupported_encoding
+from server.transport.http_errors import undecodable, unsupported_encoding
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, body_too_large
 
@@ -47,22 +47,16 @@ async def read_body(request: web.Request, share: Share, settings: ServerSettings
             headers={"Connection": "close"},
         ) from error
     except web.RequestPayloadError as error:
-        raise _undecodable(encoding) from error
+        raise (_ends_wrongly() if encoding in _PLAIN else undecodable(encoding)) from error
     if not body:
         raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
     return bytes(body)
 
 
-def _undecodable(encoding: str) -> ApiError:
-    if encoding in _PLAIN:
-        return ApiError(
-            "the body does not end as its head says, or its chunks are not valid HTTP",
-            code="invalid_http",
-            headers={"Connection": "close"},
-        )
+def _ends_wrongly() -> ApiError:
     return ApiError(
-        f"the body cannot be decoded; it must be what Content-Encoding says, which is {encoding}",
-        code="invalid_encoding",
+        "the body does not end as its head says, or its chunks are not valid HTTP",
+        code="invalid_http",
         headers={"Connection": "close"},
     )
 

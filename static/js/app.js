@@ -132,6 +132,7 @@ panels.chat.actions.push({
 
 /** Takes over the parameters of a request, of a link or of another client. */
 function restoreParameters(given, isChat) {
+  if (typeof given.model === "string") chooseModel(given.model);
   controls.restore(given);
   parameterPanel.restore(given, isChat);
 }
@@ -148,6 +149,13 @@ function openRequest(record) {
   tabs.select("chat");
   const { system, nodes } = conversationOf(record);
   panels.chat.adopt(system, nodes);
+}
+
+/** Whose answers, and whose engine, are shown from now on. */
+function chooseModel(name) {
+  controls.change({ model: name });
+  server.choose(name);
+  engine.reopen();
 }
 
 /** Offers the server's models where it has several. */
@@ -197,18 +205,14 @@ for (const id of ["tools", "schema"]) {
   dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
 }
 
-byId("model").addEventListener("change", () => {
-  controls.change({ model: byId("model").value });
-  server.choose(byId("model").value);
-  engine.reopen();
-});
+byId("model").addEventListener("change", () => chooseModel(byId("model").value));
 
 const tabs = new Tabs(byId("tabs"), (mode) => {
   controls.change({ mode });
   document.body.dataset.mode = mode;
   engine.isShown = mode === "engine";
 });
-tabs.select(workbench.hasSetup ? "tokens" : controls.settings.mode);
+tabs.select(workbench.takeSetup() ? "tokens" : controls.settings.mode);
 
 const isChat = () => controls.settings.mode === "chat";
 new Palette().add(

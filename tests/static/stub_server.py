@@ -45,6 +45,7 @@ class StubServer:
         self.requests: list[dict[str, Any]] = []
         self.aborted = asyncio.Event()
         self.is_ready = True
+        self.models = [MODEL]
         self.num_watchers = 0  # of the engine
         self.calls: list[tuple[str, str]] = []  # of administrators: name, and the header that has the key
         self._runner: web.AppRunner | None = None
@@ -92,8 +93,8 @@ class StubServer:
         return web.json_response({"status": "loading", "detail": detail}, status=503)
 
     async def _models(self, _: web.Request) -> web.Response:
-        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
-        return web.json_response({"object": "list", "data": [model]})
+        shared = {"object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
+        return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.models]})
 
     async def _tokenize(self, _: web.Request) -> web.Response:
         return web.json_response({"count": 12})

@@ -43,6 +43,13 @@ async def choose(page: Page, transport: str) -> None:
     await page.click(f"input[name=transport][value={transport}]")
 
 
+async def select(page: Page, selector: str, value: str) -> None:
+    await page.evaluate(
+        f"(() => {{ const field = document.querySelector({selector!r}); field.value = {value!r};"
+        "field.dispatchEvent(new Event('change', {bubbles: true})); })()"
+    )
+
+
 async def write_story(page: Page, prompt: str) -> None:
     """Replaces the text and continues it, as a reader would from the keyboard."""
     await page.evaluate("document.querySelector('#story-text').focus()")
@@ -104,6 +111,33 @@ async def test_undo_and_try_again(page: Page, server: StubServer) -> None:
     assert await story(page) == "Once upon a time"
     await page.click("#story-clear")
     assert await story(page) == ""
+
+
+async def test_the_link_of_a_setup_brings_the_models_of_the_settings_and_of_a_column(
+    browser: Browser, server: StubServer
+) -> None:
+    server.models = ["one", "two", "three"]
+    page = await browser.open(server.origin + "/")
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.click("#tab-tokens")
+    for selector, value in (
+        ("#model", "two"),
+        ("#tokens-columns", "2"),
+        (".column:last-child [data-name=model]", "three"),
+    ):
+        await select(page, selector, value)
+    await page.click("#tokens-link")
+    fragment = await page.wait_for("location.hash.startsWith('#setup=') && location.hash")
+    await select(page, "#model", "one")
+    await page.close()
+    page = await browser.open(f"{server.origin}/{fragment}")
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    assert await page.evaluate("document.querySelector('#model').value") == "two"
+    await page.click("#tokens-run")
+    await page.wait_for("!document.querySelector('#tokens-run').hidden")
+    assert sorted(request["model"] for request in server.requests) == ["three", "two"]
+    assert page.complaints() == []
+    await page.close()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -55,7 +55,7 @@ class HeldStream:
     tenant: Tenant
     request_ids: Sequence[str]  # names by which the tenant may cancel it
     client_id: str = ""  # in the messages of a socket
-    is_recomputed: bool = False  # for readers of an earlier process
+    is_recomputed: bool = False  # for readers of an earlier process, or of another server
     is_kept: bool = False  # a later process can compute it again
     is_fronted: bool = False  # another server can, because a front asks it to
     check: Callable[[], None] | None = None  # raises where this process would compute something else
@@ -155,7 +155,8 @@ class HeldStream:
 
 
 def start(stream: HeldStream, answer_id: str | None = None) -> HeldAnswer | None:
-    """Begins to make the stream; None where the server has no room to hold another one.
+    """Begins to make the stream; None where the server has no room to hold another one, and the client can have a plain
+    one.
 
     A request without a seed gets one that follows from the id, so that it gives the same answer if it has to be
     computed again, on whichever server.
@@ -164,7 +165,8 @@ def start(stream: HeldStream, answer_id: str | None = None) -> HeldAnswer | None
         answer_id: chosen here if None.
 
     Raises:
-        ApiError: the request asks for more answers than a resumable stream may have.
+        ApiError: the request asks for more answers than a resumable stream may have; or there is no room for a stream
+            of which the client has events already, which a plain one would repeat.
     """
     request = stream.call.request
     num_choices = len(request.prompts) * request.num_sampled
@@ -179,6 +181,8 @@ def start(stream: HeldStream, answer_id: str | None = None) -> HeldAnswer | None
     try:
         return begin(stream, answer_id)
     except ApiError as error:
+        if stream.is_recomputed:
+            raise
         log.warning("stream_not_held", reason=error.message)
         return None
 

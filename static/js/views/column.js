@@ -17,6 +17,7 @@ export class Column {
   #deps;
   #generation = null;
   #model;
+  #wanted = ""; // the model that was chosen, while the server has not told of any
   #tabs = make("div", "branches chips");
   #prompt = make("div", "prompt-tokens");
   #tokens = make("div", "tokens");
@@ -70,9 +71,10 @@ export class Column {
   /** Offers the server's models where it has several. */
   offerModels(models) {
     const select = this.#model.querySelector("select");
-    const { value } = select;
+    const wanted = select.value || this.#wanted;
     select.replaceChildren(new Option("as in the settings", ""), ...models.map((name) => new Option(name, name)));
-    select.value = models.includes(value) ? value : "";
+    select.value = models.includes(wanted) ? wanted : "";
+    this.#wanted = models.length === 0 ? wanted : "";
     this.#model.hidden = models.length < 2;
   }
 
@@ -100,6 +102,8 @@ export class Column {
     for (const field of this.#overrides.querySelectorAll("[data-name]")) {
       if (typeof settings[field.dataset.name] === "string") field.value = settings[field.dataset.name];
     }
+    if (typeof settings.model === "string") this.#wanted = settings.model;
+    this.offerModels(this.#deps.models());
   }
 
   get answer() {
@@ -131,6 +135,7 @@ export class Column {
   /** Takes away all that this column changes. */
   reset() {
     for (const field of this.#overrides.querySelectorAll("[data-name]")) field.value = "";
+    this.#wanted = "";
   }
 
   /** Whether what is written into its fields can be sent; otherwise the first one that cannot says why. */

@@ -46,13 +46,13 @@ export class Workbench {
     new ResizeObserver(() => this.#changed()).observe(byId("columns"));
     this.#setColumns(1);
     this.#look("tokens");
-    const setup = fromFragment(location.hash);
-    if (setup !== null) this.#restore(setup);
   }
 
-  /** Whether the address brought a setup, which this tab then shows. */
-  get hasSetup() {
-    return fromFragment(location.hash) !== null;
+  /** Takes over the setup that the address has brought. @returns {boolean} whether there is one, which this tab then shows */
+  takeSetup() {
+    const setup = fromFragment(location.hash);
+    if (setup !== null) this.#restore(setup);
+    return setup !== null;
   }
 
   offerModels(models) {

@@ -68,6 +68,32 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
         await server.served.held.close()
 
 
+async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
+    start_server: StartServer, start_front: StartFront
+) -> None:
+    engines = [FakeEngineClient(is_manual=True) for _ in range(2)]
+    servers = [await start_server(engine, front_key=FRONT_KEY, resume_max_streams=1) for engine in engines]
+    front = await start_front(servers, front_key=FRONT_KEY)
+    follower, other = Follower(front), Follower(front)  # type: ignore[arg-type]
+    reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1]))
+    server = await busy(front)
+    beside = asyncio.ensure_future(other.begin("/v1/completions", {"prompt": "another", "max_tokens": 60}))
+    full = await busy(front, (server,))
+    server.engine.step(7)
+    await eventually(lambda: len(follower.data) >= 6)
+    await server.cut_connections()
+    await eventually(lambda: len(front.front.replicas.usable) == 1)
+    full.engine.step(99)
+    await beside
+    await eventually(lambda: bool(full.engine.running))
+    full.engine.step(99)
+    await reading
+    assert (follower.text(), other.text()) == (TEXT, "another")
+    assert follower.is_done
+    for each in servers:
+        await each.served.held.close()
+
+
 async def test_a_client_that_comes_back_after_its_replica_died_goes_on(slow: RunningFront) -> None:
     follower = Follower(slow)  # type: ignore[arg-type]
     reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1], 8))

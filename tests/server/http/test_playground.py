@@ -70,6 +70,7 @@ async def test_every_module_is_served(server: RunningServer) -> None:
         ("*", True),
         ("br;q=1, GZIP ; q=0.5", True),
         ("gzip;q=0", False),
+        ("gzip;q=0, *", False),
         ("identity", False),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -40,6 +41,10 @@ REFUSED: dict[str, tuple[bytes, int, str, str]] = {
     ),
     "no gzip": (
         POST + b"Content-Encoding: gzip\r\nContent-Length: 14\r\n\r\n" + BODY, 400, "invalid_encoding", "gzip",
+    ),
+    "a deflated body that is cut off": (
+        POST + b"Content-Encoding: deflate\r\nContent-Length: 12\r\n\r\n" + zlib.compress(BODY)[:12],
+        400, "invalid_encoding", "deflate",
     ),
     "an expectation": (
         POST + b"Expect: miracles\r\nContent-Length: 14\r\n\r\n", 417, "unknown_expectation", "miracles",
