@@ -85,7 +85,7 @@ async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
     await eventually(lambda: len(front.front.replicas.usable) == 1)
     full.engine.step(99)
     await beside
-    await eventually(lambda: bool(full.engine.running))
+    await eventually(lambda: bool(full.engine.running) or reading.done())
     full.engine.step(99)
     await reading
     assert (follower.text(), other.text()) == (TEXT, "another")
