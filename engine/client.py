@@ -117,9 +117,9 @@ class EngineClient:
         """
         self._loop = loop
         self._failure = loop.create_future()
+        self._engine.watch_hosts(self._on_failure)  # first: where it raises, no thread is left behind
         self._engine_loop.start()
         self._watchdog.start(loop)
-        self._engine.watch_hosts(self._on_failure)
 
     def submit(
         self,
@@ -274,7 +274,7 @@ class EngineClient:
 
     def snapshot(self) -> EngineSnapshot:
         """What the engine does at this moment; its time grows with the number of pages and of running requests."""
-        return take_snapshot(self._engine.scheduler, self._engine_loop.timeline, self._engine.stats())
+        return take_snapshot(self._engine.scheduler, self._engine_loop.timeline, self.stats())
 
     def trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         """What device and host did in the last steps, as events for Perfetto; at most `num_steps` steps."""

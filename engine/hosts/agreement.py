@@ -10,6 +10,7 @@ import jax
 
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
+from engine.border.regular_file import open_regular
 from engine.border.setting import settings_of
 from engine.models.open_model import OpenModel
 from engine.step.kept_programs import digest_of_sources
@@ -68,7 +69,7 @@ def _samples_of(path: Path) -> bytes:
     """Digest of a file's length and of evenly spaced pieces of it, so that other weights of the same shape differ."""
     size = path.stat().st_size
     seen = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for index in range(_NUM_SAMPLES):
             file.seek(size * index // _NUM_SAMPLES)
             seen.update(file.read(_SAMPLE_BYTES))

@@ -156,7 +156,7 @@ def open_group(config: EngineConfig, opened: OpenModel, progress: Progress) -> G
             leader.gather(progress)
         _connect(config, address)
     except BaseException as error:
-        group.close(str(error))
+        group.close(str(error) or repr(error))
         raise
     return group
 

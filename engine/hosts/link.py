@@ -116,26 +116,45 @@ class Link:
         self._reader.join(max(0.0, ends_at - time.monotonic()))
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+        self._connection.close()
 
     # ---------------------------------------------------------------- in threads of the link
 
     def _read(self) -> None:
-        with self._connection, selectors.DefaultSelector() as selector:
-            selector.register(self._connection, selectors.EVENT_READ)
-            try:
-                while True:
-                    size, kind = HEADER.unpack(self._exactly(HEADER.size, selector))
-                    if size > self._max_bytes:
-                        raise ValueError(f"a message of {size} bytes, where {self._max_bytes} are the most")
-                    message = Message(Kind(kind), self._exactly(size, selector))
+        """Reads until the other end is lost, or says that it ends.
+
+        An end without a reason is no loss. The connection stays open then until this side closes it or its process
+        ends, because the other end waits for that (`close`).
+        """
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._connection, selectors.EVENT_READ)
+                while (message := self._next(selector)).kind is not Kind.END:
                     if message.kind is not Kind.HEARTBEAT:
                         self._inbox.put(message)
-            except TimeoutError:
-                self._lose(f"it has not been heard of for {self.patience:g} s")
-            except ValueError as error:
-                self._lose(f"what it sends cannot be read: {error}")
-            except OSError:
-                self._lose("its connection has ended")
+            self._inbox.put(message)
+            if not message.content:
+                return
+            self._lose(f"it has ended: {message.content.decode()}")
+        except TimeoutError:
+            self._lose(f"it has not been heard of for {self.patience:g} s")
+        except ValueError as error:
+            self._lose(f"what it sends cannot be read: {error}")
+        except OSError:
+            self._lose("its connection has ended")
+        self._connection.close()
+
+    def _next(self, selector: selectors.BaseSelector) -> Message:
+        """
+        Raises:
+            ValueError: what comes is no message.
+            TimeoutError, OSError: as `_exactly`.
+        """
+        size, kind = HEADER.unpack(self._exactly(HEADER.size, selector))
+        if size > self._max_bytes:
+            raise ValueError(f"a message of {size} bytes, where {self._max_bytes} are the most")
+        return Message(Kind(kind), self._exactly(size, selector))
 
     def _exactly(self, size: int, selector: selectors.BaseSelector) -> bytes:
         """

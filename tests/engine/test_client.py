@@ -223,6 +223,20 @@ async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client
     await read(client.submit([1], greedy(2)))
 
 
+async def test_a_client_whose_other_hosts_have_been_let_go_leaves_no_thread_behind():
+    engine = FakeEngine()
+
+    def refuse(on_lost):
+        raise EngineError("the other hosts have been let go")
+
+    engine.watch_hosts = refuse
+    client = EngineClient(engine)
+    with pytest.raises(EngineError, match="have been let go"):
+        client.start(asyncio.get_running_loop())
+    assert not client.is_alive
+    client.shutdown()
+
+
 async def test_a_failure_ends_every_stream_with_one_error_and_closes_the_client(make_client):
     client, engine = make_client()
     engine.gate.clear()

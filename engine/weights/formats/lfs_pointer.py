@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.border.errors import ModelError
+from engine.border.regular_file import open_regular
 
 WHAT_IT_IS = "is a pointer of Git LFS in the place of the weights; fetch them with `git lfs pull`"
 _BEGIN = b"version https://git-lfs"
@@ -15,7 +16,7 @@ def is_pointer(path: Path) -> bool:
     Raises:
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_BEGIN)) == _BEGIN
 
 

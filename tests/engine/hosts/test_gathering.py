@@ -63,11 +63,13 @@ def test_hosts_join_settle_on_the_fewest_pages_and_hear_every_message_in_order()
                 future.result(5)
         for content in (b"1", b"2"):
             leader.broadcast(Kind.STEP, content)
-        leader.close()
-        for follower in followers:
-            received = [follower.receive() for _ in range(3)]
-            assert received == [(Kind.STEP, b"1"), (Kind.STEP, b"2"), (Kind.END, b"")]
-            follower.close()
+        with ThreadPoolExecutor() as threads:
+            closed = threads.submit(leader.close)
+            for follower in followers:
+                received = [follower.receive() for _ in range(3)]
+                assert received == [(Kind.STEP, b"1"), (Kind.STEP, b"2"), (Kind.END, b"")]
+                follower.close()
+            closed.result(5)
         with pytest.raises(EngineError, match="have been let go"):
             leader.watch(lambda error: None)
 

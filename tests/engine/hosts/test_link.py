@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from queue import SimpleQueue
 
 import pytest
 
@@ -71,6 +72,32 @@ def test_a_connection_that_ends_is_noticed_at_once(ends: tuple[Link, socket.sock
     late: list[HostLost] = []
     link.watch(late.append)
     assert late == told, "who asks too late is told too"
+
+
+def test_an_end_that_is_said_is_no_loss_and_is_known_to_the_other_side_once_this_one_closes(
+    ends: tuple[Link, socket.socket],
+) -> None:
+    link, far = ends
+    told: list[HostLost] = []
+    link.watch(told.append)
+    far.sendall(frame(Kind.END))
+    far.shutdown(socket.SHUT_WR)
+    assert link.receive(2) == (Kind.END, b"")
+    far.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        far.recv(1)
+    link.close()
+    assert b"".join(iter(lambda: far.recv(4096), b"")) in (b"", frame(Kind.HEARTBEAT))
+    assert told == []
+
+
+def test_an_end_with_a_reason_is_a_loss(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    told: SimpleQueue[HostLost] = SimpleQueue()
+    link.watch(told.put)
+    far.sendall(frame(Kind.END, b"no memory"))
+    assert str(told.get(timeout=2)) == "host 1 of 2 is lost: it has ended: no memory"
+    assert link.receive(2) == (Kind.END, b"no memory")
 
 
 def test_an_end_that_falls_silent_is_lost_and_one_that_lives_is_not(ends: tuple[Link, socket.socket]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from engine.border.config import EngineConfig
+from engine.border.host_address import HostAddress
 from engine.border.types import HostLost, Progress
+from engine.hosts.follower import Follower
+from engine.hosts.leader import Leader
+from engine.hosts.messages import Kind
 from server.command import follow as command
 from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
 from server.startup.settings import ServerSettings
@@ -34,6 +39,29 @@ async def test_it_ends_well_with_its_leader(monkeypatch: pytest.MonkeyPatch) -> 
     models: list[str] = []
     assert await follow(monkeypatch, lambda settings, *_: models.append(settings.model)) == (EXIT_OK, [])
     assert models == ["model.gguf"], "the name for clients is the leader's affair"
+
+
+async def test_a_leader_that_ends_well_is_not_taken_for_a_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = HostAddress("127.0.0.1", probe.getsockname()[1] - 1)
+    leader = Leader(address, 2, {})
+
+    def lead() -> None:
+        leader.gather(lambda *step: None, 5)
+        leader.close()
+
+    def life(_: ServerSettings, __: Progress, on_lost: Callable[[BaseException], None]) -> None:
+        follower = Follower(address, 1, 2, {}, 5)
+        follower.watch(on_lost)
+        while follower.receive().kind is not Kind.END:
+            pass
+        threading.Event().wait(0.1)  # the end of its process takes a moment
+        follower.close()
+
+    leading = asyncio.create_task(asyncio.to_thread(lead))
+    assert await follow(monkeypatch, life) == (EXIT_OK, [])
+    await leading
 
 
 async def test_it_ends_with_the_reason_for_which_it_cannot_compute(monkeypatch: pytest.MonkeyPatch) -> None:
