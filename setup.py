@@ -53,7 +53,7 @@ VARIANTS = {
         "avx512_bf16": Variant(_BF16),
         "avx512_vnni": Variant(_AVX512),
         "avx2": Variant("-mavx2 -mfma -mf16c"),
-        "plain": Variant(""),
+        "plain": Variant("-O1"),  # never chosen here, because XLA is faster: it is compiled for tests, and quickly
         "amx_emulated": _EMULATED,
     },
     "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},

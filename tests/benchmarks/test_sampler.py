@@ -13,6 +13,7 @@ from sampling.host.params import SamplingParams
 from sampling.host.rows import Level
 from sampling.host.usage import BITS, level_of, uses_bits
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
+from tests.thoroughness import IS_FULL
 
 
 def test_the_kinds_cover_the_three_levels_and_all_features() -> None:
@@ -23,6 +24,7 @@ def test_the_kinds_cover_the_three_levels_and_all_features() -> None:
         wishes.check_token_ids(VOCAB_SIZE)
 
 
+@pytest.mark.skipif(not IS_FULL, reason="it compiles an engine beside the steps; EAGRE_FULL=1 runs it")
 def test_shares_and_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, figures = write_tiny_model(tmp_path / "tiny.gguf"), tmp_path / "figures.json"
     arguments = ["--model", str(model), "--rows", "1", "--turns", "1", "--context", "12", "--output-len", "12"]

@@ -119,6 +119,7 @@ def test_half_a_layer_costs_one_exchange(folders: Path) -> None:
         assert f" {other}" not in text
 
 
+@pytest.mark.skipif(not IS_FULL, reason="EAGRE_FULL=1 compiles an engine over two devices")
 async def test_the_engine_serves_over_two_devices(folders: Path) -> None:
     """Cached, preempted, with every feature of sampling, asleep and awake, and with its weights read again."""
     golden = golden_of("llama")

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -81,21 +82,29 @@ class Hosts:
         return found
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    golden = golden_of("llama")
+def folder_of(golden: dict[str, Any], folder: Path, *, is_for_four: bool = False) -> Path:
+    """The golden's model; for four hosts to share it, with as many heads of keys as of queries."""
     config, shapes = golden["config"], golden["shapes"]
-    if IS_FULL:  # as many heads of keys as of queries, so that four hosts can share them
+    if is_for_four:
         config = {**config, "num_key_value_heads": config["num_attention_heads"]}
         shapes = {name: shapes[name.replace("k_proj", "q_proj").replace("v_proj", "q_proj")] for name in shapes}
-    return write_folder(tmp_path_factory.mktemp("models") / "llama", config, shapes, golden["seed"])
+    return write_folder(folder / "llama", config, shapes, golden["seed"])
+
+
+Start = Callable[[Path, int, int], Hosts]  # a model's folder, hosts, devices in all
 
 
 @pytest.fixture
-def hosts(folder: Path) -> Iterator[Hosts]:
-    found = Hosts(folder, 4, 4) if IS_FULL else Hosts(folder, 2, 2)
-    yield found
-    found.close()
+def start() -> Iterator[Start]:
+    """Starts hosts, and ends them with the test."""
+    with ExitStack() as running:
+
+        def start(folder: Path, num_hosts: int, num_devices: int) -> Hosts:
+            hosts = Hosts(folder, num_hosts, num_devices)
+            running.callback(hosts.close)
+            return hosts
+
+        yield start
 
 
 def options_of_requests() -> list[dict[str, Any]]:
@@ -106,15 +115,16 @@ def options_of_requests() -> list[dict[str, Any]]:
     ]
 
 
-def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(hosts: Hosts) -> None:
+@pytest.mark.skipif(not IS_FULL, reason="two processes compile an engine each; EAGRE_FULL=1 runs it")
+def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(tmp_path: Path, start: Start) -> None:
     """Greedy, seeded, penalised, with a grammar and after a sleep; then every stream ends with one error."""
+    hosts = start(folder_of(golden_of("llama"), tmp_path), 2, 2)
     assert hosts.hear()["ready"]
     golden = golden_of("llama")["prompts"]
     prompts = [prompt["prompt_token_ids"] for prompt in golden]
     greedy = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 12}
     first = hosts.generate(prompts, **greedy)
-    if not IS_FULL:  # a full run has another model, so that four hosts can share it
-        assert first == [prompt["output_token_ids"] for prompt in golden]
+    assert first == [prompt["output_token_ids"] for prompt in golden]
     for options in options_of_requests():
         once = hosts.generate(prompts[:2], max_tokens=12, **options)
         assert hosts.generate(prompts[:2], max_tokens=12, **options) == once
@@ -140,16 +150,14 @@ def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(hosts: Hosts) -
 
 
 @pytest.mark.skipif(not IS_FULL, reason="five more processes compile; EAGRE_FULL=1 runs it")
-def test_four_hosts_give_the_tokens_of_one_process_and_end_with_their_leader(folder: Path, hosts: Hosts) -> None:
-    alone = Hosts(folder, 1, 4)
-    try:
-        assert alone.hear() == hosts.hear()
-        prompts = [prompt["prompt_token_ids"] for prompt in golden_of("llama")["prompts"]]
-        for options in ({"temperature": 0.0, "ignore_eos": True}, *options_of_requests()):
-            expected = alone.generate(prompts, max_tokens=12, **options)
-            assert hosts.generate(prompts, max_tokens=12, **options) == expected
-    finally:
-        alone.close()
+def test_four_hosts_give_the_tokens_of_one_process_and_end_with_their_leader(tmp_path: Path, start: Start) -> None:
+    folder = folder_of(golden_of("llama"), tmp_path, is_for_four=True)
+    hosts, alone = start(folder, 4, 4), start(folder, 1, 4)
+    assert alone.hear() == hosts.hear()
+    prompts = [prompt["prompt_token_ids"] for prompt in golden_of("llama")["prompts"]]
+    for options in ({"temperature": 0.0, "ignore_eos": True}, *options_of_requests()):
+        expected = alone.generate(prompts, max_tokens=12, **options)
+        assert hosts.generate(prompts, max_tokens=12, **options) == expected
     hosts.processes[0].kill()
     for follower in hosts.processes[1:]:
         assert follower.wait(NOTICED_SECONDS) != 0

@@ -46,7 +46,7 @@ CROWDED = (70, 100)
 THROUGH_THE_ENGINE = (
     [(name, body.name) for name in GOLDENS for body in BODIES]
     if IS_FULL
-    else [("mistral", "xla"), ("gemma3", "native"), ("qwen3_moe", "native")]
+    else [("gemma3", "native"), ("qwen3_moe", "native")]
 )
 # GGUF files cannot say which layers have a window or do not rotate.
 NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows"}

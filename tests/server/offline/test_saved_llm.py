@@ -210,7 +210,7 @@ def test_wrong_settings_are_found_before_the_model_is_looked_for() -> None:
         LLM("no-such-model", warp=9)
     with pytest.raises(ValueError, match="max_num_seqs is 0; it must be at least 1"):
         LLM("no-such-model", max_num_seqs=0)
-    with pytest.raises(ValueError, match="num_hosts is 2; several hosts serve a model with"):
+    with pytest.raises(ValueError, match="num_hosts is 2; a model over several hosts is served with"):
         LLM("no-such-model", tensor_parallel=2, num_hosts=2, coordinator="node-0:9000")
     with pytest.raises(ModelStoreError, match="unknown model 'no-such-model'"):
         LLM("no-such-model")

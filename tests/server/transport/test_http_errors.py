@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[bytes, int, str, str]] = {
         400, "invalid_encoding", "deflate",
     ),
     "an expectation": (
-        POST + b"Expect: miracles\r\nContent-Length: 14\r\n\r\n", 417, "unknown_expectation", "miracles",
+        POST + b"Expect: miracles\r\nContent-Length: 14\r\n\r\n" + 14 * b"x", 417, "unknown_expectation", "miracles",
     ),
 }  # fmt: skip
 
