@@ -112,7 +112,12 @@ def _connected(address: HostAddress, seconds: float) -> socket.socket:
     ends_at = time.monotonic() + seconds
     while True:
         try:
-            return socket.create_connection((address.host, address.plan_port), timeout=seconds)
+            connection = socket.create_connection((address.host, address.plan_port), timeout=seconds)
+            # Before the leader of the same machine listens, the system may choose its very port for this end, which
+            # reaches itself then and keeps the leader from listening.
+            if connection.getsockname() != connection.getpeername():
+                return connection
+            connection.close()
         except OSError as error:
             if time.monotonic() > ends_at:
                 raise ValueError(

@@ -109,6 +109,22 @@ def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
             follower.close()
 
 
+def test_a_follower_that_has_reached_itself_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.create_connection
+
+    def reach_itself(*_: object, **__: object) -> socket.socket:
+        monkeypatch.setattr(socket, "create_connection", connect)
+        own = socket.socket()
+        own.bind(("127.0.0.1", 0))
+        own.connect(own.getsockname())
+        return own
+
+    with gathering(2) as (_, gathered, join):
+        monkeypatch.setattr(socket, "create_connection", reach_itself)
+        join(1).result(5).close()
+        gathered.result(5)
+
+
 def test_hosts_that_do_not_come_are_named() -> None:
     with gathering(3, seconds=0.5) as (_, gathered, join):
         with pytest.raises(ValueError, match="refuses this host"):
