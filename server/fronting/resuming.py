@@ -119,7 +119,8 @@ class _Following:
                             return await self._give_up(passage, lost_error())
                     except ApiError as error:
                         return await self._give_up(passage, error)
-                    if not await front.replicas.wait_usable(PATIENCE_S if passage.is_open else 0):
+                    has_another = await front.replicas.wait_usable(PATIENCE_S if passage.is_open else 0)
+                    if not has_another or self._stream.is_stopped:  # its client may have stopped it meanwhile
                         return await self._give_up(passage, lost_error())
 
     async def _go_on(self, passage: Passage, tried: set[Replica]) -> bool:

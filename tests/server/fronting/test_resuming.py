@@ -129,6 +129,29 @@ async def test_a_replica_that_shuts_down_hands_its_streams_over(slow: RunningFro
     assert follower.text() == TEXT
 
 
+async def test_a_stream_that_is_stopped_between_two_replicas_is_not_begun_again(slow: RunningFront) -> None:
+    follower = Follower(slow)  # type: ignore[arg-type]
+    reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1]))
+    server = await busy(slow)
+    server.engine.step(7)
+    await eventually(lambda: bool(follower.data))
+    others = [replica for replica in slow.front.replicas if slow.servers[replica.name] is not server]
+    for replica in others:
+        replica.is_leaving = True
+    await server.cut_connections()
+    await eventually(lambda: not slow.front.replicas.usable)
+    async with slow.http.delete(f"{slow.url}/v1/streams/{follower.stream_id}") as answer:
+        assert answer.status == 200
+    for replica in others:
+        replica.is_leaving = False
+    async with asyncio.timeout(5):
+        await reading
+    assert slow.front.num_moved == 0
+    assert not any(each.engine.submitted for each in slow.servers.values() if each is not server)
+    for each in slow.servers.values():
+        await each.served.held.close()
+
+
 async def test_where_every_replica_dies_under_it_there_is_one_error(slow: RunningFront) -> None:
     follower = Follower(slow)  # type: ignore[arg-type]
     reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1]))
