@@ -131,5 +131,5 @@ def _parse(body: bytes, tenant: str) -> tuple[dict[str, Any], list[int]]:
     try:
         fields = orjson.loads(body)
         return (fields, prefix_blocks(fields, tenant)) if isinstance(fields, dict) else ({}, [])
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeEncodeError):
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError):
         return {}, []

@@ -20,7 +20,7 @@ from server.command.deploy.autoscaling import ReplicaLoad
 START_INTERVAL_S = 0.2
 ANSWER_WITHIN_S = 5.0
 UNIX = "unix:"
-PROGRAM = (sys.executable, "-m", "server.command.replica")
+PROGRAM = (sys.executable, "-P", "-m", "server.command.replica")
 
 
 class ServerUnwell(RuntimeError):

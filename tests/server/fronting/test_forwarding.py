@@ -76,6 +76,12 @@ async def test_refusals_have_the_form_that_they_have_without_a_front(
     assert (answer[0], answer[1]["error"]["code"]) == (status, code)
 
 
+async def test_a_name_that_is_nested_deeply_is_for_the_replica_to_refuse(pair: RunningFront) -> None:
+    body = b'{"prompt": "a", "model": %b%b}' % (b"[" * 1000, b"]" * 1000)
+    async with pair.http.post(pair.url + "/v1/completions", data=body) as answer:
+        assert answer.status == 400, await answer.text()
+
+
 async def test_prompts_with_one_beginning_go_to_one_replica(pair: RunningFront) -> None:
     async def place(prompt: str) -> str:
         body = {"prompt": prompt, "max_tokens": 1}
