@@ -119,7 +119,7 @@ async def _follow(application: RayApplication, replicas: Replicas) -> None:
         try:
             version, addresses = await application.read_book(version)
             replicas.update(addresses)
-        except CannotDeploy as error:
+        except (CannotDeploy, ValueError) as error:
             log.warning("address_book", reason=str(error))
             await asyncio.sleep(RETRY_S)
 

@@ -145,7 +145,10 @@ class Replicas:
     async def _watch(self, replica: Replica) -> None:
         while True:
             before = replica.state
-            await replica.check()
+            try:
+                await replica.check()
+            except Exception:  # noqa: BLE001 - whatever it is, the replica must be looked at again
+                log.exception("replica_check_failed", replica=replica.name)
             if replica.state is not before:
                 told = log.warning if replica.state is State.GONE else log.info
                 told("replica", replica=replica.name, state=replica.state, detail=replica.detail)

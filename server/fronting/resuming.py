@@ -96,6 +96,7 @@ class _Following:
         self._stream = stream
         self._after = after
         self._is_back = is_back
+        self._waits_since: float | None = None  # for a replica with room, on the loop's clock
         self._head = b"id: %b:" % stream.id.encode()
 
     async def run(self) -> web.StreamResponse:
@@ -139,6 +140,10 @@ class _Following:
                     tried.add(replica)
                     return False
                 if answer.status in _BUSY and passage.is_open:
+                    now = asyncio.get_running_loop().time()
+                    self._waits_since = now if self._waits_since is None else self._waits_since
+                    if now - self._waits_since > PATIENCE_S:
+                        raise lost_error()
                     await asyncio.sleep(RETRY_S)
                     return False
                 if passage.is_open:
@@ -148,6 +153,7 @@ class _Following:
                 passage.response = await pass_on(self._request, front, replica, answer)
                 return True
             note(replica=replica.name)
+            self._waits_since = None
             is_held = answer.headers.get(STREAM_HEADER) != NOT_HELD
             if not is_held:
                 front.streams.forget(stream)

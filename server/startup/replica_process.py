@@ -50,13 +50,19 @@ class ReplicaProcess:
         clock, delay = asyncio.get_running_loop().time, FIRST_DELAY_S
         while not self._ending.is_set():
             began = clock()
-            self._process = await asyncio.create_subprocess_exec(
-                *COMMAND, stdin=PIPE, env=self._environment, start_new_session=True
-            )
-            status = await self._process.wait()
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *COMMAND, stdin=PIPE, env=self._environment, start_new_session=True
+                )
+                status: int | str = await self._process.wait()
+            except OSError as error:  # there is no memory or no file descriptor now; there may be later
+                if not self.is_proven:
+                    raise
+                status = str(error)
             if self._ending.is_set():
                 return
             if not self.is_proven:
+                assert isinstance(status, int)
                 raise NeverReady(self._name, status)
             delay = FIRST_DELAY_S if clock() - began > STEADY_S else min(2 * delay, LONGEST_DELAY_S)
             log.error("replica_ended", replica=self._name, status=status, starts_again_in=delay)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -90,6 +91,32 @@ async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
     await reading
     assert (follower.text(), other.text()) == (TEXT, "another")
     assert follower.is_done
+    for each in servers:
+        await each.served.held.close()
+
+
+async def test_a_stream_waits_for_room_no_longer_than_its_patience(
+    start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.fronting.resuming.PATIENCE_S", 0.2)
+    monkeypatch.setattr("server.fronting.resuming.RETRY_S", 0.05)
+    engines = [FakeEngineClient(is_manual=True) for _ in range(2)]
+    servers = [await start_server(engine, front_key=FRONT_KEY, resume_max_streams=1) for engine in engines]
+    front = await start_front(servers, front_key=FRONT_KEY)
+    follower, other = Follower(front), Follower(front)  # type: ignore[arg-type]
+    reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1]))
+    server = await busy(front)
+    beside = asyncio.ensure_future(other.begin("/v1/completions", {"prompt": "another", "max_tokens": 60}))
+    full = await busy(front, (server,))
+    server.engine.step(7)
+    await eventually(lambda: len(follower.data) >= 6)
+    await server.cut_connections()
+    async with asyncio.timeout(20):
+        await reading
+    assert json.loads(follower.data[-1])["error"]["code"] == "replica_lost"
+    full.engine.step(99)
+    await beside
+    assert other.text() == "another"
     for each in servers:
         await each.served.held.close()
 
