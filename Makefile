@@ -63,8 +63,9 @@ test-clients: $(NATIVE_STAMP) ## try the clients of others against a server with
 check: venv ## lint, formatting, types, direction of the imports
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet --diff
-	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/python -m pytest tests/test_import_direction.py
+	@$(BIN)/mypy --no-error-summary & types=$$!; \
+	$(BIN)/python -m pytest tests/test_import_direction.py; imports=$$?; \
+	wait $$types && exit $$imports
 
 pull: venv ## fetch MODEL (built-in, or owner/name of the Hub) into the user's cache
 	@exec $(BIN)/eagre pull '$(MODEL)'
@@ -133,8 +134,9 @@ else
 	@rm -f $(STAMP)
 endif
 	@# pip shows its progress bars only where it is not told to be quiet, and then every package it has already.
+	@# Python compiles what it imports; pip would compile everything, tests of packages too.
 	@if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
-	$(PIP_INSTALL) $$quiet --no-deps --require-hashes -r requirements.lock
+	$(PIP_INSTALL) $$quiet --no-compile --no-deps --require-hashes -r requirements.lock
 	@# Before the installation, which would compile them too, and say nothing of it.
 	@$(BUILD_NATIVE) --inplace
 	@touch $(NATIVE_STAMP)

@@ -1,6 +1,7 @@
 """Requests before, during and after each call of the lifecycle, on the real model."""
 
 import asyncio
+import gc
 import json
 import os
 import threading
@@ -137,7 +138,6 @@ def resident_bytes():
 async def test_forgotten_weights_are_read_again(client, expected, real_engine, monkeypatch, tmp_path):
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
     awake = sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted())
-    resident = resident_bytes()
     stream, first = await begin(client, STORY)
     sleeping = asyncio.create_task(client.lifecycle.sleep(forget_weights=True, drain=True))
     await asyncio.sleep(0)
@@ -146,7 +146,6 @@ async def test_forgotten_weights_are_read_again(client, expected, real_engine, m
     await sleeping
     assert (client.lifecycle.state, client.lifecycle.has_weights) == (EngineState.ASLEEP, False)
     assert sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted()) <= awake - weights
-    assert resident == 0 or resident_bytes() <= resident - 0.8 * weights
     path = real_engine.model_path
     monkeypatch.setattr(real_engine, "model_path", tmp_path / "gone.gguf")
     with pytest.raises((ModelError, OSError)):
@@ -155,6 +154,19 @@ async def test_forgotten_weights_are_read_again(client, expected, real_engine, m
     monkeypatch.setattr(real_engine, "model_path", path)
     await client.lifecycle.wake()
     assert (await read(waiting))[0] == expected(FACT)
+
+
+async def test_the_system_has_the_memory_of_forgotten_weights_again(client, real_engine):
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
+    gc.collect()  # what other tests of this process left must not be freed in between
+    resident = resident_bytes()
+    await client.lifecycle.sleep(forget_weights=True)
+    for _ in range(50):  # some systems count what was given back a little later
+        if resident_bytes() <= resident - 0.8 * weights:
+            break
+        await asyncio.sleep(0.1)
+    assert resident == 0 or resident_bytes() <= resident - 0.8 * weights
+    await client.lifecycle.wake()
 
 
 async def test_a_cancelled_wait_for_the_end_of_requests_changes_nothing(client, expected):
