@@ -28,10 +28,10 @@ from server.routes.route import (
     checked,
 )
 from server.serving.served_models import ServedModels
-from server.startup.logs import log, new_request_id, note
+from server.startup.logs import failure_of, log, new_request_id, note
 from server.tracing.trace_context import take_from
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, shorten, to_api_error
+from server.wire.errors import ApiError, shorten
 from server.wire.json_values import MAX_INLINE_BYTES
 
 MAX_GENERATIONS = 256  # at once on one socket
@@ -137,7 +137,7 @@ class SocketCalls:
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is this id's terminal message
-            terminal = self._encode_failure(message.id, to_api_error(error))
+            terminal = self._encode_failure(message.id, failure_of(error, "stream_failed"))
         finally:
             # Free before the terminal message leaves: whoever reads it may use the id again.
             self._running.discard(message.id)
@@ -229,11 +229,9 @@ class SocketCalls:
         raise ApiError("nothing follows this place: the stream has ended", param="after", code="stream_ended")
 
     def _encode_failure(self, client_id: str, error: ApiError) -> bytes:
-        """The terminal message. Must be called where the error is handled, and the caller must not keep the error,
-        because that would keep the caller's variables, the message among them, until a garbage collection.
+        """The terminal message. The caller must not keep the error, because that would keep the caller's variables, the
+        message among them, until a garbage collection.
         """
-        if error.status == 500:
-            log.exception("stream_failed")
         log.info("stream_refused", code=error.code, param=error.param)
         return self._route.encode_error(client_id, error)
 

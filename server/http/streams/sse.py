@@ -17,9 +17,9 @@ from server.routes.encoding import encode
 from server.routes.route import BodyRoute, Call, StreamWriter
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.startup.logs import log
+from server.startup.logs import failure_of
 from server.transport.event_channel import EventChannel
-from server.wire.errors import ApiError, to_api_error
+from server.wire.errors import ApiError
 
 _OF_THIS_SERVER = ("draining", "engine_failed")  # errors that the same request does not meet at another one
 
@@ -54,7 +54,7 @@ class EventStream(EventChannel):
         try:
             if not self.is_open or not isinstance(error, Exception) or isinstance(error, ConnectionError):
                 return False  # nobody hears it here: a broken connection takes no event
-            last = self._encode_failure(_log_failure(error))
+            last = self._encode_failure(failure_of(error, "stream_failed"))
             if last is None:
                 self._cut()
             else:
@@ -109,11 +109,3 @@ class EventStream(EventChannel):
 def with_place(head: bytes, event: PlacedEvent) -> bytes:
     """An event with a line for its place, if it has one. `head` is that line without the place."""
     return event.event if event.place is None else b"%b%b\n%b" % (head, event.place, event.event)
-
-
-def _log_failure(error: Exception) -> ApiError:
-    """The client's view of `error`. The caller must not keep it: its traceback keeps the caller's variables alive."""
-    api_error = to_api_error(error)
-    if api_error.status == 500:
-        log.exception("stream_failed")
-    return api_error
