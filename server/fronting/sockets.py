@@ -121,7 +121,7 @@ async def _carry(sender: Socket, receiver: Socket) -> None:
         await _pass(message, receiver)
 
 
-async def _pass(message: aiohttp.WSMessage, receiver: Socket) -> None:
+async def _pass(message: Any, receiver: Socket) -> None:
     if message.type is WSMsgType.TEXT:
         await receiver.send_str(message.data)
     elif message.type is WSMsgType.BINARY:
