@@ -22,4 +22,4 @@ def calm_collector() -> None:
     if not gc.get_freeze_count():
         gc.collect()
     gc.freeze()
-    gc.set_threshold(_THRESHOLD, 20, 20)
+    gc.set_threshold(_THRESHOLD, 5, 20)
