@@ -14,10 +14,7 @@ class LookAhead {
  public:
   static constexpr int kStretches = 4;
 
-  // Nothing is asked for until the next call of `begin`.
-  void end() { at_ = bytes_ = 0; }
-
-  // A stretch that is null is left out.
+  // From now on these are asked for. A stretch that is null is left out.
   void begin(const uint8_t* const (&stretches)[kStretches], int64_t bytes) {
     for (int i = 0; i < kStretches; ++i) stretches_[i] = stretches[i];
     at_ = 0;
