@@ -11,7 +11,8 @@ no attack asked for. With --each, calm and attacked times alternate, and it is a
 of the gaps between a stream's pieces is more than twice the calm one. How it compares with the one beside as many
 well-behaved clients is printed too: computing more rows takes longer, whoever asks for them. Below each attack stand
 the longest pauses of the server's asyncio loop, of its interpreter lock and of the host's part of a step, each with
-the thread that computed meanwhile and where it was (benchmarks.chaos.watcher).
+the thread that computed meanwhile and where it was, the longest step and the longest garbage collection
+(benchmarks.chaos.watcher).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from benchmarks.chaos.rounds import Round, Stage
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES
 from benchmarks.chaos.witnesses import Witness, undisturbed
 from benchmarks.serving.command import run
+from benchmarks.serving.resident_memory import ResidentMemory
 from benchmarks.serving.server_process import RunningServer, eagre_command, free_port, running_server
 from engine.border.config import TILE_SIZE
 
@@ -78,7 +80,7 @@ async def chaos(server: RunningServer, options: argparse.Namespace, pauses: Paus
         # The first round touches what takes memory only when it is used, such as pages.
         await stage.attacked(min(options.seconds / 3, ROUND_SECONDS), options.seed)
         before = await when_quiet(session, url, server.pid)
-        await (_each(stage, options) if options.each else _everything(stage, options, server.pid))
+        await (_each(stage, options, server.pid) if options.each else _everything(stage, options, server.pid))
         after = await when_quiet(session, url, server.pid)
         again, _ = await undisturbed(session, url, witnesses)
         if again != texts:
@@ -117,9 +119,9 @@ def _print_slope(resident: Sequence[float]) -> None:
         print(f"resident memory grew by {slope:+.2f} MiB in each of the last {len(settled)} minutes", flush=True)
 
 
-async def _each(stage: Stage, options: argparse.Namespace) -> None:
+async def _each(stage: Stage, options: argparse.Namespace, pid: int) -> None:
     """Each attack alone, after a calm time of the same length."""
-    print(f"{'p99 gap in ms beside':>26}  {'calm':>7} {'attacked':>9} {'ratio':>6} {'to good clients':>16}")
+    print(f"{'p99 gap in ms beside':>26}  {'calm':>7} {'attacked':>9} {'ratio':>6} {'to good clients':>16}  MiB")
     good_clients = 0.0
     names = [GOOD_CLIENTS, *(name for name in ATTACKS if name != GOOD_CLIENTS)]
     for name in names if options.only is None else [GOOD_CLIENTS, *options.only.split(",")]:
@@ -128,7 +130,9 @@ async def _each(stage: Stage, options: argparse.Namespace) -> None:
         attacked = outcome.p99
         good_clients = good_clients or attacked
         growth, more = attacked / max(calm, 0.001), attacked / max(good_clients, 0.001)
-        print(f"{name:>26}  {calm:7.1f} {attacked:9.1f} {growth:6.2f} {more:16.2f}", flush=True)
+        memory = ResidentMemory.of(pid)
+        resident = "" if memory is None else f"{memory.now / 2**20:,.0f}"
+        print(f"{name:>26}  {calm:7.1f} {attacked:9.1f} {growth:6.2f} {more:16.2f} {resident:>6}", flush=True)
         _print_pauses(outcome)
         if growth > MAX_GAP_GROWTH and name not in STOPPING:
             stage.ledger.fail(f"beside '{name}' the p99 gap is {growth:.2f} times the calm one")

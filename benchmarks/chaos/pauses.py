@@ -1,4 +1,4 @@
-"""When the server's asyncio loop, its interpreter lock or its engine thread stood still, and who held them."""
+"""When the server's asyncio loop, interpreter lock, engine thread or device kept streams waiting, and why."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any, NamedTuple
 
 import orjson
 
-LOOP, LOCK, ENGINE = "loop", "lock", "engine"
+LOOP, LOCK, ENGINE, STEP, COLLECTOR = KINDS = "loop", "lock", "engine", "step", "gc"
 
 
 class Pause(NamedTuple):
     """One pause; times are seconds of `time.perf_counter`, which all processes of a machine share on Linux."""
 
-    what: str  # LOOP: a callback waited; LOCK: a thread waited to run Python; ENGINE: the host's part of a step
+    # LOOP: a callback waited; LOCK: a thread waited to run Python; ENGINE: the host's part of a step; STEP: the part of
+    # the device; COLLECTOR: a garbage collection.
+    what: str
     began: float
     seconds: float
-    culprit: str = ""  # where the loop was; else the threads that computed meanwhile, and where the busiest was
+    # Where the loop was; what the device computed; what was collected; else the threads that computed meanwhile, and
+    # where the busiest was.
+    culprit: str = ""
 
     def to_line(self) -> bytes:
         """What `Pauses` reads."""
@@ -44,7 +48,7 @@ def longest_of_each(pauses: Iterable[Pause]) -> list[Pause]:
     """The longest of each kind. An engine's pause without a culprit gets that of the lock's pause within it."""
     known = list(pauses)
     found = []
-    for what in (LOOP, LOCK, ENGINE):
+    for what in KINDS:
         longest = max((pause for pause in known if pause.what == what), key=lambda pause: pause.seconds, default=None)
         if longest is None:
             continue

@@ -1,18 +1,22 @@
-"""A thread within a server that notes when the asyncio loop, the interpreter lock or an engine thread stand still."""
+"""A thread within a server that notes what keeps streams waiting: pauses of the asyncio loop, of the interpreter lock
+and of an engine thread, long steps, and garbage collections.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from benchmarks.chaos.pauses import ENGINE, LOCK, LOOP, Pause
+from benchmarks.chaos.pauses import COLLECTOR, ENGINE, LOCK, LOOP, STEP, Pause
 from engine.loop import EngineLoop
 from engine.timeline import StepTimes, Timeline
 
@@ -48,14 +52,35 @@ class Watcher(threading.Thread):
         self._cpu: dict[int, float] = {}  # seconds that each thread had computed at the last look
         self._last_steps: dict[int, int] = {}  # of each timeline, by its id
         self._beaten = 0.0
+        self._collection_began = 0.0
+        self._collections: deque[Pause] = deque()
 
     def run(self) -> None:
         """The body of the thread; ends with the loop."""
-        with self._path.open("ab", buffering=0) as file:
-            while not self._loop.is_closed():
-                for pause in [*self._watch_beat(), *self._engine_pauses()]:
-                    file.write(pause.to_line())
-                time.sleep(REST_S)
+        gc.callbacks.append(self._note_collection)
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                while not self._loop.is_closed():
+                    pauses = [*self._watch_beat(), *self._engine_pauses()]
+                    while self._collections:
+                        pauses.append(self._collections.popleft())
+                    for pause in pauses:
+                        file.write(pause.to_line())
+                    time.sleep(REST_S)
+        finally:
+            gc.callbacks.remove(self._note_collection)
+
+    def _note_collection(self, phase: str, told: dict[str, Any]) -> None:
+        """Called in the thread that collects, at the begin and the end; one collection runs at a time."""
+        if phase == "start":
+            self._collection_began = time.perf_counter()
+            return
+        seconds = time.perf_counter() - self._collection_began
+        if self._collection_began and seconds >= LEAST_PAUSE_S:
+            culprit = (
+                f"generation {told['generation']}, {told['collected']} objects, in {threading.current_thread().name}"
+            )
+            self._collections.append(Pause(COLLECTOR, self._collection_began, seconds, culprit))
 
     def _watch_beat(self) -> list[Pause]:
         """The pauses until the loop has run one more callback."""
@@ -99,14 +124,14 @@ class Watcher(threading.Thread):
         return f"{', '.join(told)}: {_where(frames.get(busy[0]))}" if busy else ""
 
     def _engine_pauses(self) -> list[Pause]:
-        """The long parts of the host in the steps that were committed since the last call."""
+        """The long parts of host and device in the steps that were committed since the last call."""
         pauses = []
         for timeline in self._timelines():
             steps = timeline.last_steps(64)
             last = self._last_steps.get(id(timeline), -1)
             for times in steps:
                 if times.step > last:
-                    pauses += _host_pauses(times)
+                    pauses += _step_pauses(times)
             if steps:
                 self._last_steps[id(timeline)] = steps[-1].step
         return pauses
@@ -118,9 +143,14 @@ def engine_timelines() -> list[Timeline]:
     return [loop.timeline for loop in loops if isinstance(loop, EngineLoop)]
 
 
-def _host_pauses(times: StepTimes) -> list[Pause]:
-    parts = [(times.schedule_began, times.dispatched), (times.commit_began, times.commit_ended)]
-    return [Pause(ENGINE, began, ended - began) for began, ended in parts if ended - began >= LEAST_PAUSE_S]
+def _step_pauses(times: StepTimes) -> list[Pause]:
+    computed = f"{times.num_rows} rows, {times.num_tokens} tokens"
+    parts = [
+        Pause(ENGINE, times.schedule_began, times.dispatched - times.schedule_began),
+        Pause(ENGINE, times.commit_began, times.commit_ended - times.commit_began),
+        Pause(STEP, times.device_began, times.device_ended - times.device_began, computed),
+    ]
+    return [part for part in parts if part.seconds >= LEAST_PAUSE_S]
 
 
 def _processor_seconds() -> dict[int, float]:

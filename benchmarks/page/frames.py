@@ -4,9 +4,10 @@
     python -m benchmarks.page.frames --views tokens --transport websocket --tokens 2000
     python -m benchmarks.page.frames --url http://127.0.0.1:8000    # a server that runs, on another machine say
 
-A server that this program starts gets one thread for the model (EAGRE_THREADS=1), because a browser that shares all
-cores with a model mostly waits for a core. "Main thread" is the time in which the page's thread was busy, as the
-browser counts it.
+A server that this program starts gets one thread for the model (EAGRE_THREADS=1) and gives way to the browser (`nice`),
+because a browser that shares its cores with a model mostly waits for one. "Main thread" is the time in which the page's
+thread was busy, as the browser counts it. Of each long frame "worked" says for how long a processor ran the page's
+thread in it: the rest of such a frame is time in which the thread waited for a processor.
 
 Exits with 1 where the browser reports a frame of more than 50 ms, or where an answer lacks tokens.
 """
@@ -23,9 +24,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.page.thread_time import ThreadTime, worked_between
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.processor import Disturbance
-from benchmarks.serving.server_process import ServerFailed, started_server
+from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server
 from server.command.bench.load.report import percentile
 from tests.static import devtools
 from tests.static.devtools import Browser, Page, find_chromium
@@ -37,8 +39,9 @@ LIMIT = 50.0  # milliseconds of one frame, and what the browser calls long
 POLL_INTERVAL = 1.0  # seconds; each look at the page takes a little of its thread
 ANSWER_TIMEOUT = 540.0  # seconds
 LEGEND = (
-    "frames: gaps between two of them in ms; long: frames of more than 50 ms, as the browser reports them;\n"
-    "main thread: share of the time in which it was busy; others: share of the processor that other processes had"
+    "frames: gaps between two of them in ms; long: frames of more than 50 ms, as the browser reports them; worked:\n"
+    "for how long a processor ran the page's thread in one; main thread: share of the time in which it was busy, and\n"
+    "the longest work without a break; others: share of the processor that other processes had"
 )
 
 
@@ -49,7 +52,8 @@ class Frames(NamedTuple):
     num_tokens: int
     seconds: float
     gaps: list[float]  # milliseconds between frames
-    long: list[dict[str, Any]]  # the frames of more than LIMIT: at, duration, scripts
+    long: list[dict[str, Any]]  # the frames of more than LIMIT: at, duration, worked, scripts
+    most_worked: float  # milliseconds that a processor ran the page's thread for in its longest turn
     busy_share: float  # of the page's main thread, 0 to 1
     others: float | None  # share of the processor that all other processes had, the server's and the browser's aside
 
@@ -60,11 +64,14 @@ class Frames(NamedTuple):
         lines = [
             f"{self.view:>8}: {self.num_tokens:,} tokens in {self.seconds:.1f} s "
             f"({self.num_tokens / self.seconds:,.0f} tokens/s); {len(gaps):,} frames, {shown}, max {gaps[-1]:.1f} ms; "
-            f"long {len(self.long)}; main thread {self.busy_share:.1%}; others {others}"
+            f"long {len(self.long)}; main thread {self.busy_share:.1%}, its longest turn {self.most_worked:.1f} ms; "
+            f"others {others}"
         ]
         worst = sorted(self.long, key=lambda frame: -float(frame["duration"]))[:5]
         lines += [
-            f"          {frame['duration']:.0f} ms: {', '.join(frame['scripts']) or 'no script'}" for frame in worst
+            f"          {frame['duration']:.0f} ms, worked {frame['worked']:.0f} ms: "
+            f"{', '.join(frame['scripts']) or 'no script'}"
+            for frame in worst
         ]
         return "\n".join(lines)
 
@@ -80,6 +87,8 @@ async def measure(browser: Browser, url: str, view: str, options: argparse.Names
     await _set_up(page, view, options)
     await page.evaluate(PROBE.read_text("utf-8"))
     await page.send("Performance.enable")
+    thread_time = ThreadTime(page)
+    await thread_time.start()
     busy, began, disturbance = await _busy_seconds(page), time.perf_counter(), Disturbance()
     await _ask(page, view)
     while not await page.evaluate(_IS_OVER[view == "chat"]):
@@ -90,12 +99,16 @@ async def measure(browser: Browser, url: str, view: str, options: argparse.Names
     busy = await _busy_seconds(page) - busy
     others = disturbance.share()
     probe = await page.evaluate("(frameProbe.isOver = true, {gaps: frameProbe.gaps, long: frameProbe.long})")
+    tasks = await thread_time.stop()
+    for frame in probe["long"]:
+        frame["worked"] = worked_between(tasks, frame["at"], frame["at"] + frame["duration"])
+    most_worked = max((task.worked for task in tasks), default=0.0)
     num_tokens = await page.evaluate(_NUM_TOKENS[view == "chat"])
     complaints = page.complaints()
     await page.close()
     if complaints:
         raise ServerFailed(f"the page complains: {complaints}")
-    return Frames(view, num_tokens, seconds, probe["gaps"], probe["long"], busy / seconds, others)
+    return Frames(view, num_tokens, seconds, probe["gaps"], probe["long"], most_worked, busy / seconds, others)
 
 
 # By whether the view is the chat.
@@ -155,8 +168,10 @@ def _server(options: argparse.Namespace) -> Iterator[str]:
         yield options.url.rstrip("/")
         return
     os.environ.setdefault("EAGRE_THREADS", "1")
-    with started_server(["--model", options.model] if options.model else []) as url:
-        yield url
+    port = free_port()
+    command = ["nice", *eagre_command(port, ["--model", options.model] if options.model else [])]
+    with running_server(command, f"http://127.0.0.1:{port}") as server:
+        yield server.url
 
 
 async def measure_all(url: str, options: argparse.Namespace) -> list[Frames]:

@@ -200,7 +200,7 @@ class Generation:
             raise
         raise StopAsyncIteration
 
-    async def push(self, sink: Sink) -> None:
+    async def push(self, sink: Sink[Delta]) -> None:
         """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
 
         It may be called between two items of the iteration. It returns at once where the sink is not ready, where

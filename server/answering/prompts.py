@@ -23,10 +23,11 @@ from server.wire.sampling_fields import DEFAULT_BREAKERS
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
 
-# Text above this many characters is tokenised in a worker thread: 16 KiB take about
-# as long as one step of a small model, and the other streams must not wait for it.
-MAX_INLINE_CHARS = 16 << 10
-MAX_INLINE_SECONDS = 0.02  # that a chat template may take while the other streams wait
+# Text above this many characters is tokenised in a worker thread: 2 KiB take half a millisecond, and three where the
+# text is a strange one. Every stream waits for it, and many such requests may come together.
+MAX_INLINE_CHARS = 2 << 10
+MAX_SHORT_CHARS = 16 << 10  # above it, in one of the threads for long calls: it takes about as long as a step
+MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
 
 
@@ -55,7 +56,8 @@ async def prepare(
         # A template that takes longer begins again in a worker thread, and is run in one from then on.
         with suppress(RenderingTakesLong), rendering_briefly(MAX_INLINE_SECONDS):
             return prepare_here(request, text_model, engine)
-    return await workers.run(prepare_here, request, text_model, engine)
+    run = workers.run_long if takes_long(request, MAX_SHORT_CHARS) else workers.run
+    return await run(prepare_here, request, text_model, engine)
 
 
 def prepare_here(
@@ -132,8 +134,11 @@ def _with_tokens_of_texts(
     return params
 
 
-def takes_long(request: GenerationRequest) -> bool:
-    """Whether the texts of `request` belong in a worker thread.
+def takes_long(request: GenerationRequest, most: int = MAX_INLINE_CHARS) -> bool:
+    """Whether work on the texts of `request` belongs in a worker thread.
+
+    Args:
+        most: characters that are few enough for the asyncio thread.
 
     Raises:
         ApiError: what it tells a chat template is nested too deeply.
@@ -144,7 +149,7 @@ def takes_long(request: GenerationRequest) -> bool:
     if request.echoes:
         num_chars += sum(len(prompt.token_ids) for prompt in request.prompts if isinstance(prompt, TokenPrompt))
     num_chars += sum(2 * (len(word) + WORD_CHARS) for word in request.bad_words or ())
-    return num_chars > MAX_INLINE_CHARS
+    return num_chars > most
 
 
 def _encode(

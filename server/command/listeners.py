@@ -42,8 +42,9 @@ class Listeners:
             if settings.ssl_certfile is None or settings.ssl_keyfile is None
             else Certificate(Path(settings.ssl_certfile), Path(settings.ssl_keyfile))
         )
-        self._runner = GuardedRunner(app, settings)
-        self._metrics_runner = None if metrics_app is None else GuardedRunner(metrics_app, settings)
+        context = None if self._certificate is None else self._certificate.context
+        self._runner = GuardedRunner(app, settings, context)
+        self._metrics_runner = None if metrics_app is None else GuardedRunner(metrics_app, settings, context)
         self._is_socket_made = False
 
     @classmethod
@@ -63,22 +64,21 @@ class Listeners:
             CannotListen: an address is taken or invalid.
         """
         settings = self._settings
-        context = None if self._certificate is None else self._certificate.context
         await self._runner.setup()
         if settings.uds is not None:
             path = Path(settings.uds)
             try:
                 listener = unix_socket.listen_at(path)
                 self._is_socket_made = True
-                await web.SockSite(self._runner, listener, ssl_context=context).start()
+                await web.SockSite(self._runner, listener).start()
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
-            await _start(web.TCPSite(self._runner, settings.host, settings.port, ssl_context=context), settings.port)
+            await start_site(web.TCPSite(self._runner, settings.host, settings.port), settings.port)
         if self._metrics_runner is not None and settings.metrics_port is not None:
             await self._metrics_runner.setup()
             port = settings.metrics_port
-            await _start(web.TCPSite(self._metrics_runner, settings.host, port, ssl_context=context), port)
+            await start_site(web.TCPSite(self._metrics_runner, settings.host, port), port)
 
     async def close(self) -> None:
         """Lets nobody in any more and ends what is open."""
@@ -120,8 +120,9 @@ class Listeners:
         return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
 
 
-async def _start(site: web.TCPSite, port: int) -> None:
-    """
+async def start_site(site: web.TCPSite, port: int) -> None:
+    """Listens at a port.
+
     Raises:
         CannotListen: the address is taken or invalid.
     """

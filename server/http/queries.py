@@ -160,7 +160,7 @@ async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMod
             raise InvalidParameter("input", str(error)) from error
 
     is_long = sum(prompt.num_chars for prompt in prompts) > MAX_INLINE_CHARS
-    token_lists = await served.workers.run(tokenize) if is_long else tokenize()
+    token_lists = await served.workers.run_long(tokenize) if is_long else tokenize()
     at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
 
     async def embed(token_ids: Sequence[int]) -> np.ndarray:

@@ -127,6 +127,8 @@ def _counting_bar(count: Callable[[int], None]) -> type[tqdm[Any]]:
     """A progress bar that shows nothing and tells how many bytes of a file have arrived."""
 
     class CountingBar(tqdm):  # type: ignore[misc]  # tqdm ships no types
+        monitor_interval = 0  # else the first bar of each class starts a thread that never ends
+
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **(options | {"disable": True}))
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import Processor
 
+from server.wire.errors import ApiError, to_api_error
 from server.wire.generation_fields import REQUEST_ID_PATTERN
 
 REQUEST_ID_HEADER = "X-Request-Id"
@@ -108,3 +109,16 @@ def start_request(request_id: str) -> None:
 def note(**fields: object) -> None:
     """Adds fields to every later event of this request, including the access event."""
     structlog.contextvars.bind_contextvars(**fields)
+
+
+def failure_of(error: Exception, event: str) -> ApiError:
+    """The client's view of `error`. Must be called where it is handled.
+
+    An error that nobody has foreseen is logged as `event`, with its traceback. An ApiError was made by somebody who has
+    logged what is to be logged: the same failure is often told to several readers. The caller must not keep the result,
+    because its traceback may keep the caller's variables alive.
+    """
+    api_error = to_api_error(error)
+    if api_error is not error and api_error.status == 500:
+        log.exception(event)
+    return api_error

@@ -86,6 +86,12 @@ def silent(stage: str, done: int, total: int) -> None:
     """A `Progress` that shows nothing."""
 
 
+class _Unwatched(tqdm):  # type: ignore[misc]  # tqdm ships no types
+    """A bar without tqdm's thread that looks for bars which are not redrawn often enough, and outlives them."""
+
+    monitor_interval = 0
+
+
 class _Bar:
     """Shows a stage as a bar that is redrawn in place and stays when it ends."""
 
@@ -95,7 +101,7 @@ class _Bar:
             units = {"unit": "B", "unit_scale": True}
         # tqdm itself shows nothing in a terminal that reports a size of zero, so the size is passed to it.
         size = shutil.get_terminal_size()
-        self._bar = tqdm(desc=stage, file=stream, ncols=size.columns, nrows=size.lines, **units)
+        self._bar = _Unwatched(desc=stage, file=stream, ncols=size.columns, nrows=size.lines, **units)
 
     def update(self, done: int, total: int, note: str) -> None:
         if note:

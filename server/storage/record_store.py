@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from engine.border.background import SHORT_SWITCHES
+from engine.border.background import SHORT_SWITCHES, stand_back
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 from server.storage.table import Table
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class RecordStore:
-    """JSON values by key. One thread does everything, in the order of the calls."""
+    """JSON values by key. One thread does everything, in the order of the calls, behind the engine's threads."""
 
     def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
         """
@@ -32,7 +32,7 @@ class RecordStore:
         """
         self._path = path
         self._shares = Shares(max_records, max_bytes)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store", initializer=stand_back)
         self._table: Table | None = None
         self._is_closed = False
         if path is not None:

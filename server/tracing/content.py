@@ -34,6 +34,17 @@ def input_messages(request: GenerationRequest) -> str:
     return orjson.dumps(messages).decode()
 
 
+def stop_sequences(request: GenerationRequest) -> list[str]:
+    """The stop strings; those beyond MAX_CHARS are left out."""
+    room, kept = MAX_CHARS, []
+    for text in request.stops:
+        room -= len(text)
+        if room < 0:
+            break
+        kept.append(_clean(text))
+    return kept
+
+
 class Content:
     """The answers' texts."""
 
@@ -65,8 +76,11 @@ class Content:
 
 
 def _message(role: str, text: str) -> dict[str, Any]:
-    clean = text.encode("utf-8", "replace").decode()  # halves of surrogate pairs are no JSON
-    return {"role": role, "parts": [{"type": "text", "content": clean}]}
+    return {"role": role, "parts": [{"type": "text", "content": _clean(text)}]}
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()  # halves of surrogate pairs are no JSON
 
 
 def _text_of(message: Any) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from server.answering.generation import Generation
 from server.answering.generation_request import GenerationRequest
-from server.tracing.content import Content, input_messages
+from server.tracing.content import Content, input_messages, stop_sequences
 from server.tracing.trace_context import set_trace_id
 from server.wire.errors import to_api_error
 
@@ -67,6 +67,9 @@ class RequestSpan:
         self._content = Content() if captures_content and self._span.is_recording() else None
         if self._content is not None:
             self._span.set_attribute("gen_ai.input.messages", input_messages(request))
+            if request.stops:
+                self._span.set_attribute("gen_ai.request.stop_sequences", stop_sequences(request))
+        self._is_streamed = request.streaming.is_wanted
 
     def __enter__(self) -> Self:
         set_trace_id(f"{self._span.get_span_context().trace_id:032x}")
@@ -86,7 +89,7 @@ class RequestSpan:
         span = self._span
         if span.is_recording():
             if self._generation is not None:
-                span.set_attributes(_of_generation(self._generation))
+                span.set_attributes(_of_generation(self._generation, is_streamed=self._is_streamed))
                 self._add_parts(self._generation)
             if self._content is not None:
                 reasons = [] if self._generation is None else self._generation.finish_reasons
@@ -123,6 +126,7 @@ def _of_request(request: GenerationRequest, model: str, operation: str) -> dict[
         "gen_ai.provider.name": _SYSTEM,
         "gen_ai.system": _SYSTEM,  # the name of the same in older versions
         "gen_ai.request.model": request.model or model,
+        "gen_ai.request.stream": request.streaming.is_wanted,
         "gen_ai.response.model": model,
         **_of_sampling(request.sampling),
     }
@@ -145,7 +149,7 @@ def _fits(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
 
 
-def _of_generation(generation: Generation) -> dict[str, Any]:
+def _of_generation(generation: Generation, *, is_streamed: bool) -> dict[str, Any]:
     usage, timings = generation.usage, generation.timings
     attributes: dict[str, Any] = {
         "gen_ai.usage.input_tokens": usage.num_prompt_tokens,
@@ -157,6 +161,8 @@ def _of_generation(generation: Generation) -> dict[str, Any]:
     if generation.time_to_first_token is not None:
         attributes["gen_ai.server.time_to_first_token"] = generation.time_to_first_token
         attributes["gen_ai.latency.time_to_first_token"] = generation.time_to_first_token
+        if is_streamed:
+            attributes["gen_ai.response.time_to_first_chunk"] = generation.time_to_first_token
     if timings is not None:
         attributes["gen_ai.latency.time_in_queue"] = timings.queue_time
         if timings.mean_inter_token_latency is not None:

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import select
 import socket
+import ssl
 from typing import Any, cast
 
 from aiohttp import web
 
 from server.startup.settings import ServerSettings
+from server.transport.handshake import Handshakes
 from server.transport.http_errors import Connection, shaping_errors
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
 REFUSAL_S = 1.0  # for a client to read why it is refused
+MAX_REFUSALS = 32  # TLS handshakes beyond the limit of connections, for clients that are to read why they are refused
 SHUTDOWN_S = 2.0  # for what is left in socket buffers when the streams have ended
 _HAS_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
@@ -35,9 +38,15 @@ class GuardedRunner(web.AppRunner):
     from the last answer: that is the deadline of headers too.
     """
 
-    def __init__(self, app: web.Application, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: web.Application, settings: ServerSettings, tls_context: ssl.SSLContext | None = None
+    ) -> None:
+        """Args:
+        tls_context: of all connections, whose sites have none of their own then; None: they are plain.
+        """
         super().__init__(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._settings = settings
+        self._tls_context = tls_context
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
@@ -45,6 +54,7 @@ class GuardedRunner(web.AppRunner):
             shaping_errors(plain.request_handler),
             request_factory=plain.request_factory,
             settings=self._settings,
+            tls_context=self._tls_context,
             handler_cancellation=True,
             keepalive_timeout=self._settings.keep_alive_timeout,
             access_log=None,  # our own middleware logs
@@ -54,14 +64,27 @@ class GuardedRunner(web.AppRunner):
 class GuardedServer(web.Server):
     """Makes the protocol of each connection, and refuses those beyond the limit."""
 
-    def __init__(self, handler: Any, *, settings: ServerSettings, **options: Any) -> None:
+    def __init__(
+        self, handler: Any, *, settings: ServerSettings, tls_context: ssl.SSLContext | None, **options: Any
+    ) -> None:
         super().__init__(handler, **options)
         self._settings = settings
+        self._handshakes = None if tls_context is None else Handshakes(tls_context)
         self._watching = asyncio.create_task(self._cut_those_who_left())
 
     def __call__(self) -> web.RequestHandler:
-        if len(self.connections) >= self._settings.max_connections:
-            return cast(web.RequestHandler, _Refusal(self._settings.max_connections))
+        limit, handshakes = self._settings.max_connections, self._handshakes
+        num_open = len(self.connections) + (0 if handshakes is None else len(handshakes))
+        make = self._make_connection if num_open < limit else lambda: _Refusal(limit)
+        if handshakes is None:
+            protocol = make()
+        elif num_open < limit + MAX_REFUSALS:
+            protocol = handshakes.begin(make)
+        else:
+            protocol = _Closing()
+        return cast(web.RequestHandler, protocol)  # asyncio asks of it only what it asks of every protocol
+
+    def _make_connection(self) -> asyncio.Protocol:
         return Connection(self, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -70,6 +93,8 @@ class GuardedServer(web.Server):
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp calls it so
         self._watching.cancel()
+        if self._handshakes is not None:
+            await self._handshakes.close()
         await super().shutdown(timeout)
 
     async def _cut_those_who_left(self) -> None:
@@ -100,6 +125,14 @@ class _Refusal(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.write(self._answer)
         asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
+
+
+class _Closing(asyncio.Protocol):
+    """Ends a connection at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
 
 
 def _has_left(transport: asyncio.Transport) -> bool:

@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import (
     InvalidURLError,
     LineTooLong,
 )
+from aiohttp.web_protocol import _ErrInfo
 
 from server.routes.openai_shapes import shape_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
@@ -29,6 +30,20 @@ class Connection(web.RequestHandler):
     """One client's connection, on which also what is no valid HTTP gets an error in JSON."""
 
     __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Passes on what has come. What the parser refuses at the end of a body ends the body too.
+
+        aiohttp tells of it behind the request whose body it is; whoever reads that body would wait for its end until
+        the deadline.
+        """
+        super().data_received(data)
+        request = self._current_request
+        if request is None or not self._messages or request.content.is_eof():
+            return
+        refusal = self._messages[-1][0]
+        if isinstance(refusal, _ErrInfo) and request.content.exception() is None:
+            request.content.set_exception(web.RequestPayloadError(refusal.message), refusal.exc)
 
     def handle_error(
         self,

@@ -17,6 +17,7 @@ class Streaming(NamedTuple):
     interval: int = 1  # tokens that a delta has at least, but for the first and the last
     is_resumable: bool = False  # its events are numbered and kept, and a client may come back for the rest
     tells_progress: bool = False  # before the first token, it tells how the request waits for it
+    is_wanted: bool = False  # there is a stream at all; otherwise the answer comes as a whole
 
 
 PLAIN = Streaming()
@@ -50,4 +51,5 @@ class StreamFields(BaseModel):
     @property
     def streaming(self) -> Streaming:
         """What the request asks of its stream."""
-        return Streaming(self.stream_interval or 1, self.resumable is True, self.return_progress is True)
+        is_wanted = bool(getattr(self, "stream", None))
+        return Streaming(self.stream_interval or 1, self.resumable is True, self.return_progress is True, is_wanted)

@@ -111,7 +111,7 @@ async def test_the_encoding_of_a_long_prompt_leaves_the_loop_free() -> None:
         def end(self):
             return b""
 
-    workers = Workers(1)
+    workers = Workers()
     delta = Delta(0, "", [], None, prompt_logprobs=[None] * 1000)
     async with ticking() as ticker:
         assert await encoding.encode(Writer(), [delta], workers) == [b"a"]

@@ -18,6 +18,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, server_starter
 from tests.server.support.real_server import serving
 from tests.static.devtools import Browser, Page
+from tests.static.trace_events import check_trace
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -81,6 +82,19 @@ async def branch(page: Page, at: int, alternative: int) -> list[str]:
     await page.wait_for(f"document.querySelectorAll('.branches button').length > {num_before}")
     await page.wait_for(IS_DONE)
     return await shown(page)
+
+
+async def saved_trace(page: Page, key: str) -> str:
+    """The file that the button of the trace saves."""
+    await page.send("Page.setDownloadBehavior", {"behavior": "deny"})
+    await page.evaluate(
+        "{ const make = URL.createObjectURL; URL.createObjectURL = (blob) => make.call(URL, globalThis.saved = blob); }"
+    )
+    await set_value(page, "#engine-key", key)
+    await page.click("#engine-trace")
+    await page.wait_for("document.querySelector('#engine-message').textContent.startsWith('The trace is saved')")
+    text: str = await page.evaluate("globalThis.saved.text()")
+    return text
 
 
 async def test_each_token_tells_what_the_server_says_of_it(page: Page, server: RunningServer) -> None:
@@ -208,7 +222,7 @@ async def test_with_the_real_model_ids_are_the_apis_and_branches_replay(
 ) -> None:
     engine = EngineClient(real_engine)
     engine.start(asyncio.get_running_loop())
-    async with serving(engine, text_model) as server:
+    async with serving(engine, text_model, admin_keys=("operator",)) as server:
         page = await open_tokens(browser, server.url)
         await set_value(page, "#seed", "7")
         texts = await run(page)
@@ -230,7 +244,9 @@ async def test_with_the_real_model_ids_are_the_apis_and_branches_replay(
         assert await branch(page, 2, 1) == first
         await page.click("#tab-engine")
         await page.wait_for("Number(document.querySelector('#engine-waiting').textContent) === 0")
-        assert await page.evaluate("document.querySelectorAll('#engine-bars li').length") >= 0
+        lanes = check_trace(await saved_trace(page, "operator"))
+        assert {slice_["name"] for slice_ in lanes["host"]} == {"schedule", "dispatch", "wait", "commit"}
+        assert len(lanes["device"]) >= len(texts)
         assert page.complaints() == []
         await page.close()
         await server.wait_idle()

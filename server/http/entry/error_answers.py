@@ -13,9 +13,9 @@ from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.routes.openai_shapes import shape_error
 from server.routes.route import ErrorShape
-from server.startup.logs import log
+from server.startup.logs import failure_of, log
 from server.storage.record_key import StoreError, TooLarge
-from server.wire.errors import ApiError, body_too_large, shorten, to_api_error, unavailable
+from server.wire.errors import ApiError, body_too_large, shorten, unavailable
 
 # By the path that the route is registered under. Every other path has OpenAI's.
 ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
@@ -37,7 +37,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except StoreError as error:
         return _answer(request, _from_store(error))
     except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
-        return _answer(request, to_api_error(error))
+        return _answer(request, failure_of(error, "request_failed"))
 
 
 def _answer(request: web.Request, api_error: ApiError) -> web.Response:
@@ -47,8 +47,6 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     traceback names that function's variables, so they would keep each other alive, the request's body among them,
     until a garbage collection.
     """
-    if api_error.status == 500:
-        log.exception("request_failed")
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits
     records = request.app[SERVED].records if SERVED in request.app else None  # a front has none

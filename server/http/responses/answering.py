@@ -28,9 +28,9 @@ from server.routes.responses.stored_conversation import StoredConversation
 from server.routes.responses.turn import Turn
 from server.routes.route import AnswerContext
 from server.serving.served_models import Phase, ServedModels
-from server.startup.logs import log
+from server.startup.logs import failure_of, log
 from server.storage.record_key import StoreError
-from server.wire.errors import ApiError, to_api_error
+from server.wire.errors import ApiError
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
 
@@ -135,12 +135,10 @@ class Answering:
         except Exception as error:
             if not is_told:
                 raise
-            await self._fail(turn, writer, to_api_error(error), audience)
+            await self._fail(turn, writer, failure_of(error, "response_failed"), audience)
         return writer.response
 
     async def _fail(self, turn: Turn, writer: ResponseWriter, error: ApiError, audience: Audience | None) -> None:
-        if error.status == 500:
-            log.exception("response_failed")
         last = writer.fail(error)
         await self._keep(turn, writer.response)
         await _deliver(audience, last)

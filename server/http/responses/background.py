@@ -18,9 +18,9 @@ from server.routes.responses.events import error_event
 from server.routes.responses.response_object import Response
 from server.routes.responses.turn import Turn
 from server.serving.served_models import ServedModels
-from server.startup.logs import log
+from server.startup.logs import failure_of
 from server.transport.event_channel import EventChannel
-from server.wire.errors import ApiError, shorten, to_api_error
+from server.wire.errors import ApiError, shorten
 
 MAX_WAIT_S = 10.0  # for the end of a response that was stopped
 
@@ -39,7 +39,7 @@ async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: st
     is_accepted = not served.find(turn.body.model).is_open  # nothing can refuse it before the model is loaded
 
     async def work(answer: HeldAnswer) -> None:
-        audience = LogAudience(answer.log.append)
+        audience = LogAudience(answer.log, answer.log.append)
 
         def accept(abort: Callable[[], object]) -> None:
             if not is_accepted:
@@ -100,9 +100,7 @@ async def tell_failure(channel: EventChannel, error: Exception, number: int) -> 
     Args:
         number: of the event.
     """
-    if not isinstance(error, ApiError):  # else whoever has raised it has logged what is to be logged
-        log.exception("stream_failed")
-    await channel.write(error_event(to_api_error(error), number).to_sse())
+    await channel.write(error_event(failure_of(error, "stream_failed"), number).to_sse())
 
 
 async def follow(request: web.Request, response: Response, start_at: int) -> web.StreamResponse:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
+from server.answering.choice import Delta
 from server.answering.push import Sink
 from server.doors.keyring import Tenant
 from server.doors.preparation import Share
@@ -24,10 +25,10 @@ from server.routes.responses.records import LocalRecords
 from server.routes.responses.turn import Turn
 from server.routes.route import checked
 from server.serving.served_models import ServedModels
-from server.startup.logs import log
+from server.startup.logs import failure_of
 from server.tracing.trace_context import take_from
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, body_too_large, shorten, to_api_error
+from server.wire.errors import ApiError, body_too_large, shorten
 from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 from server.wire.responses.responses_request import ResponsesRequest
 
@@ -155,7 +156,7 @@ class ResponseCalls:
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is told on the socket
-            refusal = _encode_failure(message.lane, to_api_error(error))
+            refusal = _encode_error(message.lane, failure_of(error, "response_failed"))
         else:
             return
         try:
@@ -167,7 +168,7 @@ class ResponseCalls:
         """Sends the events of one response; see `Audience`."""
         await self._send([event.data for event in events])
 
-    def make_sink(self, encode: Encode) -> Sink:
+    def make_sink(self, encode: Encode) -> Sink[Delta]:
         """What sends the events of one response's deltas without waiting; see `Audience`."""
         assert self._watch.outlet is not None
         return WriterSink(
@@ -224,13 +225,6 @@ def _is_name(value: object) -> bool:
 def _parse(message: _Create) -> Turn:
     body = checked(lambda: ResponsesRequest.parse({**message.body, "stream": True}))
     return Turn(body, stream_id=message.lane, is_warm_up=message.is_warm_up)
-
-
-def _encode_failure(lane: str | None, error: ApiError) -> bytes:
-    """Must be called where the error is handled, and the caller must not keep the error, which keeps its variables."""
-    if error.status == 500:
-        log.exception("response_failed")
-    return _encode_error(lane, error)
 
 
 def _encode_error(lane: str | None, error: ApiError) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,9 +18,9 @@ from server.routes.encoding import encode
 from server.routes.route import BodyRoute, Call, StreamWriter
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.startup.logs import log
+from server.startup.logs import failure_of
 from server.transport.event_channel import EventChannel
-from server.wire.errors import ApiError, to_api_error
+from server.wire.errors import ApiError
 
 _OF_THIS_SERVER = ("draining", "engine_failed")  # errors that the same request does not meet at another one
 
@@ -54,7 +55,7 @@ class EventStream(EventChannel):
         try:
             if not self.is_open or not isinstance(error, Exception) or isinstance(error, ConnectionError):
                 return False  # nobody hears it here: a broken connection takes no event
-            last = self._encode_failure(_log_failure(error))
+            last = self._encode_failure(failure_of(error, "stream_failed"))
             if last is None:
                 self._cut()
             else:
@@ -93,9 +94,7 @@ class EventStream(EventChannel):
         Raises:
             ApiError: as `Lanes.read`.
         """
-        head = b"id: " + stream_id.encode() + b":"
-        async for events in lanes.read(had):
-            await self.write(b"".join([with_place(head, event) for event in events]))
+        await write_placed(self, stream_id, lanes, had)
         await self.end()
 
     def _encode_failure(self, error: ApiError) -> bytes | None:
@@ -106,14 +105,16 @@ class EventStream(EventChannel):
         return told or self._route.encode_error_event(error, self._request[REQUEST_ID])
 
 
-def with_place(head: bytes, event: PlacedEvent) -> bytes:
-    """An event with a line for its place, if it has one. `head` is that line without the place."""
-    return event.event if event.place is None else b"%b%b\n%b" % (head, event.place, event.event)
+async def write_placed(channel: EventChannel, stream_id: str, lanes: Lanes, had: Place) -> None:
+    """Writes what follows `had` to an open channel, each event with a line for its place, if it has one.
 
+    Raises:
+        ApiError: as `Lanes.read`.
+    """
+    head = b"id: " + stream_id.encode() + b":"
 
-def _log_failure(error: Exception) -> ApiError:
-    """The client's view of `error`. The caller must not keep it: its traceback keeps the caller's variables alive."""
-    api_error = to_api_error(error)
-    if api_error.status == 500:
-        log.exception("stream_failed")
-    return api_error
+    def frame(events: Sequence[PlacedEvent]) -> list[bytes]:
+        return [event if place is None else b"%b%b\n%b" % (head, place, event) for place, event, _ in events]
+
+    async for events in lanes.read(had, WriterSink(frame, channel.outlet)):
+        await channel.write(b"".join(frame(events)))

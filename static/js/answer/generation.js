@@ -5,7 +5,8 @@ import { Meter, describe } from "./meter.js";
 import { Waiting } from "./waiting.js";
 
 const METER_INTERVAL = 200; // milliseconds between two looks at the running figures
-const MOST_AT_ONCE = 8; // milliseconds of work between two frames: one read may bring thousands of events
+const MOST_AT_ONCE = 8; // milliseconds of work without a rest: one read may bring thousands of events
+const REST = 2; // milliseconds between two chunks in which the page had time for a frame
 
 /**
  * @typedef {{finish: string, error: Error|null, figures: string[], numTokens: number}} Outcome
@@ -34,13 +35,15 @@ export class Generation {
     const start = performance.now();
     const meter = new Meter(start);
     let lastFigures = start;
-    let sliceBegan = start;
+    let workBegan = start;
+    let workEnded = start;
     let finish = "error";
     let error = null;
     waiting.start();
     try {
       for await (const chunk of open(this.#abort.signal)) {
         const now = performance.now();
+        if (now - workEnded > REST) workBegan = now;
         const hasText = chunk.text !== "" || chunk.reasoning !== "";
         const numTokens = chunk.tokenIds?.length ?? (hasText ? 1 : 0);
         if (chunk.isWaiting) waiting.start("The connection was lost; coming back…");
@@ -55,9 +58,10 @@ export class Generation {
           lastFigures = now;
           onFigures(describe(meter));
         }
-        if (now - sliceBegan > MOST_AT_ONCE) {
+        workEnded = performance.now();
+        if (workEnded - workBegan > MOST_AT_ONCE) {
           await new Promise((resolve) => setTimeout(resolve));
-          sliceBegan = performance.now();
+          workBegan = workEnded = performance.now();
         }
       }
     } catch (thrown) {

@@ -18,7 +18,7 @@ export function record(node, chunk, at) {
   const { text, reasoning, tokenIds: ids, logprobs } = chunk;
   node.events.push({
     at: Math.round(at * 10) / 10, text, reasoning, ids,
-    // A text, because a browser copies it in an eighth of the time: the node is kept again and again while it grows.
+    // A text, because a browser copies it in an eighth of the time when the event is kept.
     logprobs: logprobs === null ? null : JSON.stringify(logprobs),
   });
 }

@@ -74,6 +74,11 @@ export class EngineView {
   /** Follows anew: another model is shown, or another reader looks. */
   reopen() {
     this.#stream.close();
+    // Counters, clocks and ids of two engines have nothing to do with each other.
+    this.#event = this.#before = null;
+    this.#labelled = -Infinity;
+    this.#steps = new Steps();
+    this.#bars = new RequestBars();
     this.#follow();
   }
 

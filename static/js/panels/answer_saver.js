@@ -1,6 +1,6 @@
 /** Keeps an answer's node while it grows, so that a reload finds it with the place of its stream. */
 
-const INTERVAL = 400; // milliseconds; more for an answer of many tokens
+const INTERVAL = 400; // milliseconds
 
 export class AnswerSaver {
   #library;
@@ -18,11 +18,10 @@ export class AnswerSaver {
 
   /** The node has more than it had. */
   changed() {
-    const delay = this.#node.events.length < 2 ? 0 : Math.max(INTERVAL, this.#node.events.length);
     this.#timer ??= setTimeout(() => {
       this.#timer = null;
       this.#write((library) => library.saveNode(this.#conversation, this.#node));
-    }, delay);
+    }, this.#node.events.length < 2 ? 0 : INTERVAL);
   }
 
   /** Keeps the node as it is, with its conversation. */

@@ -106,7 +106,9 @@ export class Composer {
     gauge.low = limit * 0.6;
     gauge.optimum = 0;
     gauge.value = Math.min(used, limit);
-    const words = `${used.toLocaleString()} of ${limit.toLocaleString()} tokens`;
+    // Not `toLocaleString`, which takes a whole frame when it is called for the first time.
+    const [shownUsed, shownLimit] = [used, limit].map((count) => String(count).replace(/\B(?=(\d{3})+$)/g, ","));
+    const words = `${shownUsed} of ${shownLimit} tokens`;
     byId("context-words").textContent = words;
     byId("context").hidden = false;
     byId("context").classList.toggle("full", used >= limit);

@@ -10,10 +10,12 @@ import { MAX_NODES, Tree, readNode } from "./tree.js";
 const FORMAT = "eagre.conversations";
 const MAX_TITLE = 60;
 const MAX_SEARCHED = 20_000; // characters of a conversation
+const MAX_WRITTEN = 500; // events that are copied between two turns of the page; 500 with probabilities take about 3 ms
 
 export class Library {
   #database;
   #now;
+  #numKept = new WeakMap(); // node -> number of its events that are kept; an event never changes, so each is written once
 
   /** @param {import("./database.js").MemoryDatabase} database */
   constructor(database, { now = () => Date.now() } = {}) {
@@ -41,21 +43,20 @@ export class Library {
   async load(id) {
     const summary = (await this.#database.conversations()).find((record) => record.id === id);
     if (summary === undefined) return null;
-    const nodes = await this.#database.nodesOf(id);
+    const { nodes, pieces } = await this.#database.partsOf(id);
     const { title, system, created, updated, chosen } = summary;
-    return { id, title, system, created, updated, tree: new Tree(nodes.map(withoutConversation), chosen) };
+    return { id, title, system, created, updated, tree: new Tree(this.#join(nodes, pieces), chosen) };
   }
 
   /** Keeps what has changed: the conversation's own record, and these nodes of it. */
   async save(conversation, nodes = []) {
     conversation.updated = this.#now();
-    const records = nodes.map((node) => ({ ...node, conversation: conversation.id }));
-    await this.#database.put(summaryOf(conversation), records);
+    await this.#keep(conversation, nodes, true);
   }
 
   /** Keeps one node as it is now, and nothing else; cheap enough for several times a second. */
   async saveNode(conversation, node) {
-    await this.#database.put(null, [{ ...node, conversation: conversation.id }]);
+    await this.#keep(conversation, [node], false);
   }
 
   async rename(id, title) {
@@ -91,12 +92,43 @@ export class Library {
   async import(text) {
     const conversations = read(text);
     for (const conversation of conversations) {
-      await this.#database.put(
-        summaryOf(conversation),
-        conversation.tree.nodes().map((node) => ({ ...node, conversation: conversation.id })),
-      );
+      await this.#keep(conversation, conversation.tree.nodes(), true);
     }
     return conversations.length;
+  }
+
+  /** A node's record has the number of its events in their place; those that are not kept yet follow in pieces. */
+  async #keep({ id: conversation, ...rest }, nodes, hasSummary) {
+    const piece = (node) => {
+      const first = this.#numKept.get(node) ?? 0;
+      return { conversation, node: node.id, first, events: node.events.slice(first, first + MAX_WRITTEN) };
+    };
+    const put = async (summary, heads, written) => {
+      const pieces = written.map(piece);
+      await this.#database.put(summary, heads, pieces.filter(({ events }) => events.length > 0));
+      pieces.forEach(({ first, events }, at) => this.#numKept.set(written[at], first + events.length));
+    };
+    const answers = nodes.filter(({ events }) => events !== undefined);
+    for (const node of answers) {
+      while (node.events.length - (this.#numKept.get(node) ?? 0) > MAX_WRITTEN) await put(null, [], [node]);
+    }
+    const heads = nodes.map(({ events, ...head }) => ({ ...head, conversation, ...(events && { numEvents: events.length }) }));
+    await put(hasSummary ? summaryOf({ id: conversation, ...rest }) : null, heads, answers);
+  }
+
+  /** The nodes with their events. Pieces behind those that a node counts are of a write that was never finished. */
+  #join(records, pieces) {
+    const eventsOf = new Map();
+    for (const { node, first, events } of pieces) {
+      if (!eventsOf.has(node)) eventsOf.set(node, []);
+      if (first === eventsOf.get(node).length) eventsOf.get(node).push(...events);
+    }
+    return records.map(({ conversation: _, numEvents, ...node }) => {
+      if (numEvents === undefined) return node; // of another role, or with its events, as they were kept once
+      node.events = (eventsOf.get(node.id) ?? []).slice(0, numEvents);
+      this.#numKept.set(node, node.events.length);
+      return node;
+    });
   }
 }
 
@@ -150,10 +182,6 @@ function summaryOf(conversation) {
   const { id, system, created, updated, tree } = conversation;
   const text = tree.nodes().map(({ content }) => content).join("\n").slice(0, MAX_SEARCHED);
   return { id, title: titleOf(conversation), system, created, updated, chosen: tree.chosen(), numMessages: tree.size, text };
-}
-
-function withoutConversation({ conversation: _, ...node }) {
-  return node;
 }
 
 function cut(text) {

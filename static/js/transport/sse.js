@@ -8,6 +8,7 @@
 import { ConnectionLost, ServerError, isAbort } from "./errors.js";
 
 const LINE_END = /[\r\n]/g;
+const MOST_PARSED = 1 << 16; // bytes that are parsed at once; between two of their events the reader may rest
 
 /**
  * @typedef {{type: string, data: string, lastEventId: string}} ServerSentEvent
@@ -133,11 +134,13 @@ export async function* readEvents(response, signal) {
     for (;;) {
       const { value, done } = await readChunk(reader, signal);
       if (done) throw new ConnectionLost();
-      for (const event of parser.feed(value)) {
-        if (event.data === "[DONE]") return;
-        const payload = JSON.parse(event.data);
-        if (payload.error) throw new ServerError(payload.error);
-        yield { payload, id: event.lastEventId };
+      for (let at = 0; at < value.length; at += MOST_PARSED) {
+        for (const event of parser.feed(value.subarray(at, at + MOST_PARSED))) {
+          if (event.data === "[DONE]") return;
+          const payload = JSON.parse(event.data);
+          if (payload.error) throw new ServerError(payload.error);
+          yield { payload, id: event.lastEventId };
+        }
       }
     }
   } finally {

@@ -12,7 +12,7 @@ export function gapsOf(tokens) {
 /** The value below which a share of the values lies: the nearest rank. */
 export function percentile(values, share) {
   if (values.length === 0) return null;
-  const sorted = [...values].sort((a, b) => a - b);
+  const sorted = Float64Array.from(values).sort(); // by value, and many times as fast as an array is
   return sorted[Math.min(sorted.length - 1, Math.max(0, Math.ceil(share * sorted.length) - 1))];
 }
 

@@ -10,7 +10,7 @@ import { make } from "../page/dom.js";
 import { probability, surprise } from "./answer.js";
 
 const BLOCK = 96; // tokens
-const FRAME_BUDGET = 6; // milliseconds
+const FRAME_BUDGET = 4; // milliseconds; the browser lays out and paints what is made for three times as long
 const NUM_SHADES = 8;
 const LEAST_MASKED = 0.01; // where a grammar took away less of the probability, it forced nothing
 const MOST_SURPRISE = 8; // bits; what is above has the last shade

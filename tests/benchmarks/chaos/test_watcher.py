@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.pauses import ENGINE, LOCK, LOOP, Pause, Pauses, longest_of_each
+from benchmarks.chaos import watcher
+from benchmarks.chaos.pauses import COLLECTOR, ENGINE, LOCK, LOOP, STEP, Pause, Pauses, longest_of_each
 from benchmarks.chaos.watcher import LEAST_PAUSE_S, Watcher
 from engine.timeline import Timeline
 
@@ -55,8 +57,24 @@ async def test_the_host_parts_of_steps_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / "pauses"
     Watcher(asyncio.get_running_loop(), path, lambda: [timeline], threading.get_ident()).start()
     assert (await caught(path, ENGINE)).seconds == pytest.approx(0.5)
+    assert (await caught(path, STEP)).culprit == "1 rows, 1 tokens"
     await asyncio.sleep(0.03)
     assert path.read_bytes().count(b'"engine"') == 1
+
+
+async def test_a_long_garbage_collection_is_told_with_its_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "LEAST_PAUSE_S", 0.0)
+    path = tmp_path / "pauses"
+    Watcher(asyncio.get_running_loop(), path, list, threading.get_ident()).start()
+    async with asyncio.timeout(5):
+        while b'"gc"' not in (path.read_bytes() if path.exists() else b""):
+            gc.collect(0)
+            await asyncio.sleep(0.01)
+    pause = next(each for each in Pauses(path).longest(0.0, float("inf")) if each.what == COLLECTOR)
+    assert pause.culprit.startswith("generation 0, ")
+    assert pause.culprit.endswith("in MainThread")
 
 
 def test_the_longest_of_each_kind_is_told_with_its_culprit() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 
 import pytest
 
-from engine.border.background import SHORT_SWITCH_INTERVAL
-from server.doors.workers import NUM_LONG, NUM_THREADS, Workers
+from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL
+from server.doors.workers import NUM_LONG, Workers
 
 
 async def test_long_calls_leave_threads_for_short_ones() -> None:
@@ -20,14 +21,14 @@ async def test_long_calls_leave_threads_for_short_ones() -> None:
         assert may_end.wait(5)
         return result
 
-    long = [asyncio.create_task(workers.run_long(take_long, number)) for number in range(2 * NUM_THREADS)]
+    long = [asyncio.create_task(workers.run_long(take_long, number)) for number in range(4 * NUM_LONG)]
     await asyncio.to_thread(lambda: [begun.acquire() for _ in range(NUM_LONG)])
     assert await asyncio.wait_for(workers.run(len, "abc"), 5) == 3
     long.pop(0).cancel()  # its thread goes on, and keeps its place
     assert await asyncio.wait_for(workers.run(len, "ab"), 5) == 2
     assert not begun.acquire(blocking=False)
     may_end.set()
-    assert await asyncio.gather(*long) == [*range(1, 2 * NUM_THREADS)]
+    assert await asyncio.gather(*long) == [*range(1, 4 * NUM_LONG)]
     workers.close()
 
 
@@ -45,3 +46,14 @@ async def test_those_who_wait_for_the_interpreter_lock_get_it_soon_while_a_call_
     assert await workers.run_long(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
     workers.close()
     assert sys.getswitchinterval() == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+async def test_long_calls_stand_behind_the_other_threads() -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    workers, usual = Workers(), nice()
+    assert await workers.run(nice) == usual
+    assert await workers.run_long(nice) == max(usual, CALM_NICE)
+    workers.close()

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 
+from server.sources.hub import _counting_bar
 from server.startup.progress import ProgressReporter
 
 
@@ -70,3 +72,13 @@ def test_close_ends_a_bar_and_may_be_repeated() -> None:
     progress.close()
     assert stream.getvalue().endswith("\n")
     assert "1/3" in stream.getvalue()
+
+
+def test_a_bar_leaves_no_thread_behind() -> None:
+    """tqdm's own thread ends with the process, and there is one for each class of bars."""
+    before = threading.active_count()
+    with ProgressReporter(Terminal()) as progress:
+        progress("download tiny", 1, 2)
+    for _ in range(3):
+        _counting_bar(lambda _: None)(total=3).update(1)
+    assert threading.active_count() == before

@@ -81,11 +81,14 @@ async def test_a_request_is_a_span_with_its_parts_below(start_server: StartServe
     wanted = {
         "gen_ai.operation.name": "text_completion", "gen_ai.request.model": "fake", "gen_ai.request.max_tokens": 3,
         "gen_ai.request.temperature": 0.5, "gen_ai.request.top_p": 0.9, "gen_ai.request.seed": 4,
+        "gen_ai.request.stream": stream,
         "gen_ai.response.id": "mine", "gen_ai.response.finish_reasons": ("length",),
         "gen_ai.usage.input_tokens": 3, "gen_ai.usage.output_tokens": 3,
     }  # fmt: skip
     assert {name: span.attributes[name] for name in wanted} == wanted
     assert 0 < span.attributes["gen_ai.server.time_to_first_token"] <= span.attributes["gen_ai.latency.e2e"]
+    first_chunk = span.attributes["gen_ai.server.time_to_first_token"] if stream else None
+    assert span.attributes.get("gen_ai.response.time_to_first_chunk") == first_chunk
     assert span.status.status_code is StatusCode.UNSET
     parts = [spans[name] for name in ("queue", "prompt", "tokens")]
     assert {part.parent.span_id for part in parts} == {span.context.span_id}
@@ -113,7 +116,9 @@ async def test_a_trace_begins_here_where_the_caller_has_none(start_server: Start
 
 async def test_a_failure_has_its_kind_and_no_words_of_the_client(start_server: StartServer) -> None:
     traced = await start(start_server, FakeEngineClient())
-    status, _ = await traced.server.post("/v1/completions", {**BODY, "max_tokens": 1 << 63, "prompt": "secret words"})
+    status, _ = await traced.server.post(
+        "/v1/completions", {**BODY, "max_tokens": 1 << 63, "prompt": "secret words", "stop": "secret"}
+    )
     assert status == 400
     (span,) = (await traced.spans(1)).values()
     assert "gen_ai.request.max_tokens" not in span.attributes, "what no span can carry would cost its batch the export"
@@ -126,7 +131,7 @@ async def test_a_failure_has_its_kind_and_no_words_of_the_client(start_server: S
 async def test_texts_are_in_spans_only_where_they_are_wanted(start_server: StartServer, stream: bool) -> None:
     traced = await start(start_server, FakeEngineClient(), captures_content=True)
     messages = [{"role": "user", "content": [{"type": "text", "text": "tides"}]}]
-    body = {"messages": messages, "max_tokens": 9}
+    body = {"messages": messages, "max_tokens": 9, "stop": ["never"]}
     if stream:
         chunks = chunks_of(await traced.server.stream_bytes("/v1/chat/completions", body))
         text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
@@ -136,6 +141,7 @@ async def test_texts_are_in_spans_only_where_they_are_wanted(start_server: Start
     span = (await traced.spans(4))["chat fake"]
     said = json.loads(span.attributes["gen_ai.input.messages"])
     assert said == [{"role": "user", "parts": [{"type": "text", "content": "tides"}]}]
+    assert span.attributes["gen_ai.request.stop_sequences"] == ("never",)
     (given,) = json.loads(span.attributes["gen_ai.output.messages"])
     assert given["parts"][0]["content"] == text
     assert given["finish_reason"] == "length"

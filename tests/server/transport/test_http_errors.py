@@ -65,6 +65,19 @@ async def ask(server: RunningServer, data: bytes) -> tuple[int, str, Any]:
     return int(head.split()[1]), head, json.loads(body)
 
 
+async def test_a_body_that_comes_apart_from_its_head_is_refused_when_it_ends(server: RunningServer) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    writer.write(POST + b"Content-Encoding: deflate\r\nContent-Length: 12\r\n\r\n")
+    await asyncio.sleep(0.05)  # the handler reads the body by now
+    writer.write(zlib.compress(BODY)[:12])
+    async with asyncio.timeout(5):  # far less than the deadline of bodies
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_encoding"
+    writer.close()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_is_no_request_is_refused_in_json(server: RunningServer, name: str) -> None:
     data, status, code, words = REFUSED[name]

@@ -3,7 +3,19 @@ import { test } from "node:test";
 
 import { MemoryDatabase } from "../../../../static/js/store/database.js";
 import { Library, titleOf } from "../../../../static/js/store/library.js";
-import { readNode } from "../../../../static/js/store/tree.js";
+import { makeAnswer, readNode } from "../../../../static/js/store/tree.js";
+
+const event = (at) => ({ at, text: `${at} `, reasoning: "", ids: [at], logprobs: null });
+
+/** Counts the events that are written. */
+class CountingDatabase extends MemoryDatabase {
+  written = [];
+
+  put(conversation, nodes, pieces = []) {
+    this.written.push(pieces.reduce((count, { events }) => count + events.length, 0));
+    return super.put(conversation, nodes, pieces);
+  }
+}
 
 async function setUp() {
   let time = 100;
@@ -46,6 +58,44 @@ test("what is exported comes back under new ids, with its branches", async () =>
   const copy = await elsewhere.load(summary.id);
   assert.deepEqual([copy.tree.size, copy.tree.path()[0].content, copy.system], [2, "Why is the sky blue?", "Be brief."]);
   assert.equal(titleOf(copy), "Why is the sky blue?");
+});
+
+test("each event of a growing answer is written once, few at a time, and all come back", async () => {
+  const database = new CountingDatabase();
+  const library = new Library(database);
+  const conversation = library.create("");
+  const node = conversation.tree.add(makeAnswer({ id: "a", parent: null, model: "m", parameters: {}, transport: "sse", created: 1 }));
+  await library.save(conversation, [node]);
+  for (const upTo of [3, 5, 1300]) {
+    while (node.events.length < upTo) node.events.push(event(node.events.length));
+    await library.saveNode(conversation, node);
+  }
+  assert.equal(database.written.reduce((sum, count) => sum + count), 1300);
+  assert.ok(Math.max(...database.written) <= 500);
+  const loaded = (await library.load(conversation.id)).tree.get("a");
+  assert.deepEqual(loaded, node);
+  loaded.events.push(event(1300));
+  await library.saveNode(conversation, loaded);
+  assert.equal(database.written.at(-1), 1);
+  await library.removeNodes(conversation, ["a"]);
+  assert.deepEqual(await database.partsOf(conversation.id), { nodes: [], pieces: [] });
+});
+
+test("a write that never finished adds nothing, and what older pages kept whole is read and kept anew", async () => {
+  const database = new MemoryDatabase();
+  const library = new Library(database);
+  const conversation = library.create("");
+  const node = conversation.tree.add(makeAnswer({ id: "a", parent: null, model: "m", parameters: {}, transport: "sse", created: 1 }));
+  node.events.push(event(0));
+  await library.save(conversation, [node]);
+  await database.put(null, [], [{ conversation: conversation.id, node: "a", first: 1, events: [event(7)] }]);
+  assert.deepEqual((await library.load(conversation.id)).tree.get("a").events, [event(0)]);
+  await database.remove(conversation.id, ["a"]);
+  await database.put(null, [{ ...node, conversation: conversation.id, events: [event(0), event(1)] }]);
+  const old = (await library.load(conversation.id)).tree.get("a");
+  assert.deepEqual(old.events, [event(0), event(1)]);
+  await library.saveNode(conversation, old);
+  assert.deepEqual((await library.load(conversation.id)).tree.get("a").events, [event(0), event(1)]);
 });
 
 test("a file that is none of ours is refused with a reason, and adds nothing", async () => {
