@@ -102,7 +102,8 @@ def measure(name: str, case: Case, dtype: str, layers: int, repeats: int, reader
 
     def attend_all(kv: KVPages) -> tuple[jax.Array, KVPages]:
         start = jnp.zeros((num_tokens, heads.num_heads * heads.head_dim), jnp.float32)
-        return lax.fori_loop(0, layers, attend, (start, kv))
+        attended, kv = lax.fori_loop(0, layers, attend, (start, kv))
+        return attended, kv
 
     program, kv, times, rates = jax.jit(attend_all, donate_argnums=0), _random_pages(layout, random), [], []
     for _ in range(repeats + 1):
