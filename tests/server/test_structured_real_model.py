@@ -21,6 +21,8 @@ from tests.server.support.sse_reader import chunks_of
 from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
 from tests.thoroughness import IS_FULL
 
+pytestmark = pytest.mark.usefixtures("kept_trials")
+
 BOUNDED = [case for case in STRUCTURED_CASES if case.is_bounded]
 NUM_SEEDS = 8 if IS_FULL else 3
 PROMPT = "A short answer:"
