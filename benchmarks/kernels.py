@@ -13,10 +13,8 @@ reached in the same run.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -27,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.bare.memory import MemoryReader
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.border.config import TILE_SIZE, EngineConfig
@@ -49,7 +48,7 @@ from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 
 PROGRAM = "benchmarks.kernels"
-READ_BYTES = 256 << 20
+READS = 5  # of memory; the fastest counts
 
 
 class Timing(NamedTuple):
@@ -232,19 +231,6 @@ def _num_weights(matrix: PackedMatrix) -> int:
     return len(matrix.placement.places) * matrix.num_outputs * matrix.num_inputs
 
 
-def read_rate() -> float:
-    """Bytes a second that as many threads as cores read from memory at once, the best of several tries."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    arrays = [np.ones(READ_BYTES // 4, np.float32) for _ in range(workers)]
-    best = 0.0
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in range(5):
-            begin = time.perf_counter()
-            list(pool.map(np.max, arrays))
-            best = max(best, workers * READ_BYTES / (time.perf_counter() - begin))
-    return best
-
-
 def report(case: Case, timings: Sequence[Timing], bytes_per_second: float, operations_per_second: float) -> None:
     """A table of one case."""
     step = timings[-1].seconds
@@ -276,7 +262,8 @@ def main(arguments: Sequence[str]) -> int:
     cases = [Case(rows, 0, options.context) for rows in options.rows]
     cases += [Case(0, tiles, tiles * TILE_SIZE) for tiles in options.tiles]
     measured = {case: list(bench.timings(case)) for case in cases}
-    bytes_per_second = read_rate()
+    reader = MemoryReader()
+    bytes_per_second = max(reader.rate() for _ in range(READS))
     products = [t for timings in measured.values() for t in timings if t.num_operations and t.name != "attention"]
     operations_per_second = max(timing.num_operations / timing.seconds for timing in products)
     print(f"{bench.bodies.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")

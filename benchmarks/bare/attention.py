@@ -1,12 +1,15 @@
-"""Attention of one layer alone, native kernels: prompts and decode rows, by the shapes of some models' heads.
+"""Attention alone, native kernels: prompts and decode rows, by the shapes of some models' heads.
 
     python -m benchmarks.bare.attention                                        # all shapes, bfloat16 pages
     python -m benchmarks.bare.attention --shapes llama-3.2-1b --kv int8 --repeats 50
+    python -m benchmarks.bare.attention --prompts --rows 16 64 --contexts 64 200 1000 7000 --layers 2
     EAGRE_NATIVE_VARIANT=avx2 python -m benchmarks.bare.attention
 
 No model is read: keys, values and queries are random. A prompt is timed where it hurts, in its last chunk of 256
-tokens, with the whole context before it. Printed are the shortest and the median time, and the rates of the
-shortest one: multiplications and additions, and bytes of pages that must be read once.
+tokens, with the whole context before it. A run goes through some layers, as a step does, so that the pages of many rows
+do not stay in the processor's caches. Printed are the shortest and the median time of a layer, and the rates of the
+shortest one: multiplications and additions, and bytes of pages that must be read once. Behind them stands the best rate
+at which a thread on each core reads memory, in turn with the runs.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from benchmarks.bare.memory import MemoryReader
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
 from engine.border.config import TILE_SIZE
@@ -30,6 +35,7 @@ from engine.kernels.native.library import load
 
 PROGRAM = "benchmarks.bare.attention"
 CHUNK_TILES = 4  # of a prompt; 256 tokens, which is the default budget of a step
+RANDOM_NUMBERS = 1 << 20  # they are repeated
 
 
 class Heads(NamedTuple):
@@ -65,10 +71,11 @@ class Timing(NamedTuple):
     median: float  # seconds
     num_operations: float
     num_bytes: int
+    bytes_per_second: float  # of a plain read of memory, the best
 
 
-def measure(name: str, case: Case, dtype: str, repeats: int) -> Timing:
-    """Times a case; the pages are updated in place, as in a step."""
+def measure(name: str, case: Case, dtype: str, layers: int, repeats: int, reader: MemoryReader) -> Timing:
+    """Times a layer of a case; the pages are updated in place, as in a step."""
     heads, page_size = SHAPES[name], PAGE_SIZE_BY_BACKEND["cpu"]
     num_tokens, sequences = case.num_rows + case.num_tiles * TILE_SIZE, case.num_rows or 1
     pages_each = -(-case.context // page_size)
@@ -79,37 +86,44 @@ def measure(name: str, case: Case, dtype: str, repeats: int) -> Timing:
     for tile in range(case.num_tiles):
         rows.append((case.context - (case.num_tiles - tile) * TILE_SIZE, TILE_SIZE))
         table[case.num_rows + tile] = 1 + np.arange(pages_each)
-    layout = KVLayout(1, 1 + sequences * pages_each, page_size, heads.num_kv_heads, heads.head_dim, dtype)
+    layout = KVLayout(layers, 1 + sequences * pages_each, page_size, heads.num_kv_heads, heads.head_dim, dtype)
     random = np.random.default_rng(0)
     width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
     qkv = jnp.asarray(random.standard_normal((num_tokens, width)).astype(np.float32))
     rotations, nothing = jnp.ones((1, num_tokens, heads.head_dim), jnp.float32), jnp.zeros(0, jnp.float32)
-    of_layer = jnp.zeros(1, jnp.int32)
+    of_layers = jnp.zeros(layers, jnp.int32)
 
-    def attend(kv: KVPages) -> tuple[jax.Array, KVPages]:
+    def attend(layer: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
         return attention(
-            qkv, rotations, of_layer, of_layer, nothing, nothing, jnp.asarray(rows, jnp.int32), jnp.asarray(table),
-            jnp.int32(0), kv, num_heads=heads.num_heads, num_tiles=case.num_tiles, scale=heads.head_dim**-0.5,
+            qkv, rotations, of_layers, of_layers, nothing, nothing, jnp.asarray(rows, jnp.int32), jnp.asarray(table),
+            layer, carry[1], num_heads=heads.num_heads, num_tiles=case.num_tiles, scale=heads.head_dim**-0.5,
             epsilon=0.0,
         )  # fmt: skip
 
-    program, kv, times = jax.jit(attend, donate_argnums=0), _random_pages(layout, random), []
+    def attend_all(kv: KVPages) -> tuple[jax.Array, KVPages]:
+        start = jnp.zeros((num_tokens, heads.num_heads * heads.head_dim), jnp.float32)
+        attended, kv = lax.fori_loop(0, layers, attend, (start, kv))
+        return attended, kv
+
+    program, kv, times, rates = jax.jit(attend_all, donate_argnums=0), _random_pages(layout, random), [], []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
         out, kv = program(kv)
         out.block_until_ready()
-        times.append(time.perf_counter() - begin)
+        times.append((time.perf_counter() - begin) / layers)
+        rates.append(reader.rate())
     seen = case.context - case.num_tiles * TILE_SIZE / 2  # keys, by the mean query
     num_bytes = sequences * case.context * 2 * heads.num_kv_heads * heads.head_dim * jnp.dtype(dtype).itemsize
     operations = 4 * num_tokens * seen * heads.num_heads * heads.head_dim
-    return Timing(name, case.label, case.context, min(times[1:]), median(times[1:]), operations, num_bytes)
+    return Timing(name, case.label, case.context, min(times[1:]), median(times[1:]), operations, num_bytes, max(rates))
 
 
 def _random_pages(layout: KVLayout, random: np.random.Generator) -> KVPages:
     if layout.dtype == "int8":
-        data = random.integers(-127, 128, layout.shape, np.int8)
+        data = np.resize(random.integers(-127, 128, RANDOM_NUMBERS, np.int8), layout.shape)
         return KVPages(jnp.asarray(data), jnp.full(layout.shape[:-1], 0.01, jnp.float32))
-    return KVPages(jnp.asarray(random.standard_normal(layout.shape, np.float32), jnp.dtype(layout.dtype)), None)
+    numbers = random.standard_normal(RANDOM_NUMBERS, np.float32).astype(jnp.dtype(layout.dtype))
+    return KVPages(jnp.asarray(np.resize(numbers, layout.shape)), None)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -118,25 +132,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--shapes", nargs="*", choices=sorted(SHAPES), default=list(SHAPES))
     parser.add_argument("--prompts", type=int, nargs="*", default=[1024, 7000], help="tokens of prompts (1024 7000)")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 16, 64], help="decode rows (1 16 64)")
-    parser.add_argument("--context", type=int, default=200, help="tokens behind each decode row (200)")
+    parser.add_argument("--contexts", type=int, nargs="*", default=[200], help="tokens behind each decode row (200)")
+    parser.add_argument("--layers", type=int, default=8, help="layers of a run (8)")
     parser.add_argument("--kv", choices=["float32", "bfloat16", "int8"], default="bfloat16", help="type of the pages")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args(arguments)
+    if options.layers < 1 or options.repeats < 1:
+        parser.error("--layers and --repeats are at least 1")
     if min([*options.prompts, CHUNK_TILES * TILE_SIZE]) < CHUNK_TILES * TILE_SIZE:
         parser.error(f"--prompts is of {CHUNK_TILES * TILE_SIZE} tokens at least")
     cases = [Case(0, CHUNK_TILES, prompt) for prompt in options.prompts]
-    cases += [Case(rows, 0, options.context) for rows in options.rows]
-    print(f"{load()}, {options.kv} pages\n{'':48s}{'min us':>10s}{'median':>10s}{'Gop/s':>8s}{'GB/s':>8s}")
-    timings = []
+    cases += [Case(rows, 0, context) for context in options.contexts for rows in options.rows]
+    print(f"{load()}, {options.kv} pages\n{'':48s}{'min us':>10s}{'median':>10s}{'Gop/s':>8s}{'GB/s':>8s}{'read':>8s}")
+    timings, reader = [], MemoryReader()
     for name in options.shapes:
         for case in cases:
-            timing = measure(name, case, options.kv, options.repeats)
+            timing = measure(name, case, options.kv, options.layers, options.repeats, reader)
             timings.append(timing)
             print(
                 f"{f'{name}: {timing.case}, context {timing.context}':48s}{timing.shortest * 1e6:10,.0f}"
                 f"{timing.median * 1e6:10,.0f}{timing.num_operations / timing.shortest / 1e9:8.1f}"
-                f"{timing.num_bytes / timing.shortest / 1e9:8.1f}"
+                f"{timing.num_bytes / timing.shortest / 1e9:8.1f}{timing.bytes_per_second / 1e9:8.1f}"
             )
     if options.json is not None:
         figures = [timing._asdict() for timing in timings]

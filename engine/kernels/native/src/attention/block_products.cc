@@ -30,7 +30,8 @@ inline Floats add_product(Floats sum, Words word, const std::byte* other) {
 // sums[r][v] += the product of `left` row r, of num_words words, and columns[v], whose words are `stride` words apart.
 template <bool kIsFloat, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
-                     int num_words, Floats (&sums)[R][V]) {
+                     int num_words, LookAhead& ahead, Floats (&sums)[R][V]) {
+  ahead.ask(kIsFloat ? num_words / 2 : num_words);  // not in the loop, which has no time for it
   for (int64_t word = 0; word < num_words; ++word) {
     Words words[V];
     EAGRE_UNROLL(4)
@@ -54,7 +55,7 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
   }
   const uint32_t* columns[V];
   for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
-  multiply<kIsFloat, R, V>(queries, num_words * 4, columns, kHalfKeys, num_words, sums);
+  multiply<kIsFloat, R, V>(queries, num_words * 4, columns, kHalfKeys, num_words, block.look_ahead, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
@@ -78,7 +79,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     for (int v = 0; v < V; ++v) columns[v] = block.values[half] + column + v * kLanes;
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * 4;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
-    multiply<kIsFloat, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, sums);
+    multiply<kIsFloat, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.look_ahead, sums);
   }
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {

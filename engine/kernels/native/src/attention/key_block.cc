@@ -67,7 +67,7 @@ Block block_at(uint32_t* memory, const Pages& pages) {
 }
 
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
-  if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, block);
+  if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, ahead, block);
   const int64_t d = pages.head_dim, words = vector_words(pages);
   const bool is_float = multiplies_floats(pages), is_int8 = pages.type == PageType::kInt8;
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);

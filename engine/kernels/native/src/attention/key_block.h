@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/pages.h"
+#include "runtime/look_ahead.h"
 
 namespace eagre {
 
@@ -25,6 +26,7 @@ struct Block {
   uint32_t* staged;  // [kBlockKeys][head_dim in words], for what is stored in another type
   float key_scales[kBlockKeys];  // of int8 pages
   float value_scales[kBlockKeys];
+  mutable LookAhead look_ahead;  // at the pages of the next block; products ask for them
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
@@ -75,7 +77,7 @@ class Walk {
   int64_t width_, index_, offset_;
 };
 
-// Keys and values of one head that will be wanted next.
+// Keys and values of one head that will be read next.
 struct Ahead {
   Walk walk;
   int64_t head;

@@ -60,6 +60,19 @@ void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values
   for (int token = end; token < kHalfKeys; ++token) clear_token(token);
 }
 
+// Begins to look at the pages of what is ahead.
+void look_ahead(const Pages& pages, Ahead& ahead, LookAhead& to) {
+  const int64_t stored_bytes = pages.head_dim * bytes_of(pages.type);
+  const uint8_t* const data = static_cast<const uint8_t*>(pages.data) + ahead.head * pages.page_size * stored_bytes;
+  const uint8_t* stretches[LookAhead::kStretches] = {};
+  for (int half = 0; half * kHalfKeys < ahead.count; ++half) {
+    const Run run = ahead.walk.next(kHalfKeys);
+    stretches[2 * half] = data + run.key * stored_bytes;
+    stretches[2 * half + 1] = data + run.value * stored_bytes;
+  }
+  to.begin(stretches, ahead.count > 0 ? kHalfKeys * stored_bytes : 0);
+}
+
 }  // namespace
 
 void write_packed(const Pages& pages, int part, int64_t vector, const float* x) {
@@ -77,7 +90,7 @@ void write_packed(const Pages& pages, int part, int64_t vector, const float* x) 
   }
 }
 
-void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Block& block) {
+void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   const int64_t d = pages.head_dim, words = vector_words(pages), half_words = kHalfKeys * words;
   const bool is_float = multiplies_floats(pages);
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
@@ -93,6 +106,7 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
     }
     if (is_float) widen_pairs(pairs, kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
   };
+  look_ahead(pages, ahead, block.look_ahead);
   for (int half = 0; half * kHalfKeys < count; ++half) {
     const Run run = walk.next(kHalfKeys);
     const int begin = std::max(0, num_hidden - half * kHalfKeys), end = std::min(kHalfKeys, count - half * kHalfKeys);

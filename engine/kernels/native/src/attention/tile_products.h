@@ -52,12 +52,16 @@ inline void for_each_result(int count, const Body& body) {
   if (count > 3) body(std::integral_constant<int, 3>());
 }
 
+constexpr int kLinesAhead = 4;  // of each stretch, with each load of a register: as much as that load reads
+
 // The first `count` results += `left` times 16 columns each of what right(result) points to. Strides are in bytes.
 template <int kA, int kB, class Right>
-inline void add_products(int count, const std::byte* left, size_t left_stride, const Right& right, size_t right_stride) {
+inline void add_products(int count, const std::byte* left, size_t left_stride, const Right& right, size_t right_stride,
+                         LookAhead& ahead) {
   tile_load<kA>(left, left_stride);
   for_each_result(count, [&](auto result) {
     tile_load<kB>(right(result()), right_stride);
+    ahead.ask(kLinesAhead);
     tile_dot_bf16<result(), kA, kB>();
   });
 }
@@ -73,10 +77,12 @@ inline void multiply_keys(int head_dim, const Block& block, const std::byte* que
     for_each_result(num_vectors, [&](auto v) { tile_zero<v()>(); });
     const auto keys_from = [&](int word) { return [=, &block](int v) { return keys_of(block, v) + word * kHalfKeys; }; };
     for (int word = 0; word < whole; word += kTileWords) {
-      add_products<kLeft, kRight>(num_vectors, left + 4 * word, query_stride, keys_from(word), key_stride);
+      add_products<kLeft, kRight>(num_vectors, left + 4 * word, query_stride, keys_from(word), key_stride,
+                                  block.look_ahead);
     }
     if (whole < num_words) {
-      add_products<kLastLeft, kLastRight>(num_vectors, left + 4 * whole, query_stride, keys_from(whole), key_stride);
+      add_products<kLastLeft, kLastRight>(num_vectors, left + 4 * whole, query_stride, keys_from(whole), key_stride,
+                                          block.look_ahead);
     }
     float* to = scores + row * kBlockKeys;
     for_each_result(num_vectors, [&](auto v) { tile_store<v()>(to + v() * kLanes, score_stride); });
@@ -102,7 +108,8 @@ inline void multiply_values(int head_dim, const Block& block, const float* weigh
       for (int half = 0; half * kHalfKeys < num_keys; ++half) {
         const float* left = weights + row * kBlockKeys + half * kHalfKeys / 2;
         const auto values = [&](int v) { return block.values[half] + column + v * kLanes; };
-        add_products<kLeft, kRight>(count, reinterpret_cast<const std::byte*>(left), kBlockKeys * 4, values, stride);
+        add_products<kLeft, kRight>(count, reinterpret_cast<const std::byte*>(left), kBlockKeys * 4, values, stride,
+                                    block.look_ahead);
       }
       for_each_result(count, [&](auto v) { tile_store<v()>(to + v() * kLanes, stride); });
     }
