@@ -23,21 +23,25 @@ constexpr int kLeastRowsOfMatrixUnit = 5;  // fewer take vector instructions, wh
 // in memory, which vector instructions do as fast.
 constexpr bool has_unit_kernel(Format format) { return is_integer(format) && layout_of(format).parts == 1; }
 
+// Shapes of the registers of two groups in work: sums, rows and weights. The unit takes as long as a block has rows, so
+// that a block alone has no more than it needs. Blocks beside others share one shape, because changing it takes longer.
+template <int kRows>
+inline constexpr TileShapes kUnitShapes({{kRows, 64}, {kRows, 64}, {kRows, kGroup}, {kRows, kGroup}, {8, 64}, {8, 64}});
+
 // The sums of the groups of a tile with up to kRows rows. Registers of two groups are in work at a time: while the unit
 // multiplies one group, the sums of another are on their way to memory, and those of a third are scaled and added up.
-template <bool kHasMinima, bool kUnsigned, int kRows>
+template <bool kHasMinima, bool kUnsigned, int kRows, int kShapeRows>
 class UnitSums {
  public:
-  // `stride` is the number of rows of the block, padded. A block of fewer than 16 rows is multiplied as if it had 16, and
-  // one of fewer than kRows is added up as if it had kRows: what lies behind it is in the same memory, and results that
-  // belong to no row are read by nobody.
+  // `stride` is the number of rows of the block, padded. A block of fewer than kShapeRows is multiplied as if it had so
+  // many, and one of fewer than kRows is added up as if it had kRows: what lies behind it is in the same memory, and
+  // results that belong to no row are read by nobody.
   UnitSums(const UnpackedGroup* groups, const RowGroups& rows, int stride)
       : groups_(groups), rows_(rows), stride_(static_cast<size_t>(stride)) {}
 
   // `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched while the unit works.
   void add_to(float* totals, int num_groups, const std::byte* ahead, size_t ahead_bytes) {
-    static constexpr TileShapes kShapes({{16, 64}, {16, 64}, {16, kGroup}, {16, kGroup}, {8, 64}, {8, 64}});
-    configure_tiles(kShapes);
+    configure_tiles(kUnitShapes<kShapeRows>);
     Floats total[kRows];
     for (int r = 0; r < kRows; ++r) total[r] = load(totals + r * kTile);
     multiply<0>(0);
@@ -93,27 +97,57 @@ void multiply_blocks(const PackedRows& x, Sums sums, const UnpackedGroup* unpack
   for (int block = 0; block < x.num_blocks(); ++block, totals += kBlockRows * kTile) {
     const RowGroups rows(x, sums, block, first);
     const int stride = x.rows_of(block);
-    const auto add = [&](auto constant) {
-      UnitSums<kHasMinima, kUnsigned, decltype(constant)::value>(unpacked, rows, stride)
+    const auto add = [&](auto count, auto shape) {
+      UnitSums<kHasMinima, kUnsigned, decltype(count)::value, decltype(shape)::value>(unpacked, rows, stride)
           .add_to(totals, num_groups, ahead, block == 0 ? ahead_bytes : 0);
     };
+    constexpr std::integral_constant<int, 4> kFour;
+    constexpr std::integral_constant<int, 8> kEight;
+    constexpr std::integral_constant<int, 12> kTwelve;
+    constexpr std::integral_constant<int, kBlockRows> kAll;
     if (stride <= 4) {
-      add(std::integral_constant<int, 4>());
+      add(kFour, kAll);
     } else if (stride <= 8) {
-      add(std::integral_constant<int, 8>());
+      x.num_blocks() == 1 ? add(kEight, kEight) : add(kEight, kAll);
+    } else if (stride <= 12) {
+      x.num_blocks() == 1 ? add(kTwelve, kTwelve) : add(kTwelve, kAll);
     } else {
-      add(std::integral_constant<int, kBlockRows>());
+      add(kAll, kAll);
     }
   }
 }
 
-// Unpacks groups to bytes from which the zero point has been taken: they are signed then. Always inlined, as `unpack`.
+// The numbers of a group of whole bytes or of nibbles, without the zero point. This is a pass of its own over what the
+// format has in memory, because a second one over what `unpack` has stored takes as long as the unpacking.
+template <Format F>
+[[gnu::always_inline]] inline void unpack_signed_numbers(const std::byte* __restrict from, uint8_t* __restrict to) {
+  constexpr int kNumbers = kGroup * kTile, kZero = layout_of(F).zero_point;
+  static_assert(layout_of(F).high_bits == 0 && (layout_of(F).low_bits == 8 || layout_of(F).low_bits == 4));
+  if constexpr (layout_of(F).low_bits == 8) {
+    for (int i = 0; i < kNumbers; ++i) to[i] = static_cast<uint8_t>(std::to_integer<int>(from[i]) - kZero);
+  } else {
+    for (int i = 0; i < kNumbers / 2; ++i) to[i] = static_cast<uint8_t>((std::to_integer<int>(from[i]) & 15) - kZero);
+    to += kNumbers / 2;
+    for (int i = 0; i < kNumbers / 2; ++i) to[i] = static_cast<uint8_t>((std::to_integer<int>(from[i]) >> 4) - kZero);
+  }
+}
+
+// Unpacks groups to bytes that are signed where the format has a zero point. Always inlined, as `unpack`.
 template <Format F>
 [[gnu::always_inline]] inline void unpack_signed(const std::byte* block, int num_groups, UnpackedGroup* to) {
-  unpack<F>(block, num_groups, to);
-  if constexpr (!has_minima(F)) {
-    for (int g = 0; g < num_groups; ++g) {
-      for (uint8_t& number : to[g].numbers) number = static_cast<uint8_t>(number - layout_of(F).zero_point);
+  if constexpr (has_minima(F)) {
+    unpack<F>(block, num_groups, to);
+  } else {
+    constexpr int kBlockGroups = layout_of(F).block_groups;
+    for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
+      prefetch_behind(block, block_bytes(F));
+      const BlockReader<F> reader(block);
+      for (int i = 0; i < kBlockGroups; ++i) {
+        typename BlockReader<F>::Group group;
+        reader.read(i, group);
+        store(to[g + i].scales[0], group.scales[0]);
+        unpack_signed_numbers<F>(block + numbers_offset(F) + i * group_bytes(F), to[g + i].numbers);
+      }
     }
   }
 }
