@@ -98,6 +98,7 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await page.wait_for("globalThis.saved !== undefined")
     exported = await page.evaluate("saved.text()")
     await set_value(page, "#conversation-search", "")
+    await page.wait_for(f"{ENTRIES}.length === 2")
     for left in (1, 0):
         for _ in range(2):  # the first press asks
             await page.click("#conversations .tools button:last-child")
