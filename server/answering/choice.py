@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Choice:
         "finish_reason",
         "index",
         "is_aborted",
+        "max_plain_tokens",
         "num_cached_tokens",
         "num_tokens",
         "stop_string",
@@ -84,6 +86,8 @@ class Choice:
         """
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
+        # So many tokens that come together may become text in one go, because none of them can end the answer.
+        self.max_plain_tokens = 0 if stops is not None else 1 if self._is_exact else sys.maxsize
         self._least_tokens = 1  # of the next delta; the first one waits for no other tokens
         self._pending_text = ""  # until there are tokens enough
         self.index = index
@@ -200,13 +204,8 @@ class Choice:
             text += self._flush()
         return self._release(self._pending_text + text)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether all its tokens become text in the same way, and none of them can end it."""
-        return self._stops is None and not self._is_exact
-
     def advance_tokens(self, token_ids: Sequence[int]) -> Delta | None:
-        """`advance` for an event that has tokens and nothing else; the choice is plain."""
+        """`advance` for an event that has no more than `max_plain_tokens` tokens and nothing else."""
         self._pending_ids += token_ids
         self.num_tokens += len(token_ids)
         return self._release(self._pending_text + self._detokenizer.decode(token_ids))

@@ -200,7 +200,7 @@ class Generation:
             raise
         raise StopAsyncIteration
 
-    async def push(self, sink: Sink) -> None:
+    async def push(self, sink: Sink[Delta]) -> None:
         """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
 
         It may be called between two items of the iteration. It returns at once where the sink is not ready, where
@@ -354,10 +354,10 @@ class Generation:
 
     def _advance_tokens(self, choice: Choice, token_ids: Sequence[int]) -> list[Delta]:
         """`_advance` for an event that has tokens and nothing else, behind the first tokens of the choice."""
-        if not choice.is_plain or self._watcher is not None:
+        num_new = len(token_ids)
+        if num_new > choice.max_plain_tokens or self._watcher is not None:
             return self._advance(choice, TokenEvent(list(token_ids), None, choice.num_cached_tokens))
         delta = choice.advance_tokens(token_ids)
-        num_new = len(token_ids)
         choice.observe(num_new, self._submitted_at)
         self._metrics.num_generation_tokens += num_new
         return [] if delta is None else [delta]

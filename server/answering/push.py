@@ -13,10 +13,11 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import Outbox
 
 News = TypeVar("News")  # what a step brings: an event, or its tokens alone
+Taken_contra = TypeVar("Taken_contra", contravariant=True)  # deltas, or what was made of them
 
 
-class Sink(Protocol):
-    """Takes deltas without waiting. What it takes may go to an outbox, which leaves with all that others put there."""
+class Sink(Protocol[Taken_contra]):
+    """Takes what is to be sent, without waiting. It may go to an outbox, and leaves with all that others put there."""
 
     @property
     def is_ready(self) -> bool:
@@ -26,8 +27,8 @@ class Sink(Protocol):
     def outbox(self) -> Outbox | None:
         """What has to be flushed once all that a step brings was taken; None: nothing."""
 
-    def take(self, deltas: Sequence[Delta]) -> None:
-        """Puts the deltas into the outbox."""
+    def take(self, pieces: Sequence[Taken_contra]) -> None:
+        """Puts the pieces into the outbox."""
 
     def follow(self, stop: Callable[[Exception | None], None]) -> None:
         """`stop` is called when the sink is not ready any more, with the error if it never will be again."""
@@ -46,7 +47,7 @@ class Push:
         choices: Sequence[Choice],
         advance: Callable[[Choice, TokenEvent], list[Delta]],
         advance_tokens: Callable[[Choice, Sequence[int]], list[Delta]],
-        sink: Sink,
+        sink: Sink[Delta],
     ) -> None:
         """
         Args:
@@ -110,7 +111,7 @@ class _Lane:
         choice: Choice,
         advance: Callable[[Choice, TokenEvent], list[Delta]],
         advance_tokens: Callable[[Choice, Sequence[int]], list[Delta]],
-        sink: Sink,
+        sink: Sink[Delta],
     ) -> None:
         self._push = push
         self._choice = choice

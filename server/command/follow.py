@@ -9,6 +9,8 @@ from functools import partial
 
 from engine.border.background import run_in_background
 from engine.border.types import Progress
+from server.command.follower_door import follower_door
+from server.command.listeners import CannotListen
 from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Announce, watch_signals
 from server.startup.loaded_model import follow_model
 from server.startup.logs import log, set_up_logs
@@ -36,9 +38,14 @@ async def follow(settings: ServerSettings, announce: Announce, progress: Progres
     """
     try:
         (settings,) = settings_of_each(settings)
-    except SettingsError as error:
+        async with follower_door(settings):
+            return await _follow(settings, announce, progress)
+    except (SettingsError, CannotListen) as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
+
+
+async def _follow(settings: ServerSettings, announce: Announce, progress: Progress) -> int:
     stopped = watch_signals()
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()

@@ -30,6 +30,7 @@ from server.fronting.front import FRONT, Front
 from server.fronting.replica import UNIX
 from server.fronting.replicas import Replicas
 from server.http.app import read_keys
+from server.startup.accelerators import VISIBLE_GPUS, gpu_of_each
 from server.startup.logs import log, set_up_logs
 from server.startup.model_list import settings_of_each
 from server.startup.replica_process import NeverReady, ReplicaProcess
@@ -60,18 +61,19 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
     try:
         check_shared(settings)
         settings_of_each(settings)  # what every server would refuse
+        gpus = gpu_of_each(settings.data_parallel, os.environ)
     except SettingsError as error:
         announce(f"eagre: {error}")
         return EXIT_USAGE
     if settings.front_key is None:
         settings = replace(settings, front_key=secrets.token_urlsafe(24))
     num_replicas = settings.data_parallel
-    processes = {
-        str(index): ReplicaProcess(
-            str(index), environment_of(settings_of_replica(settings, index, folder), num_replicas, os.environ)
-        )
-        for index in range(num_replicas)
-    }
+
+    def start_of(index: int) -> ReplicaProcess:
+        environment = environment_of(settings_of_replica(settings, index, folder), num_replicas, os.environ)
+        return ReplicaProcess(str(index), environment | ({} if gpus is None else {VISIBLE_GPUS: gpus[index]}))
+
+    processes = {str(index): start_of(index) for index in range(num_replicas)}
     async with Replicas() as replicas:
         try:
             keys = read_keys(settings)

@@ -74,11 +74,11 @@ class Listeners:
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
-            await _start(web.TCPSite(self._runner, settings.host, settings.port), settings.port)
+            await start_site(web.TCPSite(self._runner, settings.host, settings.port), settings.port)
         if self._metrics_runner is not None and settings.metrics_port is not None:
             await self._metrics_runner.setup()
             port = settings.metrics_port
-            await _start(web.TCPSite(self._metrics_runner, settings.host, port), port)
+            await start_site(web.TCPSite(self._metrics_runner, settings.host, port), port)
 
     async def close(self) -> None:
         """Lets nobody in any more and ends what is open."""
@@ -120,8 +120,9 @@ class Listeners:
         return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
 
 
-async def _start(site: web.TCPSite, port: int) -> None:
-    """
+async def start_site(site: web.TCPSite, port: int) -> None:
+    """Listens at a port.
+
     Raises:
         CannotListen: the address is taken or invalid.
     """

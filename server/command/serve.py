@@ -193,6 +193,7 @@ def reload_on_hangup(read_again: Callable[[], Awaitable[None]]) -> asyncio.Task[
     """
     hung_up = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # a front holds it back from its servers until here
 
     async def reload() -> None:
         while True:

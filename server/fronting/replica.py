@@ -16,6 +16,9 @@ from server.fronting.prefixes import RememberedPrefixes
 UNIX = "unix:"
 CONNECT_S = 5.0  # a server that runs accepts at once
 HEALTH_S = 5.0  # for an answer about its health; a busy one may take a while
+# A server that has left so many looks at its health without an answer is frozen: what is open on it is given up. They
+# are counted, and not the seconds, so that a front that was frozen itself does not blame its replicas.
+MOST_UNANSWERED = 3
 IDLE_S = 20.0  # after which an unused connection is closed, before the server closes it at any moment
 _MANY_BYTES = 1 << 18  # of a body
 
@@ -64,6 +67,9 @@ class Replica:
         self.is_leaving = False  # it gets nothing new and is forgotten once nothing is open on it
         self.has_been_ready = False
         self.num_open = 0
+        self._num_unanswered = 0  # looks at its health, one after the other
+        self._asking: set[asyncio.Timeout] = set()  # of requests that have no answer yet
+        self._reading: set[aiohttp.StreamReader] = set()  # of answers that have begun
         self.prefixes = RememberedPrefixes()
         # Answers come when the model has them, so only connecting has a deadline.
         self._session = aiohttp.ClientSession(
@@ -106,23 +112,31 @@ class Replica:
             ReplicaLost: there was no answer.
         """
         try:
-            answer = await self._session.request(
-                method, URL(self._url + path, encoded=True), headers=headers,
-                data=body if body is None or len(body) < _MANY_BYTES else io.BytesIO(body),  # which is sent in pieces
-                allow_redirects=False,
-            )  # fmt: skip
+            async with asyncio.timeout(None) as deadline:
+                self._asking.add(deadline)
+                try:
+                    answer = await self._session.request(
+                        method, URL(self._url + path, encoded=True), headers=headers,
+                        data=body if body is None or len(body) < _MANY_BYTES else io.BytesIO(body),  # sent in pieces
+                        allow_redirects=False,
+                    )  # fmt: skip
+                finally:
+                    self._asking.discard(deadline)
         except aiohttp.ClientConnectorError as error:
             self.note_gone(str(error))
             raise ReplicaLost(f"{self.name} cannot be reached", was_asked=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ReplicaLost(f"{self.name} gave no answer: {error}", was_asked=True) from error
+            reason = str(error) or "it is silent"
+            raise ReplicaLost(f"{self.name} gave no answer: {reason}", was_asked=True) from error
+        self._reading.add(answer.content)
         try:
             yield answer
         finally:
+            self._reading.discard(answer.content)
             answer.close()  # does nothing where the answer was read to its end, and the connection is used again
 
     async def check(self) -> None:
-        """Asks the replica whether it is ready, and notes what it says."""
+        """Asks the replica whether it is ready, and notes what it says. One that is frozen loses what is open on it."""
         try:
             async with asyncio.timeout(HEALTH_S):
                 async with self.ask("GET", "/readiness", headers={}) as answer:
@@ -131,12 +145,17 @@ class Replica:
             if lost.was_asked:  # a server that runs answers; whether this one does, the next look tells
                 self._note(State.NOT_READY, str(lost))
         except TimeoutError:
-            self._note(State.NOT_READY, f"no answer within {HEALTH_S:g} s")
+            self._num_unanswered += 1
+            self._note(State.NOT_READY, f"no answer within {HEALTH_S:g} s, {self._num_unanswered} times")
+            if self._num_unanswered >= MOST_UNANSWERED:
+                self._break_off()
+            return
         except (aiohttp.ClientError, ValueError) as error:
             self._note(State.NOT_READY, f"no sense in its answer: {error}")
         else:
             detail = str(told.get("detail", "")) if isinstance(told, dict) else ""
             self._note(State.READY if status == 200 else State.NOT_READY, detail)
+        self._num_unanswered = 0
 
     def note_gone(self, reason: str) -> None:
         """Nobody listens there."""
@@ -155,6 +174,14 @@ class Replica:
     async def close(self) -> None:
         """Breaks off everything that is open on it."""
         await self._session.close()
+
+    def _break_off(self) -> None:
+        """Ends every request to it with `ReplicaLost`. Its connections cannot tell: the system holds them open."""
+        now = asyncio.get_running_loop().time()
+        for deadline in self._asking:
+            deadline.reschedule(now)
+        for content in self._reading:
+            content.set_exception(aiohttp.ClientPayloadError("the server is silent"))
 
     def _note(self, state: State, detail: str) -> None:
         if State.GONE in (state, self.state):

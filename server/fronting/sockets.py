@@ -1,47 +1,101 @@
-"""WebSockets through the front: each is one connection to one replica, whose messages pass as they are."""
+"""WebSockets through the front: each is one connection to one replica, whose messages pass as they are.
+
+The first message decides which replica that is: there is no greeting, and a client that comes back for a stream, or
+goes on with a stored response, says so first.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
+import re
+from typing import Any, TypeAlias
 
 import aiohttp
+import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from server.fronting.front import FRONT, Front
+from server.doors.keyring import presented_key
+from server.fronting.front import FRONT, Asked, Front
 from server.fronting.passing import request_headers
 from server.fronting.replica import Replica
+from server.fronting.replicas import no_replica
+from server.fronting.things import find_owner, place_of_history
 from server.http.websocket import OPEN_SOCKETS, open_socket
 from server.startup.logs import log, note
+from server.wire.errors import ApiError
+from server.wire.json_values import MAX_INLINE_BYTES
 
 Socket: TypeAlias = web.WebSocketResponse | aiohttp.ClientWebSocketResponse[bool]
 
+_STREAM_ID = re.compile(r"[0-9a-f]{32}")
 _LOST = b"the server that worked on this socket was lost"
 _NO_ROOM = b"no server takes this socket at the moment"
 
 
 async def relay_socket(request: web.Request) -> web.WebSocketResponse:
-    """GET of a route of sockets: joins the client with the replica that has the least to do."""
+    """GET of a route of sockets: joins the client with the replica that has what its first message names, or else with
+    the one that has the least to do.
+    """
     front = request.app[FRONT]
     front.check_accepting()
-    replica = front.replicas.choose()
+    if not front.replicas.usable:
+        raise no_replica()
     protocols = [name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if name.strip()]
     socket = await open_socket(request, request.path, front.settings)
     try:
-        with replica.use():
-            await _join(request, front, replica, socket, protocols)
+        first = await socket.receive()
+        if first.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+            replica = await _choose(request, front, first)
+            with replica.use():
+                await _join(request, front, replica, socket, protocols, first)
+    except ApiError as error:  # the last replica has gone meanwhile
+        log.warning("socket_refused", reason=error.message)
+        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=_NO_ROOM)
     finally:
         request.app[OPEN_SOCKETS].discard(socket)
     return socket
 
 
+async def _choose(request: web.Request, front: Front, first: aiohttp.WSMessage) -> Replica:
+    """
+    Raises:
+        ApiError: 503, no replica takes requests.
+    """
+    found = None
+    fields = _fields(first)
+    if fields:
+        headers, key = request_headers(request), presented_key(request.headers)
+        if key is not None:  # it may have been shown as a subprotocol, which a plain request has not
+            headers["Authorization"] = f"Bearer {key}"
+        asked = Asked("GET", request.path, headers, fields=fields)
+        stream = fields.get("stream")
+        if isinstance(stream, str) and _STREAM_ID.fullmatch(stream):
+            found = await find_owner(front, f"stream {stream}", f"/v1/streams/{stream}", asked)
+        else:
+            found = await place_of_history(front, asked)
+    return found or front.replicas.choose()
+
+
+def _fields(message: aiohttp.WSMessage) -> dict[str, Any]:
+    """Of a message that is a JSON object; empty where it is none, or too long to be read here."""
+    if message.type is not WSMsgType.TEXT or len(message.data) > MAX_INLINE_BYTES:
+        return {}
+    try:
+        fields = orjson.loads(message.data)
+    except (orjson.JSONDecodeError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
 async def _join(
-    request: web.Request, front: Front, replica: Replica, socket: web.WebSocketResponse, protocols: list[str]
-) -> None:
+    request: web.Request, front: Front, replica: Replica, socket: web.WebSocketResponse, protocols: list[str],
+    first: aiohttp.WSMessage,
+) -> None:  # fmt: skip
     note(replica=replica.name)
     headers, interval = request_headers(request), front.settings.ping_interval
     try:
         async with replica.open_socket(request.path_qs, headers, protocols, interval) as inner:
+            await _pass(first, inner)
             inward, outward = (
                 asyncio.create_task(_carry(socket, inner)),
                 asyncio.create_task(_carry(inner, socket)),
@@ -64,7 +118,11 @@ async def _join(
 async def _carry(sender: Socket, receiver: Socket) -> None:
     """Waits while the receiver is slow, and with it whoever sends to it."""
     async for message in sender:
-        if message.type is WSMsgType.TEXT:
-            await receiver.send_str(message.data)
-        elif message.type is WSMsgType.BINARY:
-            await receiver.send_bytes(message.data)
+        await _pass(message, receiver)
+
+
+async def _pass(message: Any, receiver: Socket) -> None:
+    if message.type is WSMsgType.TEXT:
+        await receiver.send_str(message.data)
+    elif message.type is WSMsgType.BINARY:
+        await receiver.send_bytes(message.data)

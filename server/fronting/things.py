@@ -29,7 +29,7 @@ async def forward_response(request: web.Request) -> web.StreamResponse:
     front.check_accepting()
     with ExitStack() as preparing:
         asked = await front.read(request, preparing)
-        place = await _place_of_history(front, asked)
+        place = await place_of_history(front, asked)
         if place is None:
             return await forward(request, front, asked)
         with place.use(asked.blocks):
@@ -52,17 +52,24 @@ async def forward_to_named(request: web.Request) -> web.StreamResponse:
         return await forward_to(request, front, asked, usable[:1])
 
 
-async def _place_of_history(front: Front, asked: Asked) -> Replica | None:
+async def place_of_history(front: Front, asked: Asked) -> Replica | None:
     """The replica that has what a request for a response follows; None where it follows nothing, or nobody has it."""
     named: Any = asked.fields.get("conversation")
     conversation = named.get("id") if isinstance(named, dict) else named
     for thing, path in ((asked.fields.get("previous_response_id"), RESPONSES), (conversation, CONVERSATIONS)):
         if isinstance(thing, str) and thing.replace("_", "").isalnum() and thing.isascii():
-            return await _find(front, thing, f"{path}/{thing}", asked)
+            return await find_owner(front, thing, f"{path}/{thing}", asked)
     return None
 
 
-async def _find(front: Front, thing: str, path: str, asked: Asked) -> Replica | None:
+async def find_owner(front: Front, thing: str, path: str, asked: Asked) -> Replica | None:
+    """The replica that knows a thing; None where none does.
+
+    Args:
+        thing: its name among the places of the front.
+        path: where it is asked for.
+        asked: the request of the client, whose headers show who asks.
+    """
     known = front.places.get(thing)
     usable: Sequence[Replica] = sorted(front.replicas.usable, key=lambda replica: replica.name != known)
     for replica in usable:

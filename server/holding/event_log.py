@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from server.holding.byte_budget import Budget
 from server.wire.errors import ApiError
@@ -22,10 +22,22 @@ class Events(NamedTuple):
     passing: bytes | None = None  # an event without a number, in the place of others
 
 
+class Follower(Protocol):
+    """Takes events for a reader that waits for more, so that nothing has to wake it for them."""
+
+    def take(self, number: int, event: bytes) -> bool:
+        """Takes the event with this number; False where the reader has to read it itself."""
+
+    def flush(self) -> None:
+        """Sends what was taken."""
+
+
 class EventLog:
     """Encoded events, numbered from 0, with one writer and any number of readers that wait for more.
 
     A log that would pass its bound drops its oldest events. A reader that has yet to read them gets an error.
+
+    Whoever appends calls `flush` soon afterwards, once for all events that come together.
     """
 
     def __init__(self, max_bytes: int, budget: Budget) -> None:
@@ -37,7 +49,7 @@ class EventLog:
         self._budget = budget
         self._events: list[bytes] = []  # from the event `_offset` on; dropped ones are empty
         self._offset = 0
-        self._waiters: set[asyncio.Future[None]] = set()  # one for each reader that has read everything
+        self._waiting: list[_Waiting] = []  # the readers that have read everything
         self._passing: bytes | None = None  # the last event without a number, until one with a number follows
         self._error: ApiError | None = None
         self.first_kept = 0  # the number of the oldest event that can be read
@@ -55,7 +67,7 @@ class EventLog:
         return self._error
 
     def append(self, event: bytes) -> int:
-        """Adds an event and wakes the readers; returns its number.
+        """Adds an event, which followers take and other readers wake for; returns its number.
 
         Raises:
             RuntimeError: the log has ended.
@@ -69,8 +81,15 @@ class EventLog:
         self._budget.take(size)
         while self.first_kept < self.num_events - 1 and (self.num_bytes > self._max_bytes or self._budget.is_passed):
             self._drop_oldest()
-        self._wake()
-        return self.num_events - 1
+        number = self.num_events - 1
+        if self._waiting:
+            self._waiting = [reader for reader in self._waiting if reader.take(number, event)]
+        return number
+
+    def flush(self) -> None:
+        """Sends what followers have taken."""
+        for reader in self._waiting:
+            reader.flush()
 
     def pass_on(self, event: bytes) -> None:
         """Shows an event to those who have read everything, and to those who come before the next one. Only the last
@@ -99,10 +118,13 @@ class EventLog:
         self._offset = self.first_kept = self.num_events
         self._events = []
 
-    async def read(self, start: int = 0) -> AsyncIterator[Events]:
+    async def read(self, start: int = 0, follower: Follower | None = None) -> AsyncIterator[Events]:
         """All events from number `start` on, as they come, several at once where several wait.
 
         A start that the log has not reached yet is waited for.
+
+        Args:
+            follower: may take events, in their order, while the reader waits for the next item, which has none of them.
 
         Raises:
             ApiError: an event that was asked for has been dropped, or the log ends before `start`; or the log's own
@@ -127,7 +149,7 @@ class EventLog:
                 seen = self._passing
                 yield Events(start, (), seen)
             else:
-                await self._more()
+                start += await self._more(follower if start == self.num_events else None)
         if self._error is not None:
             raise self._error
         if start > self.num_events:
@@ -144,19 +166,48 @@ class EventLog:
             del self._events[: at + 1]
             self._offset = self.first_kept
 
-    async def _more(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+    async def _more(self, follower: Follower | None) -> int:
+        """Waits for what `follower` does not take; returns how many events it has taken."""
+        reader = _Waiting(follower)
+        self._waiting.append(reader)
         try:
-            await waiter
+            await reader.woken
         finally:
-            self._waiters.discard(waiter)
+            self._waiting = [other for other in self._waiting if other is not reader]
+        return reader.num_taken
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        waiting, self._waiting = self._waiting, []
+        for reader in waiting:
+            reader.wake()
+
+
+class _Waiting:
+    """A reader that has read everything."""
+
+    __slots__ = ("_follower", "num_taken", "woken")
+
+    def __init__(self, follower: Follower | None) -> None:
+        self._follower = follower
+        self.num_taken = 0
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, number: int, event: bytes) -> bool:
+        """Whether the follower has taken the event; the reader is woken otherwise."""
+        if self._follower is None or self.woken.done() or not self._follower.take(number, event):
+            self.wake()
+            return False
+        self.num_taken += 1
+        return True
+
+    def flush(self) -> None:
+        if self._follower is not None:
+            self._follower.flush()
+
+    def wake(self) -> None:
+        self.flush()  # before the reader goes on behind it
+        if not self.woken.done():
+            self.woken.set_result(None)
 
 
 def never_sent(num_asked: object, num_events: object) -> ApiError:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from server.answering.push import Sink
 from server.holding.event_log import EventLog, never_sent
 from server.wire.errors import ApiError, shorten
 
@@ -95,41 +97,78 @@ class Lanes:
         """Whether nothing follows `place`."""
         return self._log.is_ended and self._log.error is None and place == tuple(self._counts)
 
-    async def read(self, had: Place) -> AsyncIterator[list[PlacedEvent]]:
+    async def read(self, had: Place, sink: Sink[PlacedEvent] | None = None) -> AsyncIterator[list[PlacedEvent]]:
         """What follows `had`, as it comes.
+
+        Args:
+            sink: takes events while it is ready and the reader waits for the next item; never the last event.
 
         Raises:
             ApiError: an event that follows has been dropped, the stream has failed, or it ends before `had`.
         """
-        if self._num_lanes == 1:
-            async for batch in self._log.read(had[0]):
-                number = batch.first
-                last = self._log.num_events if self._is_complete else -1
-                placed = [
-                    PlacedEvent(b"%d" % after, event, after == last)
-                    for after, event in enumerate(batch.events, start=number + 1)
-                ]
-                yield placed if batch.passing is None else [PlacedEvent(None, batch.passing, False)]
-            return
-        counts, start = self._skip(had)
-        async for batch in self._log.read(start):
-            last = self._log.num_events if self._is_complete else -1
-            news = [] if batch.passing is None else [PlacedEvent(None, batch.passing, False)]
-            for after, event in enumerate(batch.events, start=batch.first + 1):
-                lane = self._lane_of[after - 1]
-                counts[lane] += 1
-                if counts[lane] > had[lane]:
-                    news.append(PlacedEvent(encode(map(max, counts, had)), event, after == last))
+        counts, start = ([], had[0]) if self._num_lanes == 1 else self._skip(had)
+        place = partial(self._place, had, counts)
+        async for batch in self._log.read(start, None if sink is None else _Following(self, place, sink)):
+            if batch.passing is not None:
+                yield [PlacedEvent(None, batch.passing, False)]
+            placed = [place(after, event) for after, event in enumerate(batch.events, start=batch.first + 1)]
+            news = [event for event in placed if event is not None]
             if news:
                 yield news
         if any(map(int.__gt__, had, counts)):
             raise never_sent(encode(had).decode(), encode(counts).decode())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last event has been added."""
+        return self._is_complete
+
+    def _place(self, had: Place, counts: list[int], after: int, event: bytes) -> PlacedEvent | None:
+        """One event as a reader gets it; None where it has it already.
+
+        Args:
+            counts: the reader's, of the events of each lane, which go on by this event; empty of a single lane.
+            after: how many events there are with this one.
+        """
+        is_last = self._is_complete and after == self._log.num_events
+        if not counts:
+            return PlacedEvent(b"%d" % after, event, is_last)
+        lane = self._lane_of[after - 1]
+        counts[lane] += 1
+        if counts[lane] <= had[lane]:
+            return None
+        return PlacedEvent(encode(map(max, counts, had)), event, is_last)
 
     def _skip(self, had: Place) -> tuple[list[int], int]:
         """The counts before the first event that a reader with `had` lacks, and the number of that event."""
         lacking = (numbers[had[lane]] for lane, numbers in enumerate(self._numbers) if had[lane] < len(numbers))
         first = min(lacking, default=len(self._lane_of))
         return [bisect_left(numbers, first) for numbers in self._numbers], first
+
+
+class _Following:
+    """Hands the events of a stream to the sink of a reader that waits for them; see `Follower`."""
+
+    __slots__ = ("_lanes", "_place", "_sink")
+
+    def __init__(
+        self, lanes: Lanes, place: Callable[[int, bytes], PlacedEvent | None], sink: Sink[PlacedEvent]
+    ) -> None:
+        self._lanes = lanes
+        self._place = place
+        self._sink = sink
+
+    def take(self, number: int, event: bytes) -> bool:
+        if self._lanes.is_complete or not self._sink.is_ready:
+            return False
+        placed = self._place(number + 1, event)
+        if placed is not None:
+            self._sink.take((placed,))
+        return True
+
+    def flush(self) -> None:
+        if self._sink.outbox is not None:
+            self._sink.outbox.flush()
 
 
 def encode(place: Iterable[int]) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from server.startup.logs import log
 
@@ -51,9 +52,10 @@ class ReplicaProcess:
         while not self._ending.is_set():
             began = clock()
             try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *COMMAND, stdin=PIPE, env=self._environment, start_new_session=True
-                )
+                with _hangups_held():
+                    self._process = await asyncio.create_subprocess_exec(
+                        *COMMAND, stdin=PIPE, env=self._environment, start_new_session=True
+                    )
                 status: int | str = await self._process.wait()
             except OSError as error:  # there is no memory or no file descriptor now; there may be later
                 if not self.is_proven:
@@ -95,3 +97,17 @@ class ReplicaProcess:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 send(self._process)
+
+
+@contextlib.contextmanager
+def _hangups_held() -> Iterator[None]:
+    """A process that is started meanwhile gets no SIGHUP until it takes it (`reload_on_hangup`).
+
+    A server reads keys again at that signal, and until it has got so far the signal would end it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        if signal.SIGHUP not in before:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

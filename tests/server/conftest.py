@@ -15,6 +15,8 @@ import pytest
 import structlog
 from aiohttp import web
 
+from server.grammar.trial import TrialCompiler
+from server.grammar.vocabulary import HasVocabulary
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
@@ -86,6 +88,34 @@ def quiet_logs() -> Iterator[None]:
     yield
     structlog.reset_defaults()
     logging.root.handlers[:] = handlers
+
+
+class _KeptTrials(TrialCompiler):
+    """Has its processes ready for the next server when one closes it."""
+
+    def close(self) -> None:
+        pass
+
+    def end(self) -> None:
+        super().close()
+
+
+@pytest.fixture(scope="module")
+def kept_trials() -> Iterator[None]:
+    """The servers of a module try their grammars in the same processes, each of which takes half a second to start."""
+    made: dict[tuple[object, ...], _KeptTrials] = {}
+
+    def trials_of(tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> TrialCompiler:
+        told = tuple(tokenizer.token_bytes), tuple(tokenizer.eos_token_ids), vocab_size, seconds
+        if told not in made:
+            made[told] = _KeptTrials(tokenizer, vocab_size, seconds)
+        return made[told]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.grammar.compiler.TrialCompiler", trials_of)
+        yield
+    for trials in made.values():
+        trials.end()
 
 
 async def _start(

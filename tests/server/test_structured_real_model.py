@@ -21,6 +21,8 @@ from tests.server.support.sse_reader import chunks_of
 from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
 from tests.thoroughness import IS_FULL
 
+pytestmark = pytest.mark.usefixtures("kept_trials")
+
 BOUNDED = [case for case in STRUCTURED_CASES if case.is_bounded]
 NUM_SEEDS = 8 if IS_FULL else 3
 PROMPT = "A short answer:"
@@ -146,13 +148,14 @@ async def test_chat_and_websocket_give_it_too(server: RealServer) -> None:
     assert text == answer["choices"][0]["message"]["content"]
 
 
-async def test_calls_that_must_be_made_always_parse(server: RealServer) -> None:
+@pytest.mark.parametrize("seed", range(20 if IS_FULL else 1))  # ten calls each
+async def test_calls_that_must_be_made_always_parse(server: RealServer, seed: int) -> None:
     tools = [
         {"type": "function", "function": {"name": "register", "parameters": PERSON}},
         {"type": "function", "function": {"name": "forget", "parameters": {"$ref": "#/$defs/id", "$defs": {"id": ID}}}},
     ]
     body = {"messages": [{"role": "user", "content": "Register Ada."}], "tools": tools, "tool_choice": "required"}
-    body |= {"temperature": 1.0, "n": 10, "seed": 1, "max_tokens": 900, "parallel_tool_calls": False}
+    body |= {"temperature": 1.0, "n": 10, "seed": 10 * seed, "max_tokens": 900, "parallel_tool_calls": False}
     status, answer = await server.post("/v1/chat/completions", body)
     assert status == 200, answer
     named = set()

@@ -11,6 +11,8 @@ import pytest
 from tests.golden.wire.player import play
 from tests.server.conftest import StartServer
 
+pytestmark = pytest.mark.usefixtures("kept_trials")
+
 RECORDING = Path(__file__).parents[1] / "golden" / "wire" / "recording.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line) for line in RECORDING.read_bytes().splitlines()]
 

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from server.answering.choice import Delta
 from server.answering.push import Sink
+from server.holding.event_log import EventLog
 from server.http.streams.keeping_sink import KeepingSink
 from server.http.streams.writer_sink import WriterSink
 from server.routes.responses.events import Event
@@ -22,7 +23,7 @@ class Audience(Protocol):
     async def deliver(self, events: Sequence[Event]) -> None:
         """Takes events; waits where a client is slow."""
 
-    def make_sink(self, encode: Encode) -> Sink:
+    def make_sink(self, encode: Encode) -> Sink[Delta]:
         """What takes the events of deltas without waiting. Something has been delivered before."""
 
 
@@ -35,25 +36,27 @@ class ChannelAudience:
     async def deliver(self, events: Sequence[Event]) -> None:
         await self._channel.write(b"".join(_frame(events)))
 
-    def make_sink(self, encode: Encode) -> Sink:
+    def make_sink(self, encode: Encode) -> Sink[Delta]:
         return WriterSink(lambda deltas: _frame(encode(deltas)), self._channel.outlet)
 
 
 class LogAudience:
     """A log that keeps server-sent events."""
 
-    def __init__(self, append: Callable[[bytes], object]) -> None:
+    def __init__(self, log: EventLog, append: Callable[[bytes], object]) -> None:
         """
         Args:
             append: adds an event to the log.
         """
+        self._log = log
         self._append = append
 
     async def deliver(self, events: Sequence[Event]) -> None:
         self._keep(events)
+        self._log.flush()
 
-    def make_sink(self, encode: Encode) -> Sink:
-        return KeepingSink(lambda deltas: self._keep(encode(deltas)))
+    def make_sink(self, encode: Encode) -> Sink[Delta]:
+        return KeepingSink(lambda deltas: self._keep(encode(deltas)), self._log)
 
     def _keep(self, events: Sequence[Event]) -> None:
         for event in _frame(events):

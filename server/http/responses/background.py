@@ -39,7 +39,7 @@ async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: st
     is_accepted = not served.find(turn.body.model).is_open  # nothing can refuse it before the model is loaded
 
     async def work(answer: HeldAnswer) -> None:
-        audience = LogAudience(answer.log.append)
+        audience = LogAudience(answer.log, answer.log.append)
 
         def accept(abort: Callable[[], object]) -> None:
             if not is_accepted:

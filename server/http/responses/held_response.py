@@ -13,7 +13,7 @@ from server.http.responses.answering import Answering
 from server.http.responses.audience import LogAudience
 from server.http.responses.background import tell_failure
 from server.http.streams.held_stream import STREAM_HEADER
-from server.http.streams.sse import with_place
+from server.http.streams.sse import write_placed
 from server.routes.responses.turn import Turn
 from server.transport.event_channel import EventChannel
 
@@ -47,7 +47,7 @@ class HeldResponse:
 
         await self._answering.answer(
             self._turn,
-            LogAudience(lambda event: lanes.append(event, None)),
+            LogAudience(answer.log, lambda event: lanes.append(event, None)),
             request_id=self._request_id,
             is_told=self._is_told,
             on_accepted=accept,
@@ -82,7 +82,7 @@ class HeldResponse:
     async def _follow(
         self, request: web.Request, answer: HeldAnswer, had: Place, *, is_first: bool
     ) -> web.StreamResponse:
-        served, head = request.app[SERVED], b"id: " + answer.id.encode() + b":"
+        served = request.app[SERVED]
         channel = EventChannel(request, served.settings, headers={STREAM_HEADER: answer.id})
         try:
             with answer.reading() as log:
@@ -91,8 +91,7 @@ class HeldResponse:
                         await answer.begun()
                     await channel.open()
                     try:
-                        async for events in self._open(answer).read(had):
-                            await channel.write(b"".join([with_place(head, event) for event in events]))
+                        await write_placed(channel, answer.id, self._open(answer), had)
                     except ConnectionError:
                         raise
                     except Exception as error:  # noqa: BLE001 - the status is sent, and the client is told by an event

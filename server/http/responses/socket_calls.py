@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
+from server.answering.choice import Delta
 from server.answering.push import Sink
 from server.doors.keyring import Tenant
 from server.doors.preparation import Share
@@ -167,7 +168,7 @@ class ResponseCalls:
         """Sends the events of one response; see `Audience`."""
         await self._send([event.data for event in events])
 
-    def make_sink(self, encode: Encode) -> Sink:
+    def make_sink(self, encode: Encode) -> Sink[Delta]:
         """What sends the events of one response's deltas without waiting; see `Audience`."""
         assert self._watch.outlet is not None
         return WriterSink(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -86,11 +86,12 @@ class HeldStream:
             await self.keeper.keep(answer, self, [prompt.token_ids for prompt in generation.prompts])
             answer.begin(generation.abort)
             try:
-                sink = KeepingSink(lambda deltas: self._keep(deltas, writer, lanes))
+                sink = KeepingSink(lambda deltas: self._keep(deltas, writer, lanes), answer.log)
                 async for deltas in generation:
                     for delta in deltas:
                         self._refuse_to_end(delta)
                         self._append(lanes, await encode(writer, [delta], self.served.workers), delta.index)
+                        answer.log.flush()
                     await generation.push(sink)
             finally:
                 note_generation(generation)
@@ -144,14 +145,11 @@ class HeldStream:
         if delta.finish_reason is FinishReason.ABORT and can_go_on and self.served.phase is Phase.DRAINING:
             raise unavailable("the server is shutting down; the stream goes on when it is back", "draining")
 
-    def _split(self, chunk: bytes) -> Iterator[bytes]:
+    def _split(self, chunk: bytes) -> list[bytes]:
         """Single events: the messages of a socket come one by one, server-sent events each end with an empty line."""
-        if self.framing is MESSAGES:
-            yield chunk
-            return
-        for event in chunk.split(_BETWEEN_EVENTS):
-            if event:
-                yield event + _BETWEEN_EVENTS
+        if self.framing is MESSAGES or chunk.find(_BETWEEN_EVENTS) == len(chunk) - len(_BETWEEN_EVENTS):
+            return [chunk]
+        return [event + _BETWEEN_EVENTS for event in chunk.split(_BETWEEN_EVENTS) if event]
 
 
 def start(stream: HeldStream, answer_id: str | None = None) -> HeldAnswer | None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from server.answering.choice import Delta
+from server.holding.event_log import EventLog
 
 
 class KeepingSink:
     """A sink of one generation's deltas; see `server.answering.push.Sink`."""
 
     is_ready = True
-    outbox = None
 
-    def __init__(self, take: Callable[[Sequence[Delta]], None]) -> None:
+    def __init__(self, take: Callable[[Sequence[Delta]], None], log: EventLog) -> None:
         """
         Args:
-            take: keeps what the deltas tell, at once.
+            take: keeps what the deltas tell in the log, at once.
         """
         self.take = take
+        self.outbox = log
 
     def follow(self, stop: Callable[[Exception | None], None]) -> None:
         """There is nothing to stop for."""

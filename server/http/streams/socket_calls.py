@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
 from engine.border.types import PromptProgress
 from server.answering.generation import Generation
 from server.doors.keyring import Tenant
 from server.holding.held_answer import HeldAnswer
+from server.holding.lanes import PlacedEvent
 from server.http.entry.access_log import note_generation
 from server.http.streams import held_stream
 from server.http.streams.held_stream import HeldStream
@@ -33,6 +36,8 @@ from server.tracing.trace_context import take_from
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import ApiError, shorten
 from server.wire.json_values import MAX_INLINE_BYTES
+
+Piece = TypeVar("Piece")
 
 MAX_GENERATIONS = 256  # at once on one socket
 
@@ -217,10 +222,13 @@ class SocketCalls:
         lanes = held.open(answer.log)
         had = lanes.beginning if after is None else lanes.parse(after)
         self._followed[client_id] = answer
+
+        def frame(events: Sequence[PlacedEvent]) -> list[bytes]:
+            return [self._readdress(event.event, held, client_id, event.place) for event in events]
+
         try:
-            async for events in lanes.read(had):
-                for event in events:
-                    message = self._readdress(event.event, held, client_id, event.place)
+            async for events in lanes.read(had, self._make_sink(frame)):
+                for event, message in zip(events, frame(events), strict=True):
                     if event.is_last:
                         return message
                     await self._send(message)
@@ -261,8 +269,7 @@ class SocketCalls:
                 context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.answer_format)
                 writer = call.make_writer(generation, context)
                 await self._send(writer.begin())
-                assert self._watch.outlet is not None
-                sink = WriterSink(writer.encode, self._watch.outlet, self._writing.locked)
+                sink = self._make_sink(writer.encode)
                 async for deltas in generation:
                     for message in await encode(writer, deltas, served.workers):
                         await self._send(message)
@@ -272,6 +279,10 @@ class SocketCalls:
                 note_generation(generation)
             log.info("stream_done", duration=round(generation.duration, 6))
             return writer.end()
+
+    def _make_sink(self, encode: Callable[[Sequence[Piece]], Sequence[bytes]]) -> WriterSink[Piece]:
+        assert self._watch.outlet is not None
+        return WriterSink(encode, self._watch.outlet, self._writing.locked)
 
     async def _send(self, message: bytes) -> None:
         async with self._writing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -93,9 +94,7 @@ class EventStream(EventChannel):
         Raises:
             ApiError: as `Lanes.read`.
         """
-        head = b"id: " + stream_id.encode() + b":"
-        async for events in lanes.read(had):
-            await self.write(b"".join([with_place(head, event) for event in events]))
+        await write_placed(self, stream_id, lanes, had)
         await self.end()
 
     def _encode_failure(self, error: ApiError) -> bytes | None:
@@ -106,6 +105,16 @@ class EventStream(EventChannel):
         return told or self._route.encode_error_event(error, self._request[REQUEST_ID])
 
 
-def with_place(head: bytes, event: PlacedEvent) -> bytes:
-    """An event with a line for its place, if it has one. `head` is that line without the place."""
-    return event.event if event.place is None else b"%b%b\n%b" % (head, event.place, event.event)
+async def write_placed(channel: EventChannel, stream_id: str, lanes: Lanes, had: Place) -> None:
+    """Writes what follows `had` to an open channel, each event with a line for its place, if it has one.
+
+    Raises:
+        ApiError: as `Lanes.read`.
+    """
+    head = b"id: " + stream_id.encode() + b":"
+
+    def frame(events: Sequence[PlacedEvent]) -> list[bytes]:
+        return [event if place is None else b"%b%b\n%b" % (head, place, event) for place, event, _ in events]
+
+    async for events in lanes.read(had, WriterSink(frame, channel.outlet)):
+        await channel.write(b"".join(frame(events)))

@@ -1,27 +1,29 @@
-"""Where the deltas of one generation leave at once: encoded, through the outlet of their client."""
+"""Where what a client is sent leaves at once: encoded, through the client's outlet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from server.answering.choice import Delta
 from server.transport.outlet import Outlet
 
+Piece = TypeVar("Piece")
 
-class WriterSink:
-    """A sink of one generation's deltas; see `server.answering.push.Sink`."""
+
+class WriterSink(Generic[Piece]):
+    """A sink of one generation's deltas, or of the kept events of a stream; see `server.answering.push.Sink`."""
 
     __slots__ = ("_encode", "_is_taken", "_put", "follow", "leave", "outbox")
 
     def __init__(
         self,
-        encode: Callable[[Sequence[Delta]], Sequence[bytes]],
+        encode: Callable[[Sequence[Piece]], Sequence[bytes]],
         outlet: Outlet,
         is_taken: Callable[[], bool] | None = None,
     ) -> None:
         """
         Args:
-            encode: makes of deltas what the outlet frames.
+            encode: makes of the pieces what the outlet frames.
             is_taken: whether somebody else waits to write to the same client, whom nobody may overtake for ever.
         """
         self._encode = encode
@@ -36,6 +38,6 @@ class WriterSink:
         """Whether the client keeps up and nobody waits for it."""
         return self.outbox.is_ready and (self._is_taken is None or not self._is_taken())
 
-    def take(self, deltas: Sequence[Delta]) -> None:
-        """Encodes the deltas, for the outlet's next flush."""
-        self._put(self._encode(deltas))
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Encodes the pieces, for the outlet's next flush."""
+        self._put(self._encode(pieces))

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,25 @@ async def test_several_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     status, lines = await follow(monkeypatch, lambda *_: None, models=("a=x", "b=y"))
     assert status == EXIT_USAGE
     assert "several hosts compute one" in lines[0]
+
+
+async def test_it_says_that_it_lives_where_a_port_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    statuses: list[int] = []
+
+    def life(*_: object) -> None:
+        for path in ("liveness", "v1/models"):
+            connection = HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", f"/{path}")
+            statuses.append(connection.getresponse().status)
+            connection.close()
+
+    assert await follow(monkeypatch, life, metrics_port=port) == (EXIT_OK, [])
+    assert statuses == [200, 404]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        status, [line] = await follow(monkeypatch, life, metrics_port=taken.getsockname()[1])
+    assert (status, "cannot listen on" in line) == (EXIT_USAGE, True)

@@ -1,4 +1,6 @@
-"""`eagre serve --data-parallel 2` with the tiny model: a server is killed under running streams, and then the front."""
+"""`eagre serve --data-parallel 2` with the tiny model: its doors; a server is killed under running streams, and then
+the front.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ import pytest
 from benchmarks.serving.server_process import eagre_command, free_port
 from tests.model_folders import write_folder
 from tests.server.conftest import Address, eventually
+from tests.server.doors.test_certificate import make_certificate, needs_openssl
 from tests.server.support.resumable import Follower
 from tests.server.support.server_process import SETTINGS
 
@@ -25,16 +28,19 @@ NUM_STREAMS = 6
 BODY = {"prompt": [7, 300, 41], "max_tokens": 100, "ignore_eos": True, "temperature": 1.0}
 
 
+KEY, NEW_KEY, ADMIN = "a-client-of-this-test", "a-later-client-of-it", "an-operator-of-this-test"
+
+
 @contextmanager
-def front(model: Path, cache: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def front(model: Path, cache: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address of a front with two servers, and its process."""
     port = free_port()
     settings = [setting if setting != "64" else "128" for setting in SETTINGS]
-    command = eagre_command(port, ["--model", str(model), *settings, "--data-parallel", "2"])
+    command = eagre_command(port, ["--model", str(model), *settings, "--data-parallel", "2", *flags])
     environment = {**os.environ, "EAGRE_CACHE": str(cache), "EAGRE_THREADS": "2"}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     try:
-        yield f"http://127.0.0.1:{port}", process
+        yield f"https://127.0.0.1:{port}", process
     finally:
         process.kill()
         process.wait()
@@ -53,12 +59,25 @@ def children_of(pid: int) -> list[int]:
     return sorted(found)
 
 
+@needs_openssl
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks up processes as Linux shows them")
 async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path: Path) -> None:
     model = write_folder(tmp_path / "tiny")
-    with front(model, tmp_path / "cache") as (url, process):
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(START_S)) as http:
+    certificate, key = make_certificate(tmp_path, "localhost")
+    keys, store, metrics_port = tmp_path / "keys", tmp_path / "store", free_port()
+    keys.write_text(f"{KEY} shop\n")
+    flags = {
+        "--ssl-certfile": certificate, "--ssl-keyfile": key, "--api-key-file": keys, "--admin-key": ADMIN,
+        "--store": store, "--metrics-port": metrics_port,
+    }  # fmt: skip
+    with front(model, tmp_path / "cache", *(str(each) for pair in flags.items() for each in pair)) as (url, process):
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(START_S),
+            connector=aiohttp.TCPConnector(ssl=False),  # whose certificate it is, is not the question here
+            headers={"Authorization": f"Bearer {KEY}"},
+        ) as http:
             address = Address(url, http)
+            metrics = Address(f"https://127.0.0.1:{metrics_port}", http)
 
             async def ready(num_replicas: int) -> None:
                 async with asyncio.timeout(START_S):
@@ -71,7 +90,11 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
                             pass
                         await asyncio.sleep(0.1)
 
+            await eventually(lambda: len(children_of(process.pid)) == 1, seconds=60)
+            process.send_signal(signal.SIGHUP)  # which ends no server that is still being loaded
             await ready(2)
+            await doors_hold(address, metrics, process, keys)
+            assert {path.name for path in tmp_path.glob("store.?")} == {"store.0", "store.1"}
             wanted = [await seeded(address, seed) for seed in range(NUM_STREAMS)]
             followers = [Follower(address) for _ in range(NUM_STREAMS)]
             reading = [
@@ -79,7 +102,7 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
                 for seed, follower in enumerate(followers)
             ]
             await eventually(lambda: any(follower.data for follower in followers))
-            health = (await address.get("/health"))[1]
+            health = (await metrics.get("/health"))[1]
             assert set(health["replicas"]) == {"0", "1"}
             killed = children_of(process.pid)
             assert len(killed) == 2
@@ -92,6 +115,32 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
             process.send_signal(signal.SIGKILL)
             process.wait()
             await eventually(lambda: not any(is_alive(pid) for pid in left), seconds=60)
+
+
+async def doors_hold(address: Address, metrics: Address, process: subprocess.Popen[bytes], keys: Path) -> None:
+    """Keys that are read again count in the front and in the servers; metrics need none; operators reach all."""
+    http = address.http
+
+    async def status(key: str, path: str = "/v1/completions") -> int:
+        body = {**BODY, "max_tokens": 1}
+        async with http.post(address.url + path, json=body, headers={"Authorization": f"Bearer {key}"}) as answer:
+            return answer.status
+
+    assert [await status(key) for key in (KEY, NEW_KEY)] == [200, 401]
+    keys.write_text(f"{KEY} shop\n{NEW_KEY} later\n")
+    process.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(START_S):
+        while [await status(NEW_KEY) for _ in range(4)] != [200] * 4:  # each server gets two of them
+            await asyncio.sleep(0.1)
+    assert await status(NEW_KEY, "/admin/pause") == 403
+    for action, state in (("pause", "paused"), ("resume", "running")):
+        headers = {"Authorization": f"Bearer {ADMIN}"}
+        async with http.post(f"{address.url}/admin/{action}", headers=headers) as answer:
+            assert (answer.status, (await answer.json())["state"]) == (200, state)
+    assert (await address.get("/metrics"))[0] == 404
+    async with http.get(metrics.url + "/metrics", headers={"Authorization": "none"}) as answer:
+        page = await answer.text()
+    assert all(f'eagre_front_replica_ready{{replica="{name}"}} 1.0' in page for name in ("0", "1"))
 
 
 def is_alive(pid: int) -> bool:

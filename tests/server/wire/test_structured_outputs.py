@@ -26,6 +26,8 @@ from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.grammar.test_compiler import Gated
 from tests.server.support.sse_reader import chunks_of
 
+pytestmark = pytest.mark.usefixtures("kept_trials")
+
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 

@@ -27,6 +27,7 @@ from server.text.vocabularies.tokenizer_json import TokenizerJson
 from tests.model_folders import byte_level_tokenizer
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 from tests.server.text.vocabularies.test_sentencepiece_vocabulary import fields_of, train
+from tests.thoroughness import IS_FULL
 
 NAMES = ("<|im_start|>", "<|im_end|>", "</s>", "<s>", "[INST]", "[/INST]", "[INST]x")
 MARK = MARKS[0]
@@ -235,7 +236,7 @@ messages_of = st.lists(
 
 
 @pytest.mark.parametrize(("kind", "template"), list(product(KINDS, TEMPLATES)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40 if IS_FULL else 15, deadline=None)
 @given(messages=messages_of)
 def test_no_message_writes_a_control_token(kind: str, template: str, messages: list[dict[str, str]]) -> None:
     tokenizer, source = tokenizer_of(kind), TEMPLATES[template]
