@@ -176,7 +176,7 @@ class Engine:
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.runner.has_weights else self.read_weights())
         if self._kept is not None:
-            self._kept.transfers.start()
+            self._kept.start()
         loop = EngineLoop(
             self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
             transfers=None if self._kept is None else self._kept.transfers,
@@ -335,7 +335,7 @@ class Engine:
         if self._kv_events is not None:
             self._kv_events.close()
         if self._kept is not None:
-            self._kept.transfers.close(store_seconds)
+            self._kept.close(store_seconds)
 
 
 def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:

@@ -1,8 +1,11 @@
-"""The folder in which an engine keeps the pages of its prefix cache, so that they survive a restart."""
+"""The folder in which an engine keeps the pages of its prefix cache, so that they survive a restart, and the other
+servers with which it shares them.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -14,6 +17,7 @@ from cache.pool import PagePool
 from cache.storage import KVLayout
 from engine.border.config import EngineConfig
 from engine.border.errors import ModelError
+from engine.border.host_address import HostAddress
 from engine.border.types import KeptFigures
 from engine.kernels.interface.body import Bodies
 from engine.models.open_model import OpenModel
@@ -21,6 +25,8 @@ from engine.pages.connector import PageConnector, PageDevice
 from engine.pages.disk import DiskConnector
 from engine.pages.fingerprint import ModelFiles, fingerprint
 from engine.pages.page_folder import PageFolder
+from engine.pages.page_server import PageServer
+from engine.pages.peers import Peer, PeerConnector
 from engine.pages.transfers import PageTransfers
 from engine.step.program_store import processor
 from engine.weights.concurrently import num_cores
@@ -41,7 +47,7 @@ class KeptPages:
             parts: what pages depend on beside these files.
 
         Raises:
-            ValueError: the folder is in the home of an unknown user.
+            ValueError: the folder is in the home of an unknown user, or others cannot be listened to.
         """
         assert config.prefix_cache_dir is not None
         try:
@@ -54,6 +60,11 @@ class KeptPages:
         self._parts = parts
         self._page_bytes = device.page_bytes
         self._connector: DiskConnector | None = None
+        self._server: PageServer | None = None
+        self._peers: tuple[Peer, ...] = ()
+        self._lock = threading.Lock()  # of the server and the peers
+        self._is_closed = False
+        self._listen()
         self.transfers.start()
         self.open()
 
@@ -63,10 +74,64 @@ class KeptPages:
 
         def make() -> PageConnector:
             pages = PageFolder(folder, self._config.prefix_cache_bytes)
-            self._connector = DiskConnector(pages, fingerprint(files, self._parts, folder), self._page_bytes)
-            return self._connector
+            key = fingerprint(files, self._parts, folder)
+            kept = self._connector = DiskConnector(pages, key, self._page_bytes)
+            return self._share(kept, key)
 
         self.transfers.open(make)
+
+    def start(self) -> None:
+        """Starts the threads, if they do not run."""
+        self._is_closed = False
+        self._listen()
+        self.transfers.start()
+
+    def close(self, seconds: float) -> None:
+        """Ends the threads and the connections to other servers; `start` may begin anew.
+
+        Args:
+            seconds: how long to wait at most until pages are stored that have left the engine.
+        """
+        self.transfers.close(seconds)
+        with self._lock:
+            self._is_closed = True
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self._leave_peers()
+
+    def _listen(self) -> None:
+        """
+        Raises:
+            ValueError: the address is taken or invalid.
+        """
+        if self._config.prefix_cache_listen is None or self._server is not None:
+            return
+        address = HostAddress.parse(self._config.prefix_cache_listen)
+        try:
+            self._server = PageServer(address.host, address.port, self._config.prefix_cache_key or "")
+        except OSError as error:
+            raise ValueError(f"prefix_cache_listen is {self._config.prefix_cache_listen!r}: {error}") from error
+
+    def _share(self, kept: DiskConnector, key: str) -> PageConnector:
+        """The folder together with what other servers have; they are offered what is in it."""
+        self._leave_peers()
+        with self._lock:
+            if self._server is not None:
+                self._server.offer(kept, key, self._page_bytes)
+            if self._is_closed or not self._config.prefix_cache_peers:
+                return kept
+            self._peers = tuple(
+                Peer(HostAddress.parse(text), self._config.prefix_cache_key or "", key, self._page_bytes)
+                for text in self._config.prefix_cache_peers
+            )
+            return PeerConnector(kept, self._peers)
+
+    def _leave_peers(self) -> None:
+        with self._lock:
+            peers, self._peers = self._peers, ()
+        for peer in peers:
+            peer.close()
 
     def figures(self, page_size: int) -> KeptFigures:
         """Counters and gauges; any thread may call it."""
@@ -75,7 +140,8 @@ class KeptPages:
             num_imported_tokens=transfers.num_read * page_size,
             num_imported_bytes=transfers.num_read * self._page_bytes,
             num_exported_bytes=transfers.num_stored * self._page_bytes,
-            num_damaged_pages=0 if connector is None else connector.num_damaged,
+            num_damaged_pages=(0 if connector is None else connector.num_damaged)
+            + sum(peer.num_damaged for peer in self._peers),
             num_kept_bytes=0 if connector is None else connector.num_bytes,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -20,6 +21,11 @@ BODY_NAMES = ("native", "xla")
 
 _BACKENDS = one_of("auto", *BODY_NAMES)
 _BACKEND_NAMES = alternatives("auto", *BODY_NAMES)
+MOST_PEERS = 16  # whose pages one server reads
+_PEERS_DEMAND = f"there may be {MOST_PEERS}, and each must be HOST:PORT"
+_KEY = Limit(
+    lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"
+)
 _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
 
 
@@ -125,6 +131,21 @@ class EngineConfig:
         "bytes that --prefix-cache-dir may hold, of all models",
         limit=at_least(1 << 20),
     )
+    prefix_cache_listen: str | None = setting(
+        None,
+        "HOST:PORT at which other servers may read the pages in --prefix-cache-dir",
+        limit=HOST_ADDRESS,
+        metavar="ADDRESS",
+    )
+    prefix_cache_peers: tuple[str, ...] = setting(
+        (),
+        "HOST:PORT of other servers, comma-separated, whose pages are read where --prefix-cache-dir lacks them",
+        limit=Limit(lambda peers: len(peers) <= MOST_PEERS and all(map(HOST_ADDRESS.holds, peers)), _PEERS_DEMAND),
+        metavar="ADDRESSES",
+    )
+    prefix_cache_key: str | None = setting(
+        None, "secret of all servers that read each other's pages", limit=_KEY, metavar="KEY", is_secret=True
+    )
     # The synchronous loop is the oracle of the overlapped one.
     overlap: bool = setting(True, "wait for each step before the next one is planned", key="synchronous")
     decode_chunk: int = setting(
@@ -179,11 +200,20 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel} and prefix_cache_dir {self.prefix_cache_dir}; "
                 "pages that are split over devices are not kept in a folder"
             )
+        if self.prefix_cache_listen is not None or self.prefix_cache_peers:
+            self._check_peers()
         self._check_hosts()
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
             )
+
+    def _check_peers(self) -> None:
+        """Pages pass between folders of servers that know each other by a key."""
+        given = "prefix_cache_peers" if self.prefix_cache_listen is None else "prefix_cache_listen"
+        for needed in ("prefix_cache_dir", "prefix_cache_key"):
+            if getattr(self, needed) is None:
+                raise ValueError(f"{given} is {getattr(self, given)!r}, but {needed} is missing")
 
     def _check_hosts(self) -> None:
         if self.num_hosts > 1 and self.coordinator is None:

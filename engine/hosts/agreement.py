@@ -24,7 +24,8 @@ _SAMPLE_BYTES = 4096
 _OF_THE_LEADER = frozenset(
     {
         "coordinator", "host_index", "target_gap", "num_pages", "memory_utilization", "kv_cache_bytes",
-        "enable_prefix_caching", "prefix_cache_dir", "prefix_cache_bytes", "overlap", "seed",
+        "enable_prefix_caching", "prefix_cache_dir", "prefix_cache_bytes", "prefix_cache_listen",
+        "prefix_cache_peers", "prefix_cache_key", "overlap", "seed",
         "max_num_queued_requests", "max_num_queued_tokens", "request_timeout", "queue_timeout", "stall_timeout",
         "kv_events", "kv_events_topic", "kv_events_format",
     }

@@ -66,6 +66,10 @@ class DiskConnector:
         """Pages with this fingerprint, as far as is known."""
         return len(self._held)
 
+    def names(self) -> set[bytes]:
+        """The pages that are held."""
+        return self._held.copy()
+
     def holds(self, name: bytes) -> bool:
         """As `PageConnector.holds`."""
         return name in self._held

@@ -65,6 +65,8 @@ def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
     Raises:
         SettingsError: there are no such ports.
     """
+    if index and (engine.prefix_cache_listen is not None or engine.prefix_cache_peers):
+        raise SettingsError("prefix_cache_listen and prefix_cache_peers are for a server with one model")
     if engine.kv_events is None:
         return engine
     try:

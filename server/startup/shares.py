@@ -27,6 +27,11 @@ def check_shared(settings: ServerSettings) -> None:
             f"data_parallel is {num_replicas} and tensor_parallel {engine.tensor_parallel}; "
             "each server would take the same devices"
         )
+    if engine.prefix_cache_listen is not None:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and prefix_cache_listen {engine.prefix_cache_listen!r}; "
+            "the servers behind one front cannot share its port, and share their folder of pages already"
+        )
     if engine.kv_events is not None:
         raise SettingsError(
             f"data_parallel is {num_replicas} and kv_events {engine.kv_events!r}; "

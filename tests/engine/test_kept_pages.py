@@ -1,7 +1,9 @@
 """A real engine with a folder for its pages: what is read is bit for bit what was computed."""
 
 import asyncio
+import contextlib
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
@@ -12,6 +14,9 @@ from engine.border.config import EngineConfig
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.kept_pages import KeptPages
+from engine.pages.disk import DiskConnector
+from engine.pages.page_folder import PageFolder
+from engine.pages.page_server import PageServer
 from sampling.host.params import SamplingParams
 from server.sources.cache_folder import cache_folder
 from server.startup.progress import silent
@@ -19,6 +24,7 @@ from tests.gguf_tensors import VOCAB_SIZE, write_random_model
 
 PROMPT = [int(token) for token in np.random.default_rng(0).integers(0, VOCAB_SIZE, 150)]
 PAGE_SIZE = 16
+KEY = "a-secret-of-page-servers"
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +168,39 @@ def test_other_weights_have_other_pages(engine, folder, tmp_path):
     assert second.token_ids != first.token_ids
     assert len(list(folder.iterdir())) == num_shelves + 1
     assert ask(engine).num_cached_tokens > 0
+
+
+def test_pages_that_another_server_has_computed_are_read_from_it(engine, tmp_path):
+    async def reset(client):
+        assert await client.lifecycle.reset_prefix_cache()
+
+    computed = ask(engine, before=reset)  # so that no damaged page of an earlier test is left
+    shelf = engine._kept._connector._shelf
+    shutil.copytree(shelf, tmp_path / shelf.name)
+    page_bytes = engine.runner.page_bytes
+    there = DiskConnector(PageFolder(tmp_path, 1 << 30), shelf.name, page_bytes)
+    alone = engine._kept._config
+    with contextlib.closing(PageServer("127.0.0.1", 0, KEY)) as server:
+        server.offer(there, shelf.name, page_bytes)
+        peers = (f"127.0.0.1:{server.port}",)
+        engine._kept._config = dataclasses.replace(alone, prefix_cache_peers=peers, prefix_cache_key=KEY)
+        for file in shelf.iterdir():
+            file.unlink()
+
+        async def told(client):
+            await until(lambda: all(engine._kept.transfers.connector.holds(name) for name in there.names()))
+
+        read = ask(engine, before=told)
+    engine._kept._config = alone
+    assert read.num_cached_tokens == len(PROMPT) // PAGE_SIZE * PAGE_SIZE
+    assert read.token_ids == computed.token_ids
+    for one, other in zip(computed.pages, read.pages, strict=True):
+        assert (one == other).all()
+
+
+def test_an_address_that_is_taken_is_refused_by_name(engine):
+    with contextlib.closing(PageServer("127.0.0.1", 0, KEY)) as server:
+        address = f"127.0.0.1:{server.port}"
+        config = dataclasses.replace(engine.config, prefix_cache_listen=address, prefix_cache_key=KEY)
+        with pytest.raises(ValueError, match=f"prefix_cache_listen is '{address}'"):
+            KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])

@@ -31,6 +31,38 @@ TOOL = {"name": "tide", "description": "", "parameters": {"type": "object", "pro
 CALL = '<tool_call>{"name": "tide", "arguments": {"port": "Brest"}}</tool_call>'
 
 
+# Makes the first version of the page's database, with a question and an answer in it.
+FIRST_DATABASE = """
+new Promise((done, fail) => {
+  const opening = indexedDB.open("eagre.playground", 1);
+  opening.onerror = fail;
+  opening.onupgradeneeded = () => {
+    opening.result.createObjectStore("conversations", { keyPath: "id" });
+    opening.result.createObjectStore("nodes", { keyPath: ["conversation", "id"] });
+  };
+  opening.onsuccess = () => {
+    const writing = opening.result.transaction(["conversations", "nodes"], "readwrite");
+    const nodes = writing.objectStore("nodes");
+    writing.objectStore("conversations").put({
+      id: "c", title: "Tides", system: "", created: 1, updated: 1, chosen: {}, numMessages: 2, text: "",
+    });
+    nodes.put({ conversation: "c", id: "q", parent: null, role: "user", content: "Ebb?", created: 1, attachments: [] });
+    nodes.put({
+      conversation: "c", id: "a", parent: "q", role: "assistant", content: "Flow.", created: 2, reasoning: "",
+      toolCalls: [], model: "fake", parameters: {}, seed: null, transport: "sse", promptTokens: [69], usage: null,
+      metrics: null, figures: [], finish: "stop", error: null, stream: null,
+      events: [{ at: 1, text: "Flow.", reasoning: "", ids: [70], logprobs: null }],
+    });
+    writing.oncomplete = () => {
+      opening.result.close();
+      sessionStorage.setItem("eagre.conversation", "c");
+      done();
+    };
+  };
+})
+"""
+
+
 def answer(prompt_token_ids: Sequence[int], _: SamplingParams) -> Sequence[int]:
     """What the last line but one says after its colon, in capitals; a call where it asks for one."""
     question = bytes(prompt_token_ids).decode().splitlines()[-2]
@@ -51,8 +83,8 @@ async def slow_server() -> AsyncIterator[RunningServer]:
         yield await start(FakeEngineClient(respond=answer, max_model_len=2048, is_manual=True))
 
 
-async def open_chat(browser: Browser, server: RunningServer) -> Page:
-    page = await browser.open(server.url + "/")
+async def open_chat(browser: Browser, url: str) -> Page:
+    page = await browser.open(url + "/")
     await page.wait_for(READY)
     await page.click("#tab-chat")
     return page
@@ -83,7 +115,7 @@ async def reload(page: Page) -> None:
 async def test_an_answer_over_each_transport_and_nothing_in_it_is_html(
     browser: Browser, server: RunningServer, transport: str
 ) -> None:
-    page = await open_chat(browser, server)
+    page = await open_chat(browser, server.url)
     await page.click(f"input[name=transport][value={transport}]")
     await ask(page, "evil")
     await page.wait_for(f"{ANSWERS} === 1")
@@ -95,12 +127,27 @@ async def test_an_answer_over_each_transport_and_nothing_in_it_is_html(
     await page.close()
 
 
+async def test_a_conversation_that_an_older_page_kept_whole_is_shown(browser: Browser, server: RunningServer) -> None:
+    page = await browser.open(server.url + "/docs")
+    await page.wait_for("document.readyState === 'complete' && location.pathname === '/docs'")
+    await page.evaluate(FIRST_DATABASE)
+    await page.send("Page.navigate", {"url": server.url + "/"})
+    await page.wait_for(READY)
+    await page.click("#tab-chat")
+    await page.wait_for("document.querySelectorAll('.content').length === 2")
+    assert await shown(page) == ["Ebb?", "Flow."]
+    await page.evaluate("document.querySelector('.message.assistant [data-action=tokens]').click()")
+    await page.wait_for("document.querySelector('.tokens .token')?.textContent === 'Flow.'")
+    assert page.complaints() == []
+    await page.close()
+
+
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 async def test_a_reload_in_mid_stream_goes_on_without_a_gap(
     browser: Browser, slow_server: RunningServer, transport: str
 ) -> None:
     engine = slow_server.engine
-    page = await open_chat(browser, slow_server)
+    page = await open_chat(browser, slow_server.url)
     await page.click(f"input[name=transport][value={transport}]")
     await ask(page, "the tide is coming in")
     await eventually(lambda: len(engine.running) == 1)
@@ -128,7 +175,7 @@ async def test_the_wait_is_told_and_stop_ends_the_generation_although_its_stream
     browser: Browser, slow_server: RunningServer, transport: str
 ) -> None:
     engine = slow_server.engine
-    page = await open_chat(browser, slow_server)
+    page = await open_chat(browser, slow_server.url)
     await page.click(f"input[name=transport][value={transport}]")
     await ask(page, "the tide")
     await eventually(lambda: len(engine.running) == 1)
@@ -147,7 +194,7 @@ async def test_the_wait_is_told_and_stop_ends_the_generation_although_its_stream
 async def test_edits_and_other_answers_are_branches_and_come_back_after_a_reload(
     browser: Browser, server: RunningServer
 ) -> None:
-    page = await open_chat(browser, server)
+    page = await open_chat(browser, server.url)
     await ask(page, "one")
     await page.wait_for(f"{ANSWERS} === 1")
     await ask(page, "two")
@@ -172,7 +219,7 @@ async def test_edits_and_other_answers_are_branches_and_come_back_after_a_reload
 
 
 async def test_a_call_is_a_card_and_its_result_goes_back(browser: Browser, server: RunningServer) -> None:
-    page = await open_chat(browser, server)
+    page = await open_chat(browser, server.url)
     await set_field(page, "tools-text", json.dumps(TOOL))
     assert await page.text("#tools-state") == "1 tool"
     await ask(page, "please call")
@@ -187,7 +234,7 @@ async def test_a_call_is_a_card_and_its_result_goes_back(browser: Browser, serve
 
 
 async def test_parameters_explain_themselves_and_are_sent(browser: Browser, server: RunningServer) -> None:
-    page = await open_chat(browser, server)
+    page = await open_chat(browser, server.url)
     await page.evaluate("document.querySelector('#more-parameters').open = true")
     await page.wait_for("document.querySelector('#parameter-min_p-note').textContent.includes('0 to 1')")
     await set_field(page, "parameter-min_p", "0.25")
@@ -203,7 +250,7 @@ async def test_parameters_explain_themselves_and_are_sent(browser: Browser, serv
 
 
 async def test_the_palette_opens_by_a_key_and_runs_what_is_typed(browser: Browser, server: RunningServer) -> None:
-    page = await open_chat(browser, server)
+    page = await open_chat(browser, server.url)
     for kind in ("keyDown", "keyUp"):
         key: dict[str, Any] = {"type": kind, "key": "k", "code": "KeyK", "windowsVirtualKeyCode": 75, "modifiers": 2}
         await page.send("Input.dispatchKeyEvent", key)

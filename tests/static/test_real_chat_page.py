@@ -21,7 +21,7 @@ async def test_a_visit(browser: Browser, real_engine: Engine, text_model: TextMo
     engine = EngineClient(real_engine)
     engine.start(asyncio.get_running_loop())
     async with serving(engine, text_model, max_body_bytes=MAX_BODY_BYTES) as server:
-        page = await open_chat(browser, server)
+        page = await open_chat(browser, server.url)
         await page.evaluate(
             "document.querySelector('#temperature').value = 0; document.querySelector('#max-tokens').value = 12"
         )

@@ -98,7 +98,15 @@ async def saved_trace(page: Page, key: str) -> str:
 
 
 async def test_each_token_tells_what_the_server_says_of_it(page: Page, server: RunningServer) -> None:
+    server.engine.num_cached_tokens = 5
     texts = await run(page)
+    server.engine.num_cached_tokens = 0
+    await page.wait_for("document.querySelectorAll('.prompt-tokens .cached').length === 5")
+    assert await page.text(".prompt-tokens") == "Once upon a time"
+    assert await page.evaluate("document.querySelectorAll('.tokens [class*=shade]').length") == 8
+    await set_value(page, "#tokens-colouring", "none")
+    assert await shown(page) == texts
+    assert await page.evaluate("document.querySelectorAll('.tokens [class*=shade]').length") == 0
     body = {"prompt": "Once upon a time", "max_tokens": 8, "logprobs": 5, "return_token_ids": True}
     _, answer = await server.post("/v1/completions", body)
     (choice,) = answer["choices"]

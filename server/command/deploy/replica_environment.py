@@ -18,6 +18,7 @@ OF_ONE_SERVER = {
     "store": "the file belongs to one server alone",
     "data_parallel": "it is Ray that places several servers on a machine",
     "num_hosts": "each replica is one process",
+    "prefix_cache_listen": "the replicas of one machine cannot share a port",
     "kv_events": "the replicas of one machine cannot share a port",
 }
 

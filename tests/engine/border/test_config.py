@@ -41,6 +41,16 @@ def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() ->
         ({"target_gap": float("nan")}, "target_gap is nan; it must be 0 or a number of milliseconds"),
         ({"tensor_parallel": 0}, "tensor_parallel is 0; it must be at least 1"),
         ({"tensor_parallel": 2, "prefix_cache_dir": "kept"}, "tensor_parallel is 2 and prefix_cache_dir kept"),
+        (
+            {"prefix_cache_peers": ("a:0",)},
+            "prefix_cache_peers is ('a:0',); there may be 16, and each must",
+        ),
+        ({"prefix_cache_key": "short"}, "prefix_cache_key is not what it should be; it must have at least 16 visible"),
+        ({"prefix_cache_listen": "a:1"}, "prefix_cache_listen is 'a:1', but prefix_cache_dir is missing"),
+        (
+            {"prefix_cache_peers": ("a:1",), "prefix_cache_dir": "x"},
+            "prefix_cache_peers is ('a:1',), but prefix_cache",
+        ),
         ({"num_hosts": 0}, "num_hosts is 0; it must be at least 1"),
         ({"num_hosts": 2, "tensor_parallel": 2}, "num_hosts is 2, but coordinator is missing"),
         ({"coordinator": "node-0"}, "coordinator is 'node-0'; it must be HOST:PORT with a port from 1 to 65534"),

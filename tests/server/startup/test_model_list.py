@@ -76,6 +76,15 @@ def test_each_model_publishes_its_pages_at_ports_of_its_own() -> None:
         settings_of_each(ServerSettings(models=("a=x", "b=y"), engine=last))
 
 
+def test_pages_pass_between_servers_of_one_model() -> None:
+    engine = EngineConfig(
+        prefix_cache_dir="kept", prefix_cache_peers=("node-1:9100",), prefix_cache_key="a-secret-of-page-servers"
+    )
+    assert settings_of_each(ServerSettings(models=("a=x",), engine=engine))[0].engine == engine
+    with pytest.raises(SettingsError, match="prefix_cache_peers are for a server with one model"):
+        settings_of_each(ServerSettings(models=("a=x", "b=y"), engine=engine))
+
+
 def test_several_hosts_compute_one_model() -> None:
     engine = EngineConfig(tensor_parallel=2, num_hosts=2, coordinator="node-0:9000")
     assert settings_of_each(ServerSettings(models=("a=x",), engine=engine))[0].engine == engine

@@ -46,8 +46,13 @@ def test_no_share_is_less_than_what_a_server_needs() -> None:
     assert environment_of(of_replica, 8, {"EAGRE_THREADS": "3"})["EAGRE_THREADS"] == "1"
 
 
-@pytest.mark.parametrize(("name", "value"), [("TENSOR_PARALLEL", "2"), ("KV_EVENTS", "tcp://*:5557")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TENSOR_PARALLEL", "2"), ("KV_EVENTS", "tcp://*:5557"), ("PREFIX_CACHE_LISTEN", "127.0.0.1:9100")],
+)
 def test_what_several_servers_cannot_share_is_refused_by_name(name: str, value: str) -> None:
-    settings = ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "2", f"EAGRE_{name}": value})
+    pages = {"EAGRE_PREFIX_CACHE_DIR": "kept", "EAGRE_PREFIX_CACHE_KEY": "a-secret-of-page-servers"}
+    given = pages if name.startswith("PREFIX") else {}
+    settings = ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "2", f"EAGRE_{name}": value, **given})
     with pytest.raises(SettingsError, match=name.lower()):
         check_shared(settings)
