@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from server.holding.event_log import EventLog
 from server.wire.errors import ApiError, to_api_error
 
-MAX_READERS = 16  # at once; each is woken by every event
+MAX_READERS = 16  # at once; every event is written to each of them
 
 _log = logging.getLogger(__name__)
 

@@ -32,14 +32,28 @@ class Connection(web.RequestHandler):
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Passes on what has come. What the parser refuses at the end of a body ends the body too.
+        """Passes on what has come, which may be the wrong end of a body that a handler is reading."""
+        super().data_received(data)
+        if self._current_request is not None:
+            self._end_refused_body(self._current_request)
+
+    async def _handle_request(
+        self,
+        request: web.BaseRequest,
+        start_time: float | None,
+        request_handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    ) -> tuple[web.StreamResponse, bool]:
+        """Handles a request, whose body may have ended wrongly before its turn came."""
+        self._end_refused_body(request)
+        return await super()._handle_request(request, start_time, request_handler)
+
+    def _end_refused_body(self, request: web.BaseRequest) -> None:
+        """Ends a body at whose end the parser has refused it.
 
         aiohttp tells of it behind the request whose body it is; whoever reads that body would wait for its end until
         the deadline.
         """
-        super().data_received(data)
-        request = self._current_request
-        if request is None or not self._messages or request.content.is_eof():
+        if not self._messages or request.content.is_eof():
             return
         refusal = self._messages[-1][0]
         if isinstance(refusal, _ErrInfo) and request.content.exception() is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from server.transport.http_errors import Connection
 from tests.server.conftest import RunningServer
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -65,11 +66,24 @@ async def ask(server: RunningServer, data: bytes) -> tuple[int, str, Any]:
     return int(head.split()[1]), head, json.loads(body)
 
 
-async def test_a_body_that_comes_apart_from_its_head_is_refused_when_it_ends(server: RunningServer) -> None:
+@pytest.mark.parametrize("is_early", [False, True], ids=["while it is read", "before its handler begins"])
+async def test_a_body_that_comes_apart_from_its_head_is_refused_when_it_ends(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
-    writer.write(POST + b"Content-Encoding: deflate\r\nContent-Length: 12\r\n\r\n")
-    await asyncio.sleep(0.05)  # the handler reads the body by now
-    writer.write(zlib.compress(BODY)[:12])
+    head, body = POST + b"Content-Encoding: deflate\r\nContent-Length: 12\r\n\r\n", zlib.compress(BODY)[:12]
+    receive = Connection.data_received
+
+    def receive_and_send(connection: Connection, data: bytes) -> None:
+        receive(connection, data)
+        if is_early and data == head:
+            writer.write(body)  # is there when the loop looks next; the handler begins a turn later
+
+    monkeypatch.setattr(Connection, "data_received", receive_and_send)
+    writer.write(head)
+    if not is_early:
+        await asyncio.sleep(0.05)
+        writer.write(body)
     async with asyncio.timeout(5):  # far less than the deadline of bodies
         answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 400 ")
