@@ -86,7 +86,8 @@ class Choice:
         """
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
-        # So many tokens that come together may become text in one go, because none of them can end the answer.
+        # So many tokens that come together may become text in one go: none where one of them can end the answer, and
+        # one where each is looked at apart.
         self.max_plain_tokens = 0 if stops is not None else 1 if self._is_exact else sys.maxsize
         self._least_tokens = 1  # of the next delta; the first one waits for no other tokens
         self._pending_text = ""  # until there are tokens enough

@@ -53,7 +53,7 @@ async def prepare(
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
     template = text_model.chat_template
     if not takes_long(request) and (template is None or not template.is_slow):
-        # A template that takes longer begins again in a worker thread, and is run in one from then on.
+        # A template that takes longer begins again in a worker thread; a slow one is run in one from then on.
         with suppress(RenderingTakesLong), rendering_briefly(MAX_INLINE_SECONDS):
             return prepare_here(request, text_model, engine)
     run = workers.run_long if takes_long(request, MAX_SHORT_CHARS) else workers.run

@@ -24,6 +24,13 @@ BITS_PER_DIGIT = 3  # at least
 class RenderingTakesLong(Exception):
     """The template needs more time than it may have in this thread; another thread can give it more."""
 
+    def __init__(self, seconds: float) -> None:
+        """Args:
+        seconds: that it may have in this thread.
+        """
+        super().__init__(f"the template takes longer than {seconds:g} s")
+        self.seconds = seconds
+
 
 class TemplateBudget:
     """Counts what a template does, and ends it with a TemplateError where that is too much.
@@ -36,7 +43,7 @@ class TemplateBudget:
         """Args:
         given: what comes from outside: messages and variables.
         """
-        self._is_brief = max_seconds < MAX_SECONDS
+        self._max_seconds = max_seconds
         self._end = time.monotonic() + max_seconds
         # Of containers, by id, each with the container itself, so that no id is used again.
         self._sizes: dict[int, tuple[object, int]] = {}
@@ -54,8 +61,8 @@ class TemplateBudget:
             RenderingTakesLong: the same, where the time was shorter than it may be.
         """
         if time.monotonic() > self._end:
-            if self._is_brief:
-                raise RenderingTakesLong
+            if self._max_seconds < MAX_SECONDS:
+                raise RenderingTakesLong(self._max_seconds)
             _refuse(f"it runs for more than {MAX_SECONDS:g} s, the limit")
 
     def size(self, value: object) -> int:

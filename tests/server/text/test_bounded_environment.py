@@ -105,9 +105,16 @@ def test_what_runs_for_long_is_ended(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_thread_that_cannot_wait_learns_that_it_takes_longer() -> None:
     template = ChatTemplate(ENDLESS["loops"])
     assert not template.is_slow
-    with pytest.raises(RenderingTakesLong), rendering_briefly(0.02):
+    with pytest.raises(RenderingTakesLong), rendering_briefly(0.1):
         template.render([USER])
     assert template.is_slow
+
+
+def test_a_template_is_not_slow_because_its_thread_has_waited() -> None:
+    template = ChatTemplate("{{ wait(0.03) }}{{ wait(0) }}")
+    with pytest.raises(RenderingTakesLong), rendering_briefly(0.02):
+        template.render([USER], wait=time.sleep)
+    assert not template.is_slow
 
 
 def test_a_source_has_a_longest_length() -> None:
