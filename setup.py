@@ -39,7 +39,8 @@ class Variant(NamedTuple):
     # A variant of which this one differs in the sources that include TILE_REGISTERS alone; it shares all other objects.
     base: str | None = None
     tile_flags: str = ""  # on top of the flags, for those sources
-    is_for_tests: bool = False  # built only when it is asked for by its name
+    is_for_tests: bool = False  # built only when it is asked for by its name, or with EAGRE_FULL=1
+    behind: str = ""  # a processor that has this one too never chooses it
 
 
 # The instruction sets of each processor, by the names that engine/kernels/native/library.py knows. What
@@ -51,9 +52,9 @@ VARIANTS = {
     "x86_64": {
         "amx": Variant(_BF16, "avx512_bf16", "-mamx-tile -mamx-int8 -mamx-bf16"),
         "avx512_bf16": Variant(_BF16),
-        "avx512_vnni": Variant(_AVX512),
+        "avx512_vnni": Variant(_AVX512, behind="avx512_bf16"),
         "avx2": Variant("-mavx2 -mfma -mf16c"),
-        "plain": Variant("-O1"),  # never chosen here, because XLA is faster: it is compiled for tests, and quickly
+        "plain": Variant("-O1", is_for_tests=True),  # never chosen here, because XLA is faster
         "amx_emulated": _EMULATED,
     },
     "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},
@@ -119,8 +120,15 @@ class BuildNative(Command):
     def _variants(self) -> dict[str, Variant]:
         machine = platform.machine().lower()
         variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": Variant("")})
+        if self.variant is None and os.environ.get("EAGRE_FULL") == "1":
+            return variants
         if self.variant is None:
-            return {name: variant for name, variant in variants.items() if not variant.is_for_tests}
+            here = _cpu_flags() if self.inplace or self.editable_mode else set()  # others are for many processors
+            return {
+                name: variant
+                for name, variant in variants.items()
+                if not variant.is_for_tests and variant.behind not in here
+            }
         if self.variant not in variants:
             raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
         return {self.variant: variants[self.variant]}
@@ -196,6 +204,15 @@ class BuildNative(Command):
         to = library.with_suffix(".new")
         _run([*command, "-shared", *map(str, objects), "-o", str(to)], to)
         to.replace(library)
+
+
+def _cpu_flags() -> set[str]:
+    """The names of this processor's instruction sets, as Linux tells them; empty where it does not."""
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return set()
+    return set(info.partition("\nflags")[2].partition("\n")[0].split())
 
 
 class BuildPython(build_py):

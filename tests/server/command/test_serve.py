@@ -27,6 +27,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import eventually
 from tests.server.support.sse_reader import chunks_of, read_all
+from tests.thoroughness import some
 
 
 @dataclass
@@ -274,7 +275,9 @@ def send_signals(same_signal_s: float, *names: str) -> subprocess.CompletedProce
     return subprocess.run(command, timeout=20, capture_output=True, check=False)
 
 
-@pytest.mark.parametrize(("same_signal_s", "names"), [(0.0, ["SIGTERM", "SIGTERM"]), (30.0, ["SIGINT", "SIGTERM"])])
+@pytest.mark.parametrize(
+    ("same_signal_s", "names"), some([(0.0, ["SIGTERM", "SIGTERM"]), (30.0, ["SIGINT", "SIGTERM"])], 1)
+)
 def test_a_second_signal_ends_the_process_at_once(same_signal_s: float, names: list[str]) -> None:
     ended = send_signals(same_signal_s, *names)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
