@@ -125,9 +125,15 @@ class PageServer:
                 if is_welcome:
                     self._open.add(connection)
             if is_welcome:
-                threading.Thread(target=self._serve, args=(connection,), name="eagre-pages-peer", daemon=True).start()
-            else:
-                connection.close()
+                try:
+                    threading.Thread(
+                        target=self._serve, args=(connection,), name="eagre-pages-peer", daemon=True
+                    ).start()
+                    continue
+                except RuntimeError:  # the system gives no thread now; the peer comes back
+                    with self._lock:
+                        self._open.discard(connection)
+            connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         offer = self._offer

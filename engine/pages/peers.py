@@ -82,7 +82,10 @@ class Peer:
         Raises:
             OSError: it cannot be reached, or is not what it should be.
         """
-        connection = socket.create_connection((self._address.host, self._address.port), CONNECT_SECONDS)
+        try:
+            connection = socket.create_connection((self._address.host, self._address.port), CONNECT_SECONDS)
+        except UnicodeError as error:  # of the codec of names of hosts
+            raise PeerError(f"{self._address.host} is no name of a host") from error
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return introduce(connection, self._key, self._fingerprint, self._page_bytes)
@@ -101,7 +104,7 @@ class Peer:
             session = idle or self._connect()
             try:
                 content = self._read_page(session, name)
-            except DamagedAnswer:
+            except (DamagedAnswer, TimeoutError):
                 session.close()
                 raise
             except OSError:

@@ -104,6 +104,54 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(prefill, follow, mo
     assert peer.load(name_of(1)) is not None
 
 
+def test_a_page_that_a_slow_server_does_not_give_in_time_is_asked_for_once(quick, follow, ending):
+    asked, released = [], threading.Event()
+
+    class Shelf:
+        def names(self):
+            return {name_of(0), name_of(1)}
+
+        def load(self, name):
+            asked.append(name)
+            if name == name_of(1):
+                released.wait(20)
+            return content_of(name[0])
+
+    server = PageServer("127.0.0.1", 0, KEY)
+    ending.callback(server.close)
+    ending.callback(released.set)
+    server.offer(Shelf(), FINGERPRINT, PAGE_BYTES)
+    peer = follow(server.port)
+    assert peer.load(name_of(0)) is not None  # leaves an idle connection
+    assert peer.load(name_of(1)) is None
+    assert asked == [name_of(0), name_of(1)]
+
+
+def test_a_page_server_survives_that_the_system_gives_no_thread(prefill, follow, monkeypatch):
+    server, _ = prefill
+    start, refused = threading.Thread.start, []
+
+    def refuse_once(thread):
+        if thread.name == "eagre-pages-peer" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+        stranger.settimeout(10)
+        assert stranger.recv(1) == b""
+    peer = follow(server.port)
+    until(lambda: name_of(0) in peer.names)
+
+
+def test_what_is_no_name_of_a_host_is_a_lost_peer(quick, ending, caplog):
+    peer = Peer(HostAddress("a..b", 1), KEY, FINGERPRINT, PAGE_BYTES)
+    ending.callback(peer.close)
+    until(lambda: "a..b is no name of a host" in caplog.text)
+    assert peer.load(name_of(0)) is None
+
+
 @pytest.mark.parametrize(("key", "fingerprint"), [(OTHER_KEY, FINGERPRINT), (KEY, OTHERS)])
 def test_without_the_key_or_the_same_model_there_is_nothing(prefill, follow, key, fingerprint, caplog):
     server, _ = prefill
