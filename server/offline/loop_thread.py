@@ -57,7 +57,8 @@ class LoopThread:
         try:  # from here on an interrupt may come between any two instructions
             self._accept(coroutine, outcome)
             while not outcome.done():
-                wait((outcome,), None if on_tick is None else TICK_SECONDS)
+                # The system may give a Ctrl-C to another thread, which does not end a wait without a limit here.
+                wait((outcome,), TICK_SECONDS)
                 if on_tick is not None:
                     on_tick()
         except BaseException:

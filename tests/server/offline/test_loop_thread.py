@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,10 +21,10 @@ class Watched:
         self.events: list[str] = []
         self.thread = LoopThread("watched", at_end=lambda: self.events.append("end"))
 
-    async def sleep(self) -> None:
+    async def sleep(self, seconds: float = 60) -> None:
         self.events.append("begin")
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(seconds)
         except asyncio.CancelledError:
             self.events.append("cancelled")
             raise
@@ -68,6 +70,20 @@ def test_an_interrupt_before_the_coroutine_is_posted(watched: Watched, monkeypat
     with pytest.raises(KeyboardInterrupt):
         watched.thread.run(watched.sleep())
     assert watched.events == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals of one thread are of POSIX alone")
+def test_an_interrupt_that_another_thread_takes_is_seen(watched: Watched) -> None:
+    def interrupt() -> None:
+        time.sleep(0.05)  # until the caller waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        watched.thread.run(watched.sleep(5))  # where the interrupt is overlooked the test fails, and does not hang
+    thread.join()
+    assert watched.events == ["begin", "cancelled"]
 
 
 def test_stopping_cancels_and_then_refuses(watched: Watched) -> None:
