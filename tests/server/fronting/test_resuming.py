@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -69,9 +69,19 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
         await server.served.held.close()
 
 
-async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
-    start_server: StartServer, start_front: StartFront
-) -> None:
+class Cut(NamedTuple):
+    """A stream that was cut in its middle, while the only other server has no room for it."""
+
+    front: RunningFront
+    servers: list[RunningServer]
+    full: RunningServer
+    follower: Follower  # of the stream
+    reading: asyncio.Future[None]
+    other: Follower  # of the stream that takes the room
+    beside: asyncio.Future[None]
+
+
+async def cut_beside_a_full_server(start_server: StartServer, start_front: StartFront) -> Cut:
     engines = [FakeEngineClient(is_manual=True) for _ in range(2)]
     servers = [await start_server(engine, front_key=FRONT_KEY, resume_max_streams=1) for engine in engines]
     front = await start_front(servers, front_key=FRONT_KEY)
@@ -83,15 +93,22 @@ async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
     server.engine.step(7)
     await eventually(lambda: len(follower.data) >= 6)
     await server.cut_connections()
-    await eventually(lambda: len(front.front.replicas.usable) == 1)
-    full.engine.step(99)
-    await beside
-    await eventually(lambda: bool(full.engine.running) or reading.done())
-    full.engine.step(99)
-    await reading
-    assert (follower.text(), other.text()) == (TEXT, "another")
-    assert follower.is_done
-    for each in servers:
+    return Cut(front, servers, full, follower, reading, other, beside)
+
+
+async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
+    start_server: StartServer, start_front: StartFront
+) -> None:
+    cut = await cut_beside_a_full_server(start_server, start_front)
+    await eventually(lambda: len(cut.front.front.replicas.usable) == 1)
+    cut.full.engine.step(99)
+    await cut.beside
+    await eventually(lambda: bool(cut.full.engine.running) or cut.reading.done())
+    cut.full.engine.step(99)
+    await cut.reading
+    assert (cut.follower.text(), cut.other.text()) == (TEXT, "another")
+    assert cut.follower.is_done
+    for each in cut.servers:
         await each.served.held.close()
 
 
@@ -100,24 +117,14 @@ async def test_a_stream_waits_for_room_no_longer_than_its_patience(
 ) -> None:
     monkeypatch.setattr("server.fronting.resuming.PATIENCE_S", 0.2)
     monkeypatch.setattr("server.fronting.resuming.RETRY_S", 0.05)
-    engines = [FakeEngineClient(is_manual=True) for _ in range(2)]
-    servers = [await start_server(engine, front_key=FRONT_KEY, resume_max_streams=1) for engine in engines]
-    front = await start_front(servers, front_key=FRONT_KEY)
-    follower, other = Follower(front), Follower(front)  # type: ignore[arg-type]
-    reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1]))
-    server = await busy(front)
-    beside = asyncio.ensure_future(other.begin("/v1/completions", {"prompt": "another", "max_tokens": 60}))
-    full = await busy(front, (server,))
-    server.engine.step(7)
-    await eventually(lambda: len(follower.data) >= 6)
-    await server.cut_connections()
+    cut = await cut_beside_a_full_server(start_server, start_front)
     async with asyncio.timeout(20):
-        await reading
-    assert json.loads(follower.data[-1])["error"]["code"] == "replica_lost"
-    full.engine.step(99)
-    await beside
-    assert other.text() == "another"
-    for each in servers:
+        await cut.reading
+    assert json.loads(cut.follower.data[-1])["error"]["code"] == "replica_lost"
+    cut.full.engine.step(99)
+    await cut.beside
+    assert cut.other.text() == "another"
+    for each in cut.servers:
         await each.served.held.close()
 
 
