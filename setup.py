@@ -145,10 +145,15 @@ class BuildNative(Command):
         inputs = [Path(__file__), *SOURCES.glob("*/*.*"), *headers.rglob("*.h")]
         newest = max(path.stat().st_mtime for path in inputs)
 
-        def is_stale(library: Path) -> bool:
-            return self.force or not library.exists() or library.stat().st_mtime <= newest
+        def is_outdated(library: Path) -> bool:
+            return not library.exists() or library.stat().st_mtime <= newest
 
-        stale = {name: variant for name, variant in self._variants().items() if is_stale(self._library(name))}
+        variants = self._variants()
+        stale = {name: variant for name, variant in variants.items() if self.force or is_outdated(self._library(name))}
+        if self.inplace and self.variant is None:  # what an earlier build made on demand, of older sources
+            outdated = {path for path in Path(self.folder or PACKAGE).glob("libeagre_*.so") if is_outdated(path)}
+            for path in outdated - {self._library(name) for name in variants}:
+                path.unlink(missing_ok=True)  # another build may have removed it
         if not stale:
             return
         self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)

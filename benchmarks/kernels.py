@@ -80,8 +80,10 @@ class Case(NamedTuple):
 class Bench:
     """The model's weights and pages, and programs that run parts of a step on them."""
 
-    def __init__(self, path: Path, kv: str, repeats: int, progress: Callable[[str, int, int], None]) -> None:
-        config = EngineConfig(matmul_backend="native", attention_backend="native", kv_cache_dtype=kv)
+    def __init__(
+        self, path: Path, dtype: str, kv: str, repeats: int, progress: Callable[[str, int, int], None]
+    ) -> None:
+        config = EngineConfig(matmul_backend="native", attention_backend="native", dtype=dtype, kv_cache_dtype=kv)
         opened = open_model(path)
         if not isinstance(opened.model, Llama):
             raise ValueError(f"{path} is of the architecture {opened.architecture.name!r}, whose parts are not timed")
@@ -251,6 +253,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64], help="decode rows, one case each")
     parser.add_argument("--tiles", type=int, nargs="*", default=[4], help=f"chunks of {TILE_SIZE} prompt tokens each")
     parser.add_argument("--context", type=int, default=200, help="tokens behind each decode row (200)")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as the server's")
     parser.add_argument(
         "--kv", choices=["auto", "float32", "bfloat16", "int8"], default="auto", help="type of the pages"
     )
@@ -258,7 +261,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args(arguments)
     progress = ProgressReporter()
-    bench = Bench(ensure_model(options.model, progress), options.kv, options.repeats, progress)
+    bench = Bench(ensure_model(options.model, progress), options.dtype, options.kv, options.repeats, progress)
     cases = [Case(rows, 0, options.context) for rows in options.rows]
     cases += [Case(0, tiles, tiles * TILE_SIZE) for tiles in options.tiles]
     measured = {case: list(bench.timings(case)) for case in cases}

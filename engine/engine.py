@@ -37,6 +37,8 @@ from engine.timeline import Timeline
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
+_NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
+
 
 class Engine:
     """All parts of the engine for one model except its thread and its client."""
@@ -85,6 +87,7 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching,
             decode_chunk=config.decode_chunk,
             target_gap=config.target_gap,
+            chunk_grain=_NATIVE_GRAIN if model_info.matmul_backend == "native" else None,
         )
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))

@@ -5,7 +5,8 @@
     python -m benchmarks.chaos --each 10                  # each attack alone, and the gaps beside it
 
 Starts `eagre serve` with few pages, short timeouts and keys. Twenty well-behaved streams run all the time; what each
-gets is compared with what it got undisturbed. The attackers are a process of their own (benchmarks.chaos.attackers).
+gets is compared with what it got undisturbed. The attackers are a process of their own (benchmarks.chaos.attackers),
+which stands behind the server's threads: attackers are other machines in life, and take no cores from it.
 Exits with 1 if a text differs, pages, requests, descriptors or tasks are left, memory has grown, or an answer came that
 no attack asked for. With --each, calm and attacked times alternate, and it is also a failure where the 99th percentile
 of the gaps between a stream's pieces is more than twice the calm one. How it compares with the one beside as many

@@ -40,7 +40,7 @@ ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for atta
 STOPPING: dict[str, Attack] = {"operators race": operators.operators_race}
 
 ATTACK_TIMEOUT = 300.0  # seconds; an attack that takes longer was left hanging, however busy the machine is
-NICENESS = 5  # clients are other machines in life, and do not take the server's cores
+NICENESS = 19  # clients are other machines in life, and do not take the cores of the server
 
 
 async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int, seconds: float) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from benchmarks.fleet.replicas import Replica
+from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY, Server
 from benchmarks.fleet.streams import Answer, StreamLost, ask
 
 PROMPTS = ("Once upon a time", "Die Gezeiten", "def tide(moon):", "My favourite animal is")
@@ -35,7 +36,7 @@ def bodies() -> list[dict[str, Any]]:
     return [*completions, *chats]
 
 
-async def check_streams(session: aiohttp.ClientSession, front: str, replicas: Sequence[Replica]) -> list[str]:
+async def check_streams(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
     """Every answer through the router is the one that a replica gives without it."""
     failures = []
     for body in bodies():
@@ -48,7 +49,7 @@ async def check_streams(session: aiohttp.ClientSession, front: str, replicas: Se
     return failures
 
 
-async def check_cuts(session: aiohttp.ClientSession, front: str, replicas: Sequence[Replica]) -> list[str]:
+async def check_cuts(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
     """A client that leaves ends its request on the replica behind the router, long before its last token."""
     body = {"prompt": "Count for ever: 1, 2, 3,", "max_tokens": LONG, "ignore_eos": True}
     cut = [ask(session, front, {**body, "seed": number}, cut_after=3) for number in range(NUM_CUT)]
@@ -61,7 +62,7 @@ async def check_cuts(session: aiohttp.ClientSession, front: str, replicas: Seque
     return []
 
 
-async def check_hits(session: aiohttp.ClientSession, front: str, replicas: Sequence[Replica]) -> list[str]:
+async def check_hits(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
     """Prompts with one beginning find it in the cache, so they went to the replica that has computed it."""
     answers = [
         await ask(session, front, {"prompt": f"{SHARED}Entry {number}: the", "max_tokens": 4}) for number in range(8)
@@ -73,7 +74,7 @@ async def check_hits(session: aiohttp.ClientSession, front: str, replicas: Seque
 
 
 async def check_rolling_restart(
-    session: aiohttp.ClientSession, front: str, replicas: Sequence[Replica], seconds_between: float = 4.0
+    session: aiohttp.ClientSession, front: str, replicas: Sequence[Server], seconds_between: float = 4.0
 ) -> list[str]:
     """While each replica is stopped and started again in turn, every stream of every client is whole."""
     wanted = {str(body): (await ask(session, front, body)).text for body in bodies()}
@@ -104,7 +105,7 @@ async def check_rolling_restart(
     return [f"{count} streams: {what}" for what, count in outcomes.items()]
 
 
-async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Sequence[Replica]) -> list[str]:
+async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
     """A replica gets SIGKILL under resumable seeded streams; all of them end with the text of an undisturbed run.
 
     For a front that moves streams from one replica to another.
@@ -140,4 +141,14 @@ CHECKS = {
     "rolling restart": check_rolling_restart,
     "kill": check_kill,
 }
-FRONT_ALONE = ("kill",)  # what no router does that others have written
+
+
+def checks_of(program: Path, names: Sequence[str]) -> list[str]:
+    """Those of the checks `names` that are for this router.
+
+    Only our front moves streams to another replica. The little actors before Ray's replicas know neither prefixes nor
+    which server is well, because they are there to be measured.
+    """
+    if program == RAY_PROXY:
+        return [name for name in names if name in ("streams", "cuts")]
+    return [name for name in names if name != "kill" or program in (EAGRE, DEPLOYED)]

@@ -1,28 +1,46 @@
 """Eagre's own front as a process before servers that run already.
 
-python -m benchmarks.fleet.eagre_front PORT FRONT_KEY URL...
+python -m benchmarks.fleet.eagre_front PORT FRONT_KEY POLICY URL...
+
+With the policy `round_robin` the replicas take turns, whatever the prompts are; with any other, the front chooses as it
+always does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import count
 
 from aiohttp import web
 
 from server.command.collector import calm_collector
 from server.fronting.application import front_application, make_front_runner
+from server.fronting.replica import Replica
 from server.fronting.replicas import Replicas
 from server.startup.logs import set_up_logs
 from server.startup.settings import ServerSettings
 
 
-async def main(port: int, key: str, urls: Sequence[str]) -> None:
+class TakingTurns(Replicas):
+    """Replicas that get the requests in turn: what routing by prefixes is compared with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns = count()
+
+    def choose(self, blocks: Sequence[int] = (), avoid: Collection[Replica] = ()) -> Replica:
+        usable = self.usable
+        candidates = [replica for replica in usable if replica not in avoid] or usable
+        return candidates[next(self._turns) % len(candidates)] if candidates else super().choose()
+
+
+async def main(port: int, key: str, policy: str, urls: Sequence[str]) -> None:
     """Serves for ever."""
     set_up_logs("error", "console")
     settings = ServerSettings(host="127.0.0.1", port=port, front_key=key)
-    async with Replicas() as replicas:
+    async with TakingTurns() if policy == "round_robin" else Replicas() as replicas:
         runner = make_front_runner(front_application(replicas, settings))
         await runner.setup()
         replicas.update({str(number): url for number, url in enumerate(urls)})
@@ -32,4 +50,4 @@ async def main(port: int, key: str, urls: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    asyncio.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from benchmarks.fleet.streams import ask
-from benchmarks.serving.processor import time_of
+from benchmarks.fleet.streams import StreamLost, ask
+from benchmarks.serving.processor import family_of, time_of
 from benchmarks.serving.resident_memory import ResidentMemory
 from benchmarks.serving.server_process import RunningServer, free_port, running_server
 
@@ -23,16 +23,20 @@ NUM_FIRST_TOKENS = 101  # requests one after the other, directly and through the
 NUM_STREAMS = 64
 NUM_TOKENS = 400
 NUM_OPEN = 500  # streams that are open at once where memory is measured
+BEGUN_WITHIN_S = 120.0
 LONG = 20_000  # tokens of one of them
 MODEL = "fake"  # as the server of benchmarks.fanout calls its own
 
 
 class FrontCost(NamedTuple):
     first_text_ms: float  # that the router adds, the median of pairs
-    router_us: float  # processor time of the router for each token
+    router_us: float  # processor time of the router and its processes for each token
     eagre_us: float  # and of the server behind it
+
+
+class FrontMemory(NamedTuple):
     router_bytes: float  # resident memory of the router for each open stream
-    eagre_bytes: float
+    eagre_bytes: float  # and of the server behind it
 
 
 @contextlib.contextmanager
@@ -45,20 +49,34 @@ def instant_server() -> Iterator[RunningServer]:
 
 
 async def measure_front(front: RunningServer, server: RunningServer) -> FrontCost:
-    """
+    """What a token costs.
+
     Raises:
         StreamLost: a stream was not whole.
     """
     pids = (front.pid, server.pid)
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with _new_session() as session:
         added = await _added_first_text(session, front.url, server.url)
         before = _processor_seconds(pids)
         await asyncio.gather(*(ask(session, front.url, _body(NUM_TOKENS)) for _ in range(NUM_STREAMS)))
         spent = [after - start for start, after in zip(before, _processor_seconds(pids), strict=True)]
         router_us, eagre_us = (1e6 * seconds / (NUM_STREAMS * NUM_TOKENS) for seconds in spent)
-        router_bytes, eagre_bytes = await _bytes_of_streams(session, front.url, pids)
-    return FrontCost(1000 * added, router_us, eagre_us, router_bytes, eagre_bytes)
+    return FrontCost(1000 * added, router_us, eagre_us)
+
+
+async def measure_memory(front: RunningServer, server: RunningServer) -> FrontMemory:
+    """What an open stream costs that nobody reads.
+
+    Raises:
+        StreamLost: not all of them have begun.
+    """
+    async with _new_session() as session:
+        return FrontMemory(*await _bytes_of_streams(session, front.url, (front.pid, server.pid)))
+
+
+def _new_session() -> aiohttp.ClientSession:
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
+    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
 
 def _body(num_tokens: int) -> dict[str, Any]:
@@ -86,6 +104,7 @@ async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Se
         nonlocal begun
         body = {**_body(LONG), "stream": True}
         async with session.post(f"{front}/v1/completions", json=body) as response:
+            response.raise_for_status()  # a refusal is no open stream
             async for _ in response.content.iter_any():
                 begun += 1
                 break
@@ -95,18 +114,32 @@ async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Se
             response.close()
 
     streams = [asyncio.create_task(stream()) for _ in range(NUM_OPEN)]
-    async with asyncio.timeout(120):
-        await all_begun.wait()
-    grown = [after - start for start, after in zip(before, _resident(pids), strict=True)]
-    is_over.set()
-    await asyncio.gather(*streams)
+    try:
+        async with asyncio.timeout(BEGUN_WITHIN_S):
+            await all_begun.wait()
+        grown = [after - start for start, after in zip(before, _resident(pids), strict=True)]
+    except TimeoutError:
+        raise StreamLost(f"{begun} of {NUM_OPEN} streams had begun after {BEGUN_WITHIN_S:g} s") from None
+    finally:
+        is_over.set()
+        if not all_begun.is_set():
+            for task in streams:
+                task.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
     return [size / NUM_OPEN for size in grown]
 
 
 def _processor_seconds(pids: Sequence[int]) -> list[float]:
-    return [time_of(pid) or 0.0 for pid in pids]
+    return [sum(time_of(each) or 0.0 for each in family_of(pid)) for pid in pids]
 
 
 def _resident(pids: Sequence[int]) -> list[int]:
-    memories = [ResidentMemory.of(pid) for pid in pids]
-    return [0 if memory is None else memory.now for memory in memories]
+    return [sum(_resident_of(each) for each in family_of(pid)) for pid in pids]
+
+
+def _resident_of(pid: int) -> int:
+    try:
+        memory = ResidentMemory.of(pid)
+    except ProcessLookupError:  # one of a router's processes has ended just now
+        return 0
+    return 0 if memory is None else memory.now

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
@@ -20,7 +21,35 @@ FLAGS = ("--model", MODEL, "--max-num-seqs", "16", "--max-model-len", "2048")
 # Each replica computes with one thread, so that several of them share one machine as they would share several.
 THREADS = "EAGRE_THREADS=1"
 FRONT_KEY = "a-secret-of-this-fleet"
-EAGRE = Path("eagre")  # in the place of a router's program: our own front
+# In the place of a router's program:
+EAGRE = Path("eagre")  # our own front
+DEPLOYED = Path("deploy")  # `eagre deploy`: our front, and replicas that Ray Serve has placed
+RAY_PROXY = Path("ray-proxy")  # the HTTP proxy of Ray Serve, and an actor of Ray before each replica
+
+
+class Server(Protocol):
+    """What the checks ask of one replica."""
+
+    @property
+    def url(self) -> str:
+        """`http://host:port` or `unix:/path`, past every front."""
+        ...
+
+    def num_streams(self) -> int:
+        """Answers that the server is still giving."""
+        ...
+
+    def start(self) -> None:
+        """Returns when the server that was killed is ready again."""
+        ...
+
+    async def restart(self) -> None:
+        """Stops the server as an operator does, and returns when it, or the one in its place, is ready."""
+        ...
+
+    async def kill(self) -> None:
+        """Ends the process with SIGKILL."""
+        ...
 
 
 class Replica:
@@ -85,7 +114,8 @@ def router(program: Path, urls: Sequence[str], policy: str) -> Iterator[RunningS
     """A router in front of the servers at `urls`, until the block ends.
 
     Args:
-        program: `sglang-router` or `vllm-router`, which take the same flags, or `EAGRE`, which has no policies.
+        program: `sglang-router` or `vllm-router`, which take the same flags, or `EAGRE` or `RAY_PROXY`.
+        policy: `round_robin` or `cache_aware`. Ray's proxy has none of them.
 
     Raises:
         ServerFailed: it was not ready.
@@ -98,6 +128,8 @@ def router(program: Path, urls: Sequence[str], policy: str) -> Iterator[RunningS
         "--health-success-threshold", "1", "--worker-urls", *urls,
     ]  # fmt: skip
     if program == EAGRE:
-        command = [sys.executable, "-m", "benchmarks.fleet.eagre_front", str(port), FRONT_KEY, *urls]
+        command = [sys.executable, "-m", "benchmarks.fleet.eagre_front", str(port), FRONT_KEY, policy, *urls]
+    if program == RAY_PROXY:
+        command = [sys.executable, "-m", "benchmarks.fleet.ray_proxy", str(port), *urls]
     with running_server(command, f"http://127.0.0.1:{port}", "/readiness") as running:
         yield running

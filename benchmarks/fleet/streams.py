@@ -11,6 +11,7 @@ import orjson
 
 from benchmarks.fleet.replicas import MODEL
 from server.command.client.sse_parser import SseParser
+from server.fronting.replica import UNIX
 
 
 class StreamLost(RuntimeError):
@@ -39,11 +40,16 @@ async def ask(
     """Streams a completion, or a chat where `body` has messages.
 
     Args:
+        url: `http://host:port`, or `unix:/path` for a server that listens there.
         cut_after: events with text after which the connection is closed.
 
     Raises:
         StreamLost: it was refused, reported an error, or ended early.
     """
+    if url.startswith(UNIX):
+        connector = aiohttp.UnixConnector(url.removeprefix(UNIX))
+        async with aiohttp.ClientSession(connector=connector, timeout=session.timeout) as own:
+            return await ask(own, "http://localhost", body, cut_after=cut_after)
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     # SGLang's router refuses a body without a model.
     body = {"model": MODEL, **body, "stream": True, "stream_options": {"include_usage": True}}

@@ -29,7 +29,6 @@ from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server
 from server.command.bench.load.report import percentile
-from tests.static import devtools
 from tests.static.devtools import Browser, Page, find_chromium
 
 PROGRAM = "benchmarks.page.frames"
@@ -179,7 +178,6 @@ async def measure_all(url: str, options: argparse.Namespace) -> list[Frames]:
     executable = find_chromium()
     if executable is None:
         raise ServerFailed("no Chromium is installed")
-    devtools.WAIT_DEADLINE = 60.0
     browser = Browser(executable)
     await browser.start()
     try:

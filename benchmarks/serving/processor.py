@@ -49,6 +49,14 @@ def our_time() -> float:
     return ended + sum(time_of(pid) or 0.0 for pid in children)  # nothing: it has ended just now
 
 
+def family_of(pid: int) -> list[int]:
+    """A process and all that come from it and still run; itself alone where nobody tells."""
+    found = [pid]
+    for parent in found:  # the list grows meanwhile
+        found += [int(child) for path in Path(f"/proc/{parent}/task").glob("*/children") for child in _words(path)]
+    return found
+
+
 def _words(path: Path) -> list[str]:
     try:
         return path.read_text().split()

@@ -42,7 +42,7 @@ class EngineConfig:
 
     dtype: str = setting(
         "auto",
-        "auto (quantised weights as the file has them), float32 (exact) or bfloat16",
+        "auto (weights as the file has them), float32 (exact) or bfloat16 (weights of auto, multiplied as bfloat16)",
         limit=one_of("auto", "float32", "bfloat16"),
     )
     quantize: str | None = setting(

@@ -56,10 +56,16 @@ class PromptPlanner:
         """Gives each prompt, in this order, as much of the budget as it can use."""
         for request in prompts:
             start, known = request.num_computed_tokens, request.num_tokens
-            num_tokens = budget.take(known - start, start)
+            is_guest = budget.work.num_tiles == 0 and _is_guest(request, singles.requests)
+            num_tokens = budget.take(known - start, start, is_guest=is_guest)
             if num_tokens:
                 end = start + num_tokens
                 plan = singles if num_tokens == 1 else chunks
                 plan.add(request, start, num_tokens, end == known)
                 self._order.note(request)
                 self._requests.prefixes.expect(request, end)
+
+
+def _is_guest(request: Request, decoding: list[Request]) -> bool:
+    """Whether most of the requests that decode are other tenants'."""
+    return 2 * sum(other.tenant == request.tenant for other in decoding) < len(decoding)

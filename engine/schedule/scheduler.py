@@ -40,6 +40,7 @@ class Scheduler:
         enable_prefix_caching: bool = True,
         decode_chunk: int = 1,
         target_gap: float = 0.0,
+        chunk_grain: int | None = None,
     ) -> None:
         """Makes a scheduler without requests.
 
@@ -49,6 +50,7 @@ class Scheduler:
                 and the budget is charged for the padding too.
             decode_chunk: decode steps that the device does in one program when every row can.
             target_gap: milliseconds that a step with decode rows should take at most; 0: no limit.
+            chunk_grain: tokens that the device computes together, of a chunk that it does not pad; None: it pads.
 
         Raises:
             ValueError: the budget would starve prompts, or `chunk_alignment` is below 2.
@@ -69,7 +71,7 @@ class Scheduler:
         )
         self._committer = Committer(self.requests, vocab_size)
         self._prompts = PromptPlanner(self.requests)
-        self.pace = Pace(target_gap)
+        self.pace = Pace(target_gap, chunk_grain)
         self._deadlines = Deadlines()
         self.max_num_batched_tokens = max_num_batched_tokens
         self.chunk_alignment = chunk_alignment

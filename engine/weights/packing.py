@@ -115,11 +115,13 @@ class Placement:
     places: tuple[tuple[Place, ...], ...]  # by the index into the stack, then by part
     tiles: tuple[int, ...]  # of each part
     num_inputs: int
+    as_bfloat16: bool = False  # whether integers are multiplied as bfloat16, to which they are unpacked then
 
     @classmethod
     def of(
-        cls, formats: Sequence[Sequence[Format]], tiles: Sequence[int], num_inputs: int, *, is_gated: bool
-    ) -> Placement:
+        cls, formats: Sequence[Sequence[Format]], tiles: Sequence[int], num_inputs: int, *,
+        is_gated: bool, as_bfloat16: bool = False,
+    ) -> Placement:  # fmt: skip
         """Lays parts one behind the other.
 
         Args:
@@ -140,7 +142,7 @@ class Placement:
                 for place, count, size in zip(of_matrix, tiles, sizes, strict=True)
             )
             places.append(tuple(of_matrix))
-        return cls(tuple(places), tuple(tiles), num_inputs)
+        return cls(tuple(places), tuple(tiles), num_inputs, as_bfloat16)
 
     @property
     def num_bytes(self) -> int:

@@ -60,6 +60,7 @@ class TextPrompt(NamedTuple):
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         _refuse_hopeless(len(self.text), text_model, max_model_len)
         with _refusing_too_many(max_model_len):
+            text_model.tokenizer.refuse_far_too_long(self.text, max_model_len)
             most = _num_listed(max_model_len)
             return text_model.tokenizer.encode(self.text, add_special_tokens=self.adds_special, max_tokens=most)
 
@@ -86,6 +87,8 @@ class InfillPrompt(NamedTuple):
         _refuse_hopeless(self.num_chars, text_model, max_model_len)
         before = [self.before] if isinstance(self.before, str) else self.before
         with _refusing_too_many(max_model_len):
+            for text in (part for part in (*before, self.behind) if isinstance(part, str)):
+                text_model.tokenizer.refuse_far_too_long(text, max_model_len)
             most = _num_listed(max_model_len)
             return text_model.tokenizer.encode_parts(text_model.infill.parts(before, self.behind), max_tokens=most)
 
@@ -153,7 +156,8 @@ class Conversation(NamedTuple):
             "continue_final_message": self.continues,
         }
         with _refusing_too_many(max_model_len):
-            tokenizer.refuse_far_too_long("".join(contents), most)  # before the work of rendering
+            # Before the work of rendering.
+            tokenizer.refuse_far_too_long("".join(contents), most_tokens or max_model_len)
         text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
         _refuse_hopeless(len(text), text_model, max_model_len)
         with _refusing_too_many(max_model_len):

@@ -86,7 +86,12 @@ async def _serve(
             metrics_app = None if settings.metrics_port is None else front_metrics_application(app)
             listeners = Listeners(settings, keys, app, metrics_app)
             stopped = watch_signals()
-            reloading = reload_on_hangup(listeners.reload)
+
+            async def reload() -> None:
+                await listeners.reload()
+                await application.reload_replicas()
+
+            reloading = reload_on_hangup(reload)
             await listeners.open()
         except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")

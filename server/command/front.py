@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from server.doors.keyring import KeyFileError
 from server.fronting.application import front_application, front_metrics_application
 from server.fronting.front import FRONT, Front
 from server.fronting.replica import UNIX
-from server.fronting.replicas import Replicas
+from server.fronting.replicas import CHECK_S, Replicas
 from server.http.app import read_keys
 from server.startup.accelerators import VISIBLE_GPUS, gpu_of_each
 from server.startup.logs import log, set_up_logs
@@ -39,6 +40,9 @@ from server.startup.shares import check_shared, environment_of, settings_of_repl
 
 POLL_S = 0.05
 END_S = 10.0  # for servers to end once their streams have
+# A server that has left so many looks at its health unanswered, `HEALTH_S` each, is ended: after about a minute. It has
+# lost its streams long before, so it is left the time in which a machine that swaps, or a debugger, may let it go on.
+MOST_FROZEN = 12
 
 
 def run_front(settings: ServerSettings, announce: Announce) -> int:
@@ -94,6 +98,7 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
             return EXIT_USAGE
         replicas.update({name: f"{UNIX}{socket_of(folder, int(name))}" for name in processes})
         starting = asyncio.ensure_future(_start(processes, replicas))
+        thawing = asyncio.ensure_future(end_frozen(processes, replicas))
         try:
             await first_of(starting, stopped)
             if stopped.done():
@@ -109,6 +114,7 @@ async def serve_front(settings: ServerSettings, announce: Announce, folder: Path
         finally:
             starting.cancel()
             reloading.cancel()
+            thawing.cancel()
             for process in processes.values():
                 process.terminate()
             await listeners.close()
@@ -139,6 +145,18 @@ async def _start(processes: dict[str, ReplicaProcess], replicas: Replicas) -> li
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)
         raise
+
+
+async def end_frozen(processes: Mapping[str, ReplicaProcess], replicas: Replicas) -> None:
+    """Ends servers that were ready once and stay frozen, so that they are started again. It never returns."""
+    while True:
+        for replica in replicas:
+            process = processes.get(replica.name)
+            if process is not None and process.is_proven and replica.num_unanswered >= MOST_FROZEN:
+                log.error("replica_frozen", replica=replica.name, detail=replica.detail)
+                process.kill()
+                replica.num_unanswered = 0  # the one that is started in its place has left nothing unanswered
+        await asyncio.sleep(CHECK_S)
 
 
 async def _drain(front: Front, processes: dict[str, ReplicaProcess]) -> None:

@@ -16,6 +16,10 @@ from server.startup.logs import log
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
 
+# Connections that may wait to be accepted, as far as the system allows. A Unix socket refuses those beyond it at once,
+# so a front whose clients all come together would lose some of them there.
+BACKLOG = 4096
+
 
 class CannotListen(Exception):
     """The message says where, and why not."""
@@ -70,11 +74,11 @@ class Listeners:
             try:
                 listener = unix_socket.listen_at(path)
                 self._is_socket_made = True
-                await web.SockSite(self._runner, listener).start()
+                await web.SockSite(self._runner, listener, backlog=BACKLOG).start()
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
-            await start_site(web.TCPSite(self._runner, settings.host, settings.port), settings.port)
+            await start_site(web.TCPSite(self._runner, settings.host, settings.port, backlog=BACKLOG), settings.port)
         if self._metrics_runner is not None and settings.metrics_port is not None:
             await self._metrics_runner.setup()
             port = settings.metrics_port

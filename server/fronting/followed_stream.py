@@ -52,10 +52,10 @@ class FollowedStreams:
     def add(self, stream: FollowedStream) -> bool:
         """Remembers a stream; False where there is no room, even without all that nobody reads."""
         self.forget_expired()
+        if not self._may_fit(stream):
+            return False
         while self._is_full_with(stream) and (oldest := self._oldest_unread()) is not None:
             self.forget(oldest)
-        if self._is_full_with(stream):
-            return False
         self._streams[stream.id] = stream
         self.num_bytes += stream.num_bytes
         return True
@@ -82,13 +82,19 @@ class FollowedStreams:
             stream.unread_since = self._clock()
 
     def forget_expired(self) -> None:
-        """Forgets those that no replica has any more."""
+        """Forgets those that nobody has read for the grace: no replica has them any more."""
         due = self._clock() - self._grace
         for stream in [each for each in self._streams.values() if not each.num_readers and each.unread_since < due]:
             self.forget(stream)
 
     def _is_full_with(self, stream: FollowedStream) -> bool:
         return len(self._streams) >= self._max_streams or self.num_bytes + stream.num_bytes > self._max_bytes
+
+    def _may_fit(self, stream: FollowedStream) -> bool:
+        """Whether there is room where all that nobody reads is forgotten."""
+        read = [each for each in self._streams.values() if each.num_readers]
+        num_bytes = sum(each.num_bytes for each in read) + stream.num_bytes
+        return len(read) < self._max_streams and num_bytes <= self._max_bytes
 
     def _oldest_unread(self) -> FollowedStream | None:
         unread = (each for each in self._streams.values() if not each.num_readers)

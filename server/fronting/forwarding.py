@@ -12,9 +12,9 @@ from aiohttp import web
 from server.fronting.error_events import error_event
 from server.fronting.front import FRONT, Asked, Front
 from server.fronting.passing import (
-    BETWEEN_EVENTS,
     MAX_WHOLE,
     REPLICA_HEADER,
+    EventReader,
     Passage,
     answer_headers,
     is_event_stream,
@@ -29,6 +29,7 @@ from server.wire.errors import ApiError, unavailable
 
 MAX_LOSSES = 2  # replicas that may die under one request: it may be what kills them
 UNAVAILABLE, NOT_FOUND = 503, 404
+FIRST_REFUSAL = 400  # from this status on, an answer says nothing of where a thing is
 
 
 async def forward_to_best(request: web.Request) -> web.StreamResponse:
@@ -85,7 +86,7 @@ async def forward_to(
             async with replica.ask(asked.method, asked.path, headers=asked.headers, body=asked.body) as answer:
                 if answer.status == NOT_FOUND and replica is not in_order[-1]:
                     continue
-                if thing is not None and answer.status != NOT_FOUND:
+                if thing is not None and answer.status < FIRST_REFUSAL:
                     front.places.put(thing, replica.name)
                 with replica.use():
                     return await pass_on(request, front, replica, answer)
@@ -157,19 +158,9 @@ async def pass_events(passage: Passage, replica: Replica, answer: aiohttp.Client
     Raises:
         ReplicaLost: it has broken off.
     """
-    rest = b""
-    while piece := await read_piece(answer, replica.name):
-        data = rest + piece if rest else piece
-        if data.endswith(BETWEEN_EVENTS):
-            rest = b""
-            await passage.write(data)
-        elif end := data.rfind(BETWEEN_EVENTS) + 1:
-            rest = data[end + 1 :]
-            await passage.write(data[: end + 1])
-        else:
-            rest = data
-    if rest:
-        await passage.write(rest)
+    reader = EventReader(answer, replica.name)
+    while data := await reader.read():
+        await passage.write(data)
 
 
 def lost_error() -> ApiError:

@@ -25,6 +25,7 @@ from server.wire.errors import ApiError, unavailable
 from server.wire.json_values import MAX_INLINE_BYTES
 
 MAX_PLACES = 1 << 16
+_DECIDING = ("stream", "resumable", "previous_response_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Asked:
     path: str  # with its query
     headers: Mapping[str, str]
     body: bytes | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)  # the body's; empty where it is no JSON object
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the body, those by which a front decides
     blocks: tuple[int, ...] = ()  # of its prompt
 
 
@@ -92,6 +93,8 @@ class Front:
     async def read(self, request: web.Request, preparing: ExitStack) -> Asked:
         """The request with its whole body, whose bytes count until `preparing` is closed.
 
+        The request itself does not count among those that are being prepared, because its answer may take long.
+
         Raises:
             ApiError: the body is refused, or a budget is spent.
         """
@@ -99,10 +102,11 @@ class Front:
         if request.body_exists:
             share = preparing.enter_context(self.preparation.receive())
             body = await read_body(request, share, self.settings)
-            share.complete()
             tenant = request[TENANT].owner
             if len(body) > MAX_INLINE_BYTES:
-                fields, blocks = await self.workers.run(_parse, body, tenant)
+                with self.preparation.receive() as checking:
+                    checking.complete()
+                    fields, blocks = await self.workers.run(_parse, body, tenant)
             else:
                 fields, blocks = _parse(body, tenant)
         return Asked(request.method, request.path_qs, request_headers(request), body, fields, tuple(blocks))
@@ -127,9 +131,22 @@ def draining_error() -> ApiError:
 
 
 def _parse(body: bytes, tenant: str) -> tuple[dict[str, Any], list[int]]:
-    """The fields of a body and the blocks of its prompt. What is no JSON object is for a replica to refuse."""
+    """The fields by which a front decides, and the blocks of the prompt. What is no JSON object is for a replica to
+    refuse.
+    """
     try:
         fields = orjson.loads(body)
-        return (fields, prefix_blocks(fields, tenant)) if isinstance(fields, dict) else ({}, [])
+        return (deciding_fields(fields), prefix_blocks(fields, tenant)) if isinstance(fields, dict) else ({}, [])
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError):
         return {}, []
+
+
+def deciding_fields(fields: Mapping[str, Any]) -> dict[str, str | bool]:
+    """What a front needs of a request. The others may be many times as large in memory as the body, and an answer
+    takes long.
+    """
+    conversation = fields.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    found = {name: fields.get(name) for name in _DECIDING} | {"conversation": conversation}
+    return {name: value for name, value in found.items() if isinstance(value, str | bool)}

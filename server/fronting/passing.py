@@ -18,6 +18,8 @@ from server.transport.write_watch import WriteWatch
 REPLICA_HEADER = "X-Eagre-Replica"
 EVENT_STREAM = "text/event-stream"
 BETWEEN_EVENTS = b"\n\n"
+MAX_TOLD = 1 << 26  # bytes of an answer that is read whole, however long it says that it is
+MAX_EVENT = 1 << 28  # bytes; only the log probabilities of a very long prompt come near
 MAX_WHOLE = 1 << 16  # bytes of an answer that is taken whole, so that a replica that dies meanwhile is not noticed
 
 # They speak of one connection (RFC 9110, section 7.6.1), or of a body that is decoded here and framed anew.
@@ -137,9 +139,44 @@ async def read_whole(answer: aiohttp.ClientResponse, replica: str) -> bytes:
     """All of a body.
 
     Raises:
-        ReplicaLost: the connection ended before the body did.
+        ReplicaLost: the connection ended before the body did, or the body is longer than `MAX_TOLD`.
     """
-    pieces = []
+    body = bytearray()
     while piece := await read_piece(answer, replica):
-        pieces.append(piece)
-    return b"".join(pieces)
+        body += piece
+        if len(body) > MAX_TOLD:
+            raise ReplicaLost(f"{replica} sent more than {MAX_TOLD} bytes", was_asked=True)
+    return bytes(body)
+
+
+class EventReader:
+    """Reads whole events of an answer, so that an error event can follow wherever the replica breaks off."""
+
+    def __init__(self, answer: aiohttp.ClientResponse, replica: str) -> None:
+        self._answer = answer
+        self._replica = replica
+        self._rest = bytearray()  # of an event that has not come whole
+
+    async def read(self) -> bytes:
+        """The events that have come since the last call, or the next ones. At the end of the answer what is left of
+        an unfinished event, and then nothing.
+
+        Raises:
+            ReplicaLost: the connection ended before the answer did, or an event is longer than `MAX_EVENT`.
+        """
+        rest = self._rest
+        while piece := await read_piece(self._answer, self._replica):
+            if not rest and piece.endswith(BETWEEN_EVENTS):
+                return piece
+            from_here = max(len(rest) - 1, 0)  # what stands before was looked at when it came
+            rest += piece
+            end = rest.rfind(BETWEEN_EVENTS, from_here) + len(BETWEEN_EVENTS)
+            if end >= len(BETWEEN_EVENTS):
+                events = bytes(rest[:end])
+                del rest[:end]
+                return events
+            if len(rest) > MAX_EVENT:
+                raise ReplicaLost(f"{self._replica} sent an event of more than {MAX_EVENT} bytes", was_asked=True)
+        left = bytes(rest)
+        rest.clear()
+        return left

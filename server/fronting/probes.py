@@ -17,6 +17,7 @@ from server.fronting.front import FRONT, Front
 from server.fronting.passing import read_whole
 from server.fronting.replica import HEALTH_S, Replica, ReplicaLost
 from server.serving.served_models import Phase
+from server.startup.logs import log
 from server.transport.json_body import json_response
 
 
@@ -57,7 +58,8 @@ async def metrics(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     replicas = tuple(front.replicas)
     pages = await asyncio.gather(*(_ask(front, replica, "/metrics") for replica in replicas))
-    texts = {replica.name: page.decode() for replica, page in zip(replicas, pages, strict=True) if page is not None}
+    told = {replica.name: page for replica, page in zip(replicas, pages, strict=True) if page is not None}
+    texts = {name: page.decode(errors="replace") for name, page in told.items()}
     families = [*_own_figures(front)]
     body = await front.workers.run(lambda: join_metrics(texts, families))
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -68,11 +70,17 @@ def join_metrics(pages: dict[str, str], others: Sequence[Metric] = ()) -> bytes:
 
     Args:
         pages: by the name of the replica, which becomes the value of the label `replica`; in Prometheus's text format.
+            One that cannot be read is left out.
         others: what is not of a replica.
     """
     families: dict[str, Metric] = {family.name: family for family in others}
     for replica, page in pages.items():
-        for family in text_string_to_metric_families(page):
+        try:
+            found = list(text_string_to_metric_families(page))
+        except (ValueError, LookupError) as error:
+            log.warning("unreadable_metrics", replica=replica, reason=str(error))
+            continue
+        for family in found:
             joined = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             joined.samples += [
                 sample._replace(labels={"replica": replica, **sample.labels}) for sample in family.samples

@@ -16,9 +16,9 @@ from aiohttp import web
 
 from server.fronting.error_events import error_event
 from server.fronting.followed_stream import FollowedStream
-from server.fronting.forwarding import MAX_LOSSES, forward, forward_to, lost_error, pass_on
+from server.fronting.forwarding import MAX_LOSSES, NOT_FOUND, forward, forward_to, lost_error, pass_on
 from server.fronting.front import FRONT, Asked, Front, draining_error
-from server.fronting.passing import BETWEEN_EVENTS, Passage, is_event_stream, read_piece, request_headers
+from server.fronting.passing import BETWEEN_EVENTS, EventReader, Passage, is_event_stream, request_headers
 from server.fronting.replica import Replica, ReplicaLost
 from server.holding.held_answers import ID_BYTES
 from server.http.entry.guard import TENANT
@@ -31,6 +31,8 @@ from server.wire.errors import ApiError
 
 PATIENCE_S = 60.0  # for which a stream waits until another replica takes it
 RETRY_S = 0.5
+# A stream that has gone on for so long at a replica is not what killed it, so that it outlives the restarts of a fleet.
+STEADY_S = 10.0
 _BUSY = (429, 503)
 
 
@@ -74,7 +76,8 @@ async def stop(request: web.Request) -> web.StreamResponse:
     if replica is not None:
         try:
             async with replica.ask(asked.method, asked.path, headers=asked.headers) as answer:
-                return await pass_on(request, front, replica, answer)
+                if answer.status != NOT_FOUND:  # else the replica was started anew, without the stream
+                    return await pass_on(request, front, replica, answer)
         except ReplicaLost as lost:
             log.warning("replica_lost", replica=replica.name, reason=str(lost))
     return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
@@ -103,15 +106,18 @@ class _Following:
         """Passes the stream on to its end."""
         front = self._front
         tried: set[Replica] = set()
-        num_losses = 0
+        num_losses, clock = 0, asyncio.get_running_loop().time
         with front.streams.reading(self._stream):
             async with Passage(self._request, front.settings, ping=b": ping\n\n") as passage:
                 while True:
+                    began, after = clock(), self._after
                     try:
                         if await self._go_on(passage, tried):
                             assert passage.response is not None
                             return passage.response
                     except ReplicaLost as lost:
+                        if self._after != after and clock() - began > STEADY_S:
+                            num_losses = 0
                         num_losses += lost.was_asked
                         log.warning("replica_lost", reason=str(lost), stream=self._stream.id)
                         if front.is_draining:
@@ -206,19 +212,13 @@ class _Following:
         Raises:
             ReplicaLost: the replica has broken off.
         """
-        rest = b""
-        while piece := await read_piece(answer, replica.name):
-            data = rest + piece
-            end = data.rfind(BETWEEN_EVENTS) + len(BETWEEN_EVENTS)
-            if end < len(BETWEEN_EVENTS):
-                rest = data
-                continue
-            data, rest = data[:end], data[end:]
+        reader = EventReader(answer, replica.name)
+        while (data := await reader.read()).endswith(BETWEEN_EVENTS):
             await passage.write(data)
             at = data.rfind(BETWEEN_EVENTS + self._head)
             start = at + len(BETWEEN_EVENTS) if at >= 0 else 0 if data.startswith(self._head) else -1
             if start >= 0:
-                self._after = data[start + len(self._head) : data.index(b"\n", start)].decode()
+                self._after = data[start + len(self._head) : data.index(b"\n", start)].decode("ascii", "replace")
 
     async def _give_up(self, passage: Passage, error: ApiError) -> web.StreamResponse:
         """Tells the client that the stream does not go on.

@@ -15,7 +15,7 @@ import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from server.doors.keyring import presented_key
-from server.fronting.front import FRONT, Asked, Front
+from server.fronting.front import FRONT, Asked, Front, deciding_fields
 from server.fronting.passing import request_headers
 from server.fronting.replica import Replica
 from server.fronting.replicas import no_replica
@@ -67,7 +67,7 @@ async def _choose(request: web.Request, front: Front, first: aiohttp.WSMessage) 
         headers, key = request_headers(request), presented_key(request.headers)
         if key is not None:  # it may have been shown as a subprotocol, which a plain request has not
             headers["Authorization"] = f"Bearer {key}"
-        asked = Asked("GET", request.path, headers, fields=fields)
+        asked = Asked("GET", request.path, headers, fields=deciding_fields(fields))
         stream = fields.get("stream")
         if isinstance(stream, str) and _STREAM_ID.fullmatch(stream):
             found = await find_owner(front, f"stream {stream}", f"/v1/streams/{stream}", asked)
@@ -95,9 +95,8 @@ async def _join(
     headers, interval = request_headers(request), front.settings.ping_interval
     try:
         async with replica.open_socket(request.path_qs, headers, protocols, interval) as inner:
-            await _pass(first, inner)
             inward, outward = (
-                asyncio.create_task(_carry(socket, inner)),
+                asyncio.create_task(_carry(socket, inner, first)),
                 asyncio.create_task(_carry(inner, socket)),
             )
             try:
@@ -110,13 +109,15 @@ async def _join(
                 is_lost = inner.close_code is None or inner.close_code == WSCloseCode.ABNORMAL_CLOSURE
                 code = WSCloseCode.SERVICE_RESTART if is_lost else inner.close_code
                 await socket.close(code=int(code or WSCloseCode.OK), message=_LOST if is_lost else b"")
-    except aiohttp.ClientError as error:
-        log.warning("replica_lost", replica=replica.name, reason=str(error))
+    except (aiohttp.ClientError, OSError) as error:
+        log.warning("replica_lost", replica=replica.name, reason=str(error) or "it is silent")
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=_NO_ROOM)
 
 
-async def _carry(sender: Socket, receiver: Socket) -> None:
-    """Waits while the receiver is slow, and with it whoever sends to it."""
+async def _carry(sender: Socket, receiver: Socket, first: aiohttp.WSMessage | None = None) -> None:
+    """Passes messages on, beginning with `first`. Waits while the receiver is slow, and with it whoever sends to it."""
+    if first is not None:
+        await _pass(first, receiver)
     async for message in sender:
         await _pass(message, receiver)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from aiohttp import web
 
-from server.fronting.forwarding import NOT_FOUND, forward, forward_to
+from server.fronting.forwarding import FIRST_REFUSAL, NOT_FOUND, forward, forward_to
 from server.fronting.front import FRONT, Asked, Front
 from server.fronting.replica import Replica, ReplicaLost
 from server.http.responses.routes import CONVERSATIONS, RESPONSES
 from server.wire.errors import ApiError, shorten
+
+# What names a response or a conversation. Whatever else a client sends as an id is for a replica to refuse.
+_ID = re.compile(r"[0-9A-Za-z_]{1,256}")
 
 
 async def forward_to_owner(request: web.Request) -> web.StreamResponse:
@@ -54,10 +57,9 @@ async def forward_to_named(request: web.Request) -> web.StreamResponse:
 
 async def place_of_history(front: Front, asked: Asked) -> Replica | None:
     """The replica that has what a request for a response follows; None where it follows nothing, or nobody has it."""
-    named: Any = asked.fields.get("conversation")
-    conversation = named.get("id") if isinstance(named, dict) else named
-    for thing, path in ((asked.fields.get("previous_response_id"), RESPONSES), (conversation, CONVERSATIONS)):
-        if isinstance(thing, str) and thing.replace("_", "").isalnum() and thing.isascii():
+    for name, path in (("previous_response_id", RESPONSES), ("conversation", CONVERSATIONS)):
+        thing = asked.fields.get(name)
+        if isinstance(thing, str) and _ID.fullmatch(thing):
             return await find_owner(front, thing, f"{path}/{thing}", asked)
     return None
 
@@ -75,8 +77,9 @@ async def find_owner(front: Front, thing: str, path: str, asked: Asked) -> Repli
     for replica in usable:
         try:
             async with replica.ask("GET", path, headers=asked.headers) as answer:
-                if answer.status != NOT_FOUND:
+                if answer.status < FIRST_REFUSAL:
                     front.places.put(thing, replica.name)
+                if answer.status != NOT_FOUND:
                     return replica
         except ReplicaLost:
             continue

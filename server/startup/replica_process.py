@@ -79,6 +79,10 @@ class ReplicaProcess:
         """Passes a signal on."""
         self._signal(lambda process: process.send_signal(number))
 
+    def kill(self) -> None:
+        """Ends the process at once; `keep_running` starts it again."""
+        self._signal(Process.kill)
+
     async def wait_ended(self, seconds: float) -> None:
         """Returns when the process is no more, which is `seconds` from now at the latest."""
         self._ending.set()

@@ -25,6 +25,7 @@ from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocab
 
 _REMEMBERED_SEARCHES = 64
 _USUAL_CHARS = 4  # of a token
+_HOPELESS_CHARS = 4 * _USUAL_CHARS  # for each token that is allowed: usual text has then four times too many tokens
 
 
 class Vocabulary(Protocol):
@@ -195,13 +196,23 @@ class Tokenizer:
         return self._vocabulary.encode_parts(_unmarked(self.control.split(text), mark), mark, max_tokens)
 
     def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
-        """Tokenises the beginning of a very long text, so that the work does not grow with hostile texts.
+        """Tokenises beginnings of a very long text, so that the work does not grow with texts that are refused.
+
+        The first beginning is enough for strange text, of which each character is a token or more, the second for
+        usual text. Text of even longer tokens is left to the caller, because it may fit.
 
         Raises:
-            TooManyTokens: the beginning alone has more than twice as many tokens as allowed.
+            TooManyTokens: a beginning alone has more than twice as many tokens as allowed. What stands behind it could
+                join the beginning's last tokens, and never half of them.
+            ValueError, NativeFailure: as `encode`.
         """
-        if max_tokens is not None and len(text) > _USUAL_CHARS * max_tokens:
-            self._vocabulary.encode(text[: _USUAL_CHARS * max_tokens], 2 * max_tokens)
+        if max_tokens is None:
+            return
+        for num_chars in (_USUAL_CHARS * max_tokens, _HOPELESS_CHARS * max_tokens):
+            if len(text) > num_chars:
+                beginning = text[:num_chars]
+                _check_unicode(beginning)
+                self._vocabulary.encode(beginning, 2 * max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD.

@@ -140,7 +140,7 @@ async def test_a_row_may_read_pages_that_another_row_of_its_step_writes(real_eng
 
 
 async def test_overlapped_equals_synchronous_equals_alone(real_engine):
-    requests = random_requests(1, 20)
+    requests = random_requests(1, 20 if IS_FULL else 12)
     alone = await run(real_engine, [(*request[:3], None) for request in requests], together=False)
     for overlap in (True, False):
         for _ in range(2):  # the second time with a warm prefix cache

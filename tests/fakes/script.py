@@ -70,6 +70,7 @@ class World:
     decode_chunk: int = 1
     max_turns: int = 20_000
     target_gap: float = 0.0
+    grain: int | None = None
     # The duration of a step in seconds, on a clock that only steps move forward. None: as long as they take.
     duration: Callable[[StepPlan], float] | None = None
     # Where pages are kept outside of the engine; None: nowhere.
@@ -92,6 +93,7 @@ class World:
             enable_prefix_caching=self.prefix_caching,
             decode_chunk=self.decode_chunk,
             target_gap=self.target_gap,
+            chunk_grain=self.grain,
         )
         table = ShapeTable(self.num_slots, self.num_tiles)
         self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)
@@ -113,12 +115,13 @@ class World:
         arrival: int = 0,
         priority: int = 0,
         matcher: TokenMatcher | None = None,
+        tenant: str = "",
         **params,
     ) -> Request:
         wishes = SamplingParams(**{"temperature": 0.0, **params})
         max_length = min(len(prompt) + wishes.max_tokens, self.max_model_len)
         seed = wishes.seed or 0
-        return Request(name, list(prompt), wishes, seed, max_length, priority, arrival, matcher=matcher)
+        return Request(name, list(prompt), wishes, seed, max_length, priority, arrival, matcher=matcher, tenant=tenant)
 
     def run(self, turns: Mapping[int, Sequence[Message]]) -> dict[str, Outcome]:
         """Plays the script to its end and returns what the reader of each request saw."""

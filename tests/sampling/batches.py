@@ -16,11 +16,14 @@ from sampling.registry import ON_DEVICE
 from sampling.sampler import SamplerBody, sample, sample_full
 from sampling.state import Slots, allocate_states, row_of
 from sampling.state import uses as rows_that_use
+from tests.forward_steps import QUICK_TO_COMPILE
 from tests.sampling.reference import Request
+from tests.thoroughness import IS_FULL
 
 NUM_SLOTS = 64
 MAX_MODEL_LEN = 128
 NUM_ROWS = 64  # of most batches, so that few programs compile
+COMPILER_OPTIONS = None if IS_FULL else QUICK_TO_COMPILE
 
 
 class Batch(NamedTuple):
@@ -108,8 +111,8 @@ def tokens_of(body: SamplerBody, batch: Batch, level: Level = Level.FULL) -> np.
 @cache
 def _program(body: SamplerBody, level: Level) -> Any:
     if level is Level.FULL:
-        return jax.jit(partial(sample_full, body=body))
-    return jax.jit(partial(sample, all_greedy=level is Level.GREEDY, body=body))
+        return jax.jit(partial(sample_full, body=body), compiler_options=COMPILER_OPTIONS)
+    return jax.jit(partial(sample, all_greedy=level is Level.GREEDY, body=body), compiler_options=COMPILER_OPTIONS)
 
 
 def apply_alone(name: str, batch: Batch) -> np.ndarray:
@@ -122,7 +125,7 @@ def _feature(name: str) -> Any:
     def apply(logits: jax.Array, step: StepInput) -> jax.Array:
         return ON_DEVICE[name].apply(logits, step.states.get(name), step, rows_that_use(step.rows, name))
 
-    return jax.jit(apply)
+    return jax.jit(apply, compiler_options=COMPILER_OPTIONS)
 
 
 def random_logits(seed: int, num_rows: int, vocab_size: int, spread: float = 3.0) -> np.ndarray:

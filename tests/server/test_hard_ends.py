@@ -1,4 +1,4 @@
-"""The whole server killed, frozen and starved: each client sees one end, and the next start is clean and right."""
+"""The whole server attacked, killed, frozen and starved: each client sees one end, and the next start is clean."""
 
 from __future__ import annotations
 
@@ -14,22 +14,34 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from benchmarks.chaos.__main__ import WITNESS_KEY, server_flags
+from benchmarks.chaos.aftermath import when_quiet
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.operators import operators_race
+from benchmarks.chaos.pauses import Pauses
+from benchmarks.chaos.rounds import Stage
 from benchmarks.chaos.target import ADMIN_KEY, Target
+from benchmarks.chaos.witnesses import Witness, undisturbed
 from tests.model_folders import write_folder
-from tests.server.support.server_process import ServerProcess
+from tests.server.support.server_process import SETTINGS, ServerProcess
 from tests.server.support.sse_reader import SseReader
+from tests.thoroughness import IS_FULL
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
 LONG = {"max_tokens": 200, "ignore_eos": True}
 STALL_S = 1.0
+CHAOS_S = 60.0 if IS_FULL else 2.0
+MIN_ATTACKS = 20
 FILE_LIMIT = 8192  # bytes: more than the log has, and less than the largest program
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("models") / "tiny")
+    """The tiny model, with as long a context as the attacks' prompts want: each of their characters is a token."""
+    folder = write_folder(tmp_path_factory.mktemp("models") / "tiny")
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}), encoding="utf-8")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +167,29 @@ async def test_operators_who_change_the_engine_at_once_lose_no_token(survivor: S
     assert ledger.failures == []
     assert health["stats"]["num_active_pages"] == health["stats"]["compiles_after_ready"] == 0
     assert await token_ids(survivor) == [golden["output_token_ids"] for golden in GOLDENS]
+
+
+async def test_every_attack_at_once_changes_no_text_and_leaves_nothing(
+    model: Path, survivor: ServerProcess, tmp_path: Path
+) -> None:
+    """`make chaos` in little. The last of a flag counts, and so the programs of the other servers fit."""
+    flags = (*server_flags(tmp_path, 1), *SETTINGS)
+    headers, witnesses = {"Authorization": f"Bearer {WITNESS_KEY}"}, [Witness(index) for index in (1, 2, 3)]
+    with ServerProcess(model, survivor.cache, flags) as server:
+        server.wait_ready()
+        connector = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(headers=headers, connector=connector) as http:
+            texts, _ = await undisturbed(http, server.url, witnesses)
+            before = await when_quiet(http, server.url, server.pid)
+            stage = Stage(server.url, http, witnesses, texts, 8, Pauses(tmp_path / "none"))
+            num_streams = (await stage.attacked(CHAOS_S, seed=5)).num_streams
+            while stage.ledger.num_attacks <= MIN_ATTACKS and stage.num_rounds < 20:  # on a machine that is very busy
+                num_streams += (await stage.attacked(CHAOS_S, seed=5)).num_streams
+            after = await when_quiet(http, server.url, server.pid)
+    assert stage.ledger.failures == []
+    assert after.failures_since(before) == []
+    assert num_streams >= len(witnesses)
+    assert stage.ledger.num_attacks > MIN_ATTACKS
 
 
 async def test_killed_in_a_compile_and_killed_again_while_it_streams(survivor: ServerProcess) -> None:

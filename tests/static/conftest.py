@@ -11,7 +11,7 @@ from tests.static.devtools import Browser, find_chromium
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def browser() -> AsyncIterator[Browser]:
+async def only_browser() -> AsyncIterator[Browser]:
     executable = find_chromium()
     if executable is None:
         pytest.skip("no Chromium is installed")
@@ -19,3 +19,9 @@ async def browser() -> AsyncIterator[Browser]:
     await browser.start()
     yield browser
     await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(only_browser: Browser) -> AsyncIterator[Browser]:
+    yield only_browser
+    await only_browser.close_pages()

@@ -220,7 +220,7 @@ async def test_a_refused_question_is_not_lost_nor_remembered(page: Page, server:
     await ask(page, "refuse")
     assert await page.wait_for(CHAT_FINISH) == "error"
     assert await page.text(".message .error") == REFUSAL["message"]
-    assert await page.evaluate("document.querySelector('#chat-input').value") == "refuse"
+    await page.wait_for("document.querySelector('#chat-input').value === 'refuse'")  # once the answer is kept
     await page.evaluate("document.querySelector('#chat-input').value = ''")
     await ask(page, "Hello?")
     await page.wait_for(f"{CHAT_FINISH} === 'stop'")

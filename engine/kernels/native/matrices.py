@@ -64,16 +64,22 @@ class PackedLayout:
         return self.matrix(leaf, [[tensor]], precision, count)
 
     def dtype_names(self, matrix: PackedMatrix) -> frozenset[str]:
-        return frozenset(_NAMES.get(kind, kind.name.lower()) for kind in matrix.placement.formats)
+        def name(kind: Format) -> str:
+            stored = _NAMES.get(kind, kind.name.lower())
+            return f"{stored} as bfloat16" if matrix.placement.as_bfloat16 and kind.is_integer else stored
+
+        return frozenset(map(name, matrix.placement.formats))
 
 
 def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
     """The format in which a tensor is packed."""
     if precision.dtype == "float32":
         return Format.FLOAT32
+    if tensor.format.is_integer:
+        return tensor.format
     if precision.dtype == "bfloat16":
         return Format.BFLOAT16
-    if tensor.format.is_integer or precision.quantize is None:
+    if precision.quantize is None:
         return tensor.format
     return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
 
@@ -81,7 +87,10 @@ def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
 def _placement(leaf: Leaf, layers: LayerTensors, precision: Precision) -> Placement:
     formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
     tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
-    return Placement.of(formats, tiles, layers[0][0].shape[1], is_gated=leaf.kind is LeafKind.GATED)
+    return Placement.of(
+        formats, tiles, layers[0][0].shape[1],
+        is_gated=leaf.kind is LeafKind.GATED, as_bfloat16=precision.dtype == "bfloat16",
+    )  # fmt: skip
 
 
 def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:

@@ -17,9 +17,11 @@ import numpy as np
 
 from engine.kernels.interface.operands import Activation, NormKind
 from engine.kernels.native.library import target
-from engine.weights.packing import ALIGNMENT, PackedMatrix
+from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 
 Array: TypeAlias = jax.Array | np.ndarray
+
+_AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/border/stack.h has it
 
 
 def norm_product(
@@ -132,9 +134,14 @@ def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1
 
 def places_of(weights: PackedMatrix) -> np.ndarray:
     """int32[entries, parts, 3], a constant of the program: format, offset in lines of the cache, stride in bytes."""
+    placement = weights.placement
+
+    def number(kind: Format) -> int:
+        return kind | _AS_BFLOAT16 if placement.as_bfloat16 and kind.is_integer else kind
+
     places = [
-        [(int(place.format), place.offset // ALIGNMENT, place.stride) for place in parts]
-        for parts in weights.placement.places
+        [(number(place.format), place.offset // ALIGNMENT, place.stride) for place in parts]
+        for parts in placement.places
     ]
     return np.array(places, np.int32)
 

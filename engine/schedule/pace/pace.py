@@ -12,6 +12,7 @@ _QUANTILE = 0.99  # of the steps that shall stay within the target
 _STEP_UP = 0.05  # how far one step beyond the margin raises it
 _MAX_MARGIN = 1.5
 _MEMORY = 0.98  # the averages are of about the last 50 steps
+_MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the target, or than its decode rows
 
 
 class Pace:
@@ -19,18 +20,24 @@ class Pace:
 
     Streams see a gap between two tokens that is as long as the step between them. So a step in which requests decode
     has a limit: as many tiles of prompts as fit into the target beside the decode rows, but at least one, or prompts
-    would starve. The margin between what is aimed at and the target follows the quantile of measured over predicted
-    durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the slowest steps in a hundred
-    cannot be kept by a prediction that is right on average.
+    would starve. Beside streams that are mostly other tenants' it is cut to pieces, where the device computes no
+    padding: no more of them are taken than make the step twice as long as the target or as its decode rows, whichever
+    is longer, so that nobody's prompts make others' gaps three or four times as long. Within a tenant it stays whole,
+    because a few tokens take nearly as long as a tile, and a crowd would wait longer for its first tokens. The margin
+    between what is aimed at and the target follows the quantile of measured over predicted durations (stochastic
+    approximation: Robbins and Monro, 1951), because a promise for the slowest steps in a hundred cannot be kept by a
+    prediction that is right on average.
     """
 
-    def __init__(self, target_gap: float = 0.0) -> None:
+    def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
         """Makes a pace that knows nothing of the machine yet.
 
         Args:
             target_gap: milliseconds; 0: no limit, for throughput.
+            grain: tokens of a tile that the device computes together; None: all of them, padding too.
         """
         self.target_gap = target_gap
+        self._grain = grain
         self.costs = StepCosts()
         self._margin = 1.0
         self._error = 0.0
@@ -54,8 +61,13 @@ class Pace:
             num_tokens: how many tokens of prompts the step may compute at most.
             work: the decode rows of the step.
         """
-        limit = self.target_gap / self._margin if self.target_gap and work.num_decode_rows else inf
-        return TokenBudget(num_tokens, chunk_alignment, work, limit, self.costs)
+        if not (self.target_gap and work.num_decode_rows):
+            return TokenBudget(num_tokens, chunk_alignment, work, inf, self.costs, grain=self._grain)
+        longest = _MAX_STRETCH * max(self.target_gap, self.costs.predict(work))
+        return TokenBudget(
+            num_tokens, chunk_alignment, work, self.target_gap / self._margin, self.costs,
+            grain=self._grain, first_limit=longest / self._margin,
+        )  # fmt: skip
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Takes note of how long a step took."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
 from engine.schedule.pace.step_work import StepWork
@@ -85,6 +87,6 @@ class StepCosts:
 
 
 def _bucket(work: StepWork) -> tuple[int, int]:
-    """Steps of one bucket have about as many decode rows, and as many tiles while these are few."""
-    num_tiles = work.num_tiles
+    """Steps of one bucket have about as many decode rows, and as many tiles while these are few, begun ones too."""
+    num_tiles = ceil(work.num_tiles)
     return work.num_decode_rows.bit_length(), num_tiles if num_tiles <= 4 else 2 + num_tiles.bit_length()

@@ -13,27 +13,33 @@ class TokenBudget:
 
     A request with a single token left is a decode row, of which there is one for each slot: it costs no tokens here.
     The device pads each chunk of more than one token to whole tiles of `chunk_alignment` tokens, so a chunk costs its
-    padded length. The step's first tile is always granted, however long it takes, so that prompts
-    do not starve.
+    padded length of the number of tokens. Of time it costs as many pieces of `grain` tokens as it has. The step's first
+    tile is always granted, or of a guest's one piece of it at least, however long that takes, so that prompts do not
+    starve.
     """
 
-    __slots__ = ("_chunk_alignment", "_costs", "_limit", "is_exhausted", "num_left", "work")
+    __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
 
     def __init__(
-        self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None
-    ) -> None:
+        self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None,
+        *, grain: int | None = None, first_limit: float = inf,
+    ) -> None:  # fmt: skip
         """Makes a budget of which nothing is spent.
 
         Args:
             work: of the step so far.
             limit: milliseconds for the whole step; infinite for none.
             costs: predict how long the step takes; needed with a limit.
+            grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
+            first_limit: milliseconds for a step with one tile of a guest, which is cut to pieces that keep them.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
         self.work = work
         self._chunk_alignment = chunk_alignment
         self._limit = limit
+        self._first_limit = first_limit
+        self._grain = chunk_alignment if grain is None else grain
         self._costs = costs
 
     @property
@@ -41,17 +47,19 @@ class TokenBudget:
         """Tiles that fit into the number of tokens."""
         return self.num_left // self._chunk_alignment
 
-    def take(self, num_tokens: int, start: int) -> int:
+    def take(self, num_tokens: int, start: int, *, is_guest: bool = False) -> int:
         """Spends what can be afforded of a request's tokens.
 
         Args:
             num_tokens: how many there are to compute, at least 1.
             start: the position of the first of them.
+            is_guest: whether most of the decode rows are other tenants'.
 
         Returns:
-            How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment.
+            How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and
+            a guest's first tile at one of the grain.
         """
-        num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start)
+        num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, is_guest)
         self.is_exhausted |= num_taken < num_tokens
         return num_taken
 
@@ -60,18 +68,36 @@ class TokenBudget:
         self.work = work._replace(num_decode_rows=work.num_decode_rows + 1, decode_context=work.decode_context + start)
         return 1
 
-    def _take_tiles(self, num_tokens: int, start: int) -> int:
+    def _take_tiles(self, num_tokens: int, start: int, is_guest: bool) -> int:
         size, num_taken = self._chunk_alignment, 0
         while num_taken < num_tokens and self.num_left >= size:
-            end = min(num_taken + size, num_tokens)
-            grown = self.work.with_tile(start + end)
-            if not self._is_affordable(grown):
+            count = min(size, num_tokens - num_taken)
+            if is_guest and self.work.num_tiles == 0:
+                count = self._part_of_first_tile(count, start)
+            grown = self._with_tile(count, start + num_taken + count)
+            if self.work.num_tiles and not self._is_affordable(grown):
                 break
-            num_taken, self.work = end, grown
+            self.work = grown
             self.num_left -= size
+            num_taken += count
+            if count < size:
+                break
         return num_taken
 
+    def _with_tile(self, count: int, end: int) -> StepWork:
+        """The work with one more tile of so many tokens."""
+        grain = self._grain
+        return self.work.with_tile(end, -(-count // grain) * grain / self._chunk_alignment)
+
+    def _part_of_first_tile(self, count: int, start: int) -> int:
+        """How many of the tokens of the step's first tile keep its limit, or the fewest that are possible."""
+        if self._first_limit == inf or self._costs is None or not self._costs.has_seen_tiles:
+            return count
+        while count > self._grain and self._costs.predict(self._with_tile(count, start + count)) > self._first_limit:
+            count = (count - 1) // self._grain * self._grain
+        return count
+
     def _is_affordable(self, work: StepWork) -> bool:
-        if self._limit == inf or work.num_tiles == 1 or self._costs is None:
+        if self._limit == inf or self._costs is None:
             return True
         return self._costs.has_seen_tiles and self._costs.predict(work) <= self._limit

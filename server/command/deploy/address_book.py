@@ -1,4 +1,7 @@
-"""Which replicas there are and where: replicas write it, the front reads it."""
+"""Which replicas there are and where: replicas write it, the front reads it.
+
+The other way round it has one number, by which replicas see that they shall read their keys again.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +47,28 @@ class AddressBook:
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._version = 0
+        self._num_reloads = time.time_ns()  # never what a lost book had, so that replicas see the difference
         self._changed = asyncio.Event()
 
     async def front(self) -> Front:
         """Who reads this book."""
         return self._front
 
-    async def enter(self, replica: str, address: str) -> None:
-        """Writes or renews an entry."""
+    async def ask_reload(self) -> None:
+        """Every replica shall read its keys again; each notices when it next renews its entry."""
+        self._num_reloads += 1
+
+    async def num_reloads(self) -> int:
+        """Grows whenever the replicas are asked to. A server that starts afterwards has read the keys since."""
+        return self._num_reloads
+
+    async def enter(self, replica: str, address: str) -> int:
+        """Writes or renews an entry; returns `num_reloads`."""
         known = self._entries.get(replica)
         self._entries[replica] = _Entry(address, self._clock() + LEASE_S)
         if known is None or known.address != address:
             self._note_change()
+        return self._num_reloads
 
     async def strike(self, replica: str) -> None:
         """Removes an entry, if it is there: nothing new shall go to this replica."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from server.command.deploy.address_book import AddressBook, Addresses, Front
+from server.command.deploy.address_book import LONGEST_WAIT_S, AddressBook, Addresses, Front
 from server.command.deploy.autoscaling import ScaleByQueue
 from server.command.deploy.plan import DeployPlan
 from server.command.deploy.replica import EagreReplica, ReplicaSpec
@@ -17,6 +18,7 @@ NAMESPACE = "eagre"
 HEALTH_PERIOD_S = 2.0
 HEALTH_TIMEOUT_S = 15.0
 METRICS_PERIOD_S = 2.0
+BOOK_S = LONGEST_WAIT_S + 8.0  # for an answer of the address book, whose machine may be frozen
 LOOK_BACK_S = 10.0  # over which Ray averages what the replicas tell
 AFTER_THE_STREAMS_S = 15.0  # for the last words of a server and the end of its process
 MISSING = "`eagre deploy` needs Ray: pip install 'eagre[ray]' (or make venv EXTRAS=ray)"
@@ -148,12 +150,27 @@ class RayApplication:
         """The addresses, as soon as they differ from those of that version, or after some seconds.
 
         Raises:
-            CannotDeploy: the book is lost.
+            CannotDeploy: the book is lost, or does not answer within `BOOK_S`.
         """
         try:
-            return Addresses(*await self._book.read.remote(known_version))
-        except self._ray.exceptions.RayError as error:
-            raise CannotDeploy(f"the address book cannot be read: {error}") from error
+            async with asyncio.timeout(BOOK_S):
+                return Addresses(*await self._book.read.remote(known_version))
+        except (self._ray.exceptions.RayError, TimeoutError) as error:
+            raise CannotDeploy(f"the address book cannot be read: {str(error) or 'it is silent'}") from error
+
+    async def reload_replicas(self) -> None:
+        """Has the servers of all replicas read their keys again, which they do within seconds.
+
+        Raises:
+            CannotDeploy: the book is lost, or does not answer within `BOOK_S`.
+        """
+        try:
+            async with asyncio.timeout(BOOK_S):
+                await self._book.ask_reload.remote()
+        except (self._ray.exceptions.RayError, TimeoutError) as error:
+            raise CannotDeploy(
+                f"the replicas cannot be told to read their keys again: {str(error) or 'the address book is silent'}"
+            ) from error
 
     def stop(self) -> None:
         """Ends the application; returns when its replicas have ended in order."""

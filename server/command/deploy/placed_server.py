@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +17,10 @@ import aiohttp
 import orjson
 
 from server.command.deploy.autoscaling import ReplicaLoad
+from server.fronting.replica import UNIX
 
 START_INTERVAL_S = 0.2
 ANSWER_WITHIN_S = 5.0
-UNIX = "unix:"
 PROGRAM = (sys.executable, "-P", "-m", "server.command.replica")
 
 
@@ -103,6 +104,10 @@ class PlacedServer:
             sum(each["num_running"] for each in stats) / self._num_slots,
         )
 
+    def reload(self) -> None:
+        """Has it read its keys again. Only for a server that was ready: before that the signal would end it."""
+        self._process.send_signal(signal.SIGHUP)  # does nothing where the process has ended
+
     async def stop(self, seconds: float) -> None:
         """Lets running streams end, and returns when the process has.
 
@@ -148,8 +153,22 @@ class PlacedServer:
             aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
             session.get(root + path) as response,
         ):
-            body: dict[str, Any] = orjson.loads(await response.read())
+            body = _object(await response.read())
             return response.status, body
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """
+    Raises:
+        aiohttp.ClientPayloadError: it is no JSON object, so another program listens there.
+    """
+    try:
+        read = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise aiohttp.ClientPayloadError(f"the answer is no JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise aiohttp.ClientPayloadError("the answer is no JSON object")
+    return read
 
 
 def free_port(host: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -13,9 +14,11 @@ from typing import Any
 
 from server.command.deploy.address_book import Front
 from server.command.deploy.autoscaling import BUSY_SLOTS, QUEUED_TOKENS, ReplicaLoad
-from server.command.deploy.placed_server import UNIX, PlacedServer, ServerUnwell, free_port
+from server.command.deploy.placed_server import PlacedServer, ServerUnwell, free_port
 from server.command.deploy.replica_environment import share_of_memory
+from server.fronting.replica import UNIX
 
+ENTER_S = 3.0  # for the address book to answer; Ray gives a look at the health of a replica 15 seconds
 MEMORY = "EAGRE_MEMORY_UTILIZATION"
 
 
@@ -56,6 +59,7 @@ class EagreReplica:
         self._is_stopping = False
         node = ray.get_runtime_context().get_node_id()
         front = Front(*await self._book().front.remote())
+        self._num_reloads: int = await self._book().num_reloads.remote()
         num_beside = _most_on_node(spec, {n["NodeID"]: n.get("Resources", {}) for n in ray.nodes()}.get(node, {}))
         memory = share_of_memory(spec.memory_utilization, num_beside)
         self._server = PlacedServer(
@@ -99,20 +103,29 @@ class EagreReplica:
         return ray.get_actor(self._spec.book, namespace=self._spec.namespace)
 
     async def _enter(self) -> None:
-        """Renews the entry in the book. A book that is lost is replaced by the next front; until then nobody reads."""
+        """Renews the entry in the book, and reads there whether the server shall read its keys again.
+
+        A book that is lost is replaced by the next front; until then nobody reads. The new one counts from
+        another number on, so keys are read once too often and never too seldom.
+        """
         import ray
 
         try:
-            await self._book().enter.remote(self._id, self._server.address)
-        except (ValueError, ray.exceptions.RayError) as error:
-            print(f"eagre: the address book of the front is gone: {error}", file=sys.stderr, flush=True)
+            async with asyncio.timeout(ENTER_S):
+                num_reloads: int = await self._book().enter.remote(self._id, self._server.address)
+            if num_reloads != self._num_reloads:
+                self._num_reloads = num_reloads
+                self._server.reload()
+        except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
+            print(f"eagre: the address book of the front is gone or silent: {error}", file=sys.stderr, flush=True)
 
     async def _leave(self) -> None:
         import ray
 
         try:
-            await self._book().strike.remote(self._id)
-        except (ValueError, ray.exceptions.RayError):  # nobody reads the book any more
+            async with asyncio.timeout(ENTER_S):
+                await self._book().strike.remote(self._id)
+        except (ValueError, TimeoutError, ray.exceptions.RayError):  # nobody reads the book any more
             return
 
     def _end_with_server(self) -> None:

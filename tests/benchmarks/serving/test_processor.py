@@ -18,7 +18,10 @@ input()
 """
 
 
-@pytest.mark.skipif(not STAT.exists(), reason="only Linux tells")
+needs_linux = pytest.mark.skipif(not STAT.exists(), reason="only Linux tells")
+
+
+@needs_linux
 def test_time_of_running_and_ended_children_counts_as_ours() -> None:
     before = our_time()
     with subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -43,3 +46,18 @@ def test_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: float, sha
 def test_without_the_files_of_the_kernel_the_share_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(processor, "STAT", tmp_path / "missing")
     assert Disturbance().share() is None
+
+
+@needs_linux
+def test_a_family_is_a_process_and_all_that_come_from_it() -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', 'print(flush=True); input()'])"
+    with subprocess.Popen(
+        (sys.executable, "-S", "-c", program), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout is not None
+        first.stdout.readline()  # the grandchild runs
+        family = processor.family_of(first.pid)
+        assert family[0] == first.pid
+        assert len(family) == 2
+        first.communicate(b"\n")
+    assert processor.family_of(first.pid) == [first.pid]

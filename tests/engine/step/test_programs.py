@@ -68,6 +68,7 @@ def error_of(logits, expected):
         ("F32", {"quantize": "int4"}, 0.6),
         ("Q8_0", {}, 4e-2),
         ("Q8_0", {"kv_cache_dtype": "int8"}, 4e-2),
+        ("Q4_K and Q6_K", {"dtype": "bfloat16"}, 4e-2),
         ("Q4_1", {}, 4e-2),
         ("Q4_K and Q6_K", {}, 6e-2),
         ("Q5_K and Q8_0", {}, 4e-2),

@@ -43,14 +43,13 @@ def test_the_prompt_of_a_completion_is_taken_as_it_is(model: TextModel) -> None:
     assert controls(model, TextPrompt(ATTACK)) == [END, START]
 
 
-@pytest.mark.parametrize("parse_special", [True, False])
-def test_text_that_is_far_too_long_is_refused_by_its_beginning(
-    model: TextModel, parse_special: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server.answering.prompt_sources.MAX_LISTED_TOKENS", 50)
-    conversation = Conversation([{"role": "user", "content": "x" * 500}], parse_special)
+MESSAGES = [{"role": "user", "content": "x" * 500}]
+
+
+@pytest.mark.parametrize("source", [Conversation(MESSAGES), Conversation(MESSAGES, True), TextPrompt("x" * 500)])
+def test_text_that_is_far_too_long_is_refused_by_its_beginning(model: TextModel, source: PromptSource) -> None:
     with pytest.raises(InvalidParameter, match="the prompt has at least 200 tokens; the model's context is 50 tokens"):
-        conversation.encode(model, 50)
+        source.encode(model, 50)
 
 
 def test_the_answer_goes_on_with_the_last_message_exactly_where_it_ends(model: TextModel) -> None:

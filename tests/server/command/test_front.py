@@ -1,5 +1,5 @@
 """`eagre serve --data-parallel 2` with the tiny model: its doors; a server is killed under running streams, and then
-the front.
+the front. A server that is frozen is started again.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ import aiohttp
 import pytest
 
 from benchmarks.serving.server_process import eagre_command, free_port
+from server.command.front import MOST_FROZEN, end_frozen
+from server.fronting.replicas import Replicas
+from server.startup.replica_process import ReplicaProcess
 from tests.model_folders import write_folder
 from tests.server.conftest import Address, eventually
 from tests.server.doors.test_certificate import make_certificate, needs_openssl
@@ -35,8 +39,7 @@ KEY, NEW_KEY, ADMIN = "a-client-of-this-test", "a-later-client-of-it", "an-opera
 def front(model: Path, cache: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address of a front with two servers, and its process."""
     port = free_port()
-    settings = [setting if setting != "64" else "128" for setting in SETTINGS]
-    command = eagre_command(port, ["--model", str(model), *settings, "--data-parallel", "2", *flags])
+    command = eagre_command(port, ["--model", str(model), *SETTINGS, "--data-parallel", "2", *flags])
     environment = {**os.environ, "EAGRE_CACHE": str(cache), "EAGRE_THREADS": "2"}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     try:
@@ -115,6 +118,56 @@ async def test_streams_outlive_a_killed_server_and_no_server_its_front(tmp_path:
             process.send_signal(signal.SIGKILL)
             process.wait()
             await eventually(lambda: not any(is_alive(pid) for pid in left), seconds=60)
+
+
+# Answers one look at its health and is frozen then; started again, it answers all of them.
+FREEZING = """
+import socket, sys, time
+from pathlib import Path
+path, mark = Path(sys.argv[1]), Path(sys.argv[2])
+path.unlink(missing_ok=True)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(str(path))
+listener.listen()
+is_first = not mark.exists()
+mark.touch()
+while True:
+    connection, _ = listener.accept()
+    connection.recv(1 << 16)
+    connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
+    while is_first:
+        time.sleep(1)
+    connection.close()
+"""
+
+
+async def test_a_server_that_stays_frozen_is_ended_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.fronting.replica.HEALTH_S", 0.05)
+    monkeypatch.setattr("server.fronting.replicas.CHECK_S", 0.01)
+    monkeypatch.setattr("server.command.front.CHECK_S", 0.01)
+    monkeypatch.setattr("server.startup.replica_process.FIRST_DELAY_S", 0.1)
+    path = tmp_path / "0.sock"
+    command = (sys.executable, "-S", "-c", FREEZING, str(path), str(tmp_path / "mark"))
+    monkeypatch.setattr("server.startup.replica_process.COMMAND", command)
+    process = ReplicaProcess("0", os.environ)
+    async with Replicas() as replicas:
+        replica = replicas.add("0", f"unix:{path}")
+        tasks = [asyncio.ensure_future(process.keep_running())]
+        try:
+            await eventually(lambda: replica.has_been_ready)
+            first = process.pid
+            tasks.append(asyncio.ensure_future(end_frozen({"0": process}, replicas)))
+            await eventually(lambda: replica.num_unanswered > MOST_FROZEN)
+            assert process.pid == first  # nobody ends a server that is still being started
+            process.is_proven = True
+            await eventually(lambda: process.pid not in (first, None) and replica.is_usable)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await process.wait_ended(0.1)
 
 
 async def doors_hold(address: Address, metrics: Address, process: subprocess.Popen[bytes], keys: Path) -> None:

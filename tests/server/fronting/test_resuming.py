@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from server.command.serve import drain
+from server.fronting.forwarding import MAX_LOSSES
 from server.http.streams.fronted import AFTER_HEADER, FRONT_KEY_HEADER
 from server.http.streams.held_stream import STREAM_HEADER
 from tests.fakes.engine_client import FakeEngineClient
@@ -66,6 +67,31 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
     assert len({chunk["id"] for chunk in follower.chunks}) == 1
     assert slow.front.num_moved == 2
     for server in slow.servers.values():
+        await server.served.held.close()
+
+
+async def test_it_outlives_any_number_of_replicas_on_which_it_went_on_for_a_while(
+    start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.fronting.resuming.STEADY_S", 0.0)
+    engines = [FakeEngineClient(is_manual=True) for _ in range(MAX_LOSSES + 2)]
+    servers = [await start_server(engine, front_key=FRONT_KEY) for engine in engines]
+    front = await start_front(servers, front_key=FRONT_KEY)
+    follower = Follower(front)  # type: ignore[arg-type]
+    reading = asyncio.ensure_future(follower.begin("/v1/completions", BODIES[0][1]))
+    lost: tuple[RunningServer, ...] = ()
+    for _ in range(MAX_LOSSES + 1):
+        server, num_events = await busy(front, lost), len(follower.data)
+        server.engine.step(7 * (len(lost) + 1))
+        await eventually(lambda seen=num_events: len(follower.data) > seen)
+        await server.cut_connections()
+        lost += (server,)
+    (await busy(front, lost)).engine.step(99)
+    await reading
+    assert follower.is_done
+    assert follower.text() == TEXT
+    assert front.front.num_moved == MAX_LOSSES + 1
+    for server in servers:
         await server.served.held.close()
 
 

@@ -1,15 +1,22 @@
-"""A replica that is frozen: its connections stay open, it accepts new ones, and it says nothing."""
+"""A replica that is frozen or without power: its connections stay open, and it says nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import aiohappyeyeballs
 import pytest
 
+from server.fronting.replica import MOST_UNANSWERED, Replica, State
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.fronting.conftest import FRONT_KEY, StartFront
@@ -56,8 +63,21 @@ async def freezing(server: RunningServer) -> AsyncIterator[Freezing]:
         listener.close()
 
 
+def cut_off(carrier: Freezing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network says that there is no way to it, while the connections that it has stay open."""
+    connect = aiohappyeyeballs.start_connection
+
+    async def refuse(*, addr_infos: Any, **options: Any) -> Any:
+        if urlsplit(carrier.url).port in (info[4][1] for info in addr_infos) and not carrier.runs.is_set():
+            raise OSError(errno.EHOSTUNREACH, "No route to host")
+        return await connect(addr_infos=addr_infos, **options)
+
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", refuse)
+
+
+@pytest.mark.parametrize("has_power", [True, False])
 async def test_streams_of_a_frozen_replica_move_or_end_with_one_error(
-    start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch, has_power: bool
 ) -> None:
     monkeypatch.setattr("server.fronting.replica.HEALTH_S", 0.5)
     monkeypatch.setattr("server.fronting.replicas.CHECK_S", 0.02)
@@ -81,6 +101,8 @@ async def test_streams_of_a_frozen_replica_move_or_end_with_one_error(
         await eventually(lambda: len(follower.data) >= 5)
         other.is_leaving = False
         carriers[0].runs.clear()
+        if not has_power:
+            cut_off(carriers[0], monkeypatch)
         await eventually(lambda: len(engines[1].running) == 2)
         engines[1].step(99)
         await moving
@@ -94,3 +116,23 @@ async def test_streams_of_a_frozen_replica_move_or_end_with_one_error(
         await eventually(lambda: engines[0].step(1) is None and not engines[0].running)
     for server in servers:
         await server.served.held.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such connections")
+async def test_a_frozen_replica_whose_socket_takes_nobody_more_is_frozen_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.fronting.replica.HEALTH_S", 0.05)
+    path = str(tmp_path / "socket")
+    async with AsyncExitStack() as ending:
+        listener = ending.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)  # of two connections, the second finds the queue full
+        waiting = ending.enter_context(socket.socket(socket.AF_UNIX))
+        waiting.connect(path)
+        replica = Replica("0", f"unix:{path}")
+        ending.push_async_callback(replica.close)
+        for _ in range(MOST_UNANSWERED):
+            await replica.check()
+        assert (replica.state, replica.num_unanswered) == (State.NOT_READY, MOST_UNANSWERED)
+        assert "accepts nobody" in replica.detail

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.serving.server_process import free_port
 
 # One slot, so that few programs are compiled.
-SETTINGS = "--dtype float32 --max-num-seqs 1 --max-num-batched-tokens 65 --num-pages 64 --seed 0".split()
+SETTINGS = "--dtype float32 --max-num-seqs 1 --max-num-batched-tokens 65 --num-pages 160 --seed 0".split()
 START_S = 120.0  # a cold start on a busy machine
 
 # A step takes 10 ms at least, so that a stream of the tiny model lasts for seconds. SIGUSR1 freezes the engine thread
@@ -69,6 +69,10 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from engine.border.errors import ModelError
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from server.text.vocabularies.byte_level_bpe import byte_of_character
+from server.text.vocabularies.failures import TooManyTokens
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_tokenizer.json").read_bytes())
@@ -213,3 +214,17 @@ def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
 def test_merges_of_unknown_tokens_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="do not fit the vocabulary"):
         tiny(tmp_path, merges=["no such"])
+
+
+@pytest.mark.parametrize("text", ["tide river moon salt " * 400, "\u0301" * 2000], ids=["usual text", "strange text"])
+def test_a_text_that_is_far_too_long_is_refused_by_its_beginning(text_model: TextModel, text: str) -> None:
+    tokenizer = text_model.tokenizer
+    with pytest.raises(TooManyTokens) as refused:
+        tokenizer.refuse_far_too_long(text, 250)
+    assert 500 < refused.value.num_tokens < len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def test_a_long_text_that_may_fit_is_not_refused_by_its_beginning(text_model: TextModel) -> None:
+    text = " " * 20_000
+    text_model.tokenizer.refuse_far_too_long(text, 400)
+    assert len(text_model.tokenizer.encode(text, add_special_tokens=False)) < 400

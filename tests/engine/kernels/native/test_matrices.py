@@ -60,7 +60,7 @@ def precision(dtype="auto", quantize=None):
     [
         (precision("float32"), Format.INT4, Format.FLOAT32),
         (precision("float32"), Format.FLOAT16, Format.FLOAT32),
-        (precision("bfloat16"), Format.Q4_K, Format.BFLOAT16),
+        (precision("bfloat16"), Format.Q4_K, Format.Q4_K),
         (precision("bfloat16"), Format.FLOAT16, Format.BFLOAT16),
         (precision(), Format.Q6_K, Format.Q6_K),
         (precision(), Format.BFLOAT16, Format.BFLOAT16),
@@ -119,6 +119,13 @@ def test_layers_keep_formats_of_their_own(tmp_path):
     np.testing.assert_array_equal(unpack_layers(params["qkv"]), np.swapaxes(exact["qkv"], 1, 2))
 
 
+def test_the_name_of_the_type_says_what_integers_are_multiplied_as(tmp_path):
+    """What it names must tell engines apart whose tokens differ."""
+    path = write_random_model(tmp_path / "model.gguf", lambda name: Kind.F32 if name == "attn_v" else Kind.Q4_0)
+    names = PackedLayout().dtype_names(load(path, "bfloat16")["qkv"]), PackedLayout().dtype_names(load(path)["qkv"])
+    assert names == ({"int4 as bfloat16", "bfloat16"}, {"int4", "bfloat16"})
+
+
 def test_floats_beside_integers_are_rounded_into_the_same_leaf(tmp_path):
     """With --quantize; the integers of the file stay what they are."""
 
@@ -138,9 +145,10 @@ def test_floats_beside_integers_are_rounded_into_the_same_leaf(tmp_path):
         assert 0 < error[:, num_integers:].max() < step * np.ptp(expected)
 
 
-def test_a_packed_tree_takes_little_more_than_the_file(tmp_path):
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_a_packed_tree_takes_little_more_than_the_file(tmp_path, dtype):
     path = write_random_model(tmp_path / "model.gguf", lambda name: Kind.Q4_0)
-    params = load(path)
+    params = load(path, dtype)
     assert isinstance(params["down"], PackedMatrix)
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(params)) < path.stat().st_size * 1.02
 

@@ -1,5 +1,7 @@
 """Attention, in each of its bodies, against plain float64 attention, over random lengths and page layouts."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +13,11 @@ from engine.kernels.interface.operands import AttentionConstants, Norm
 from engine.kernels.interface.token_layout import NUM_TOKENS, START, pages_per_block, token_layout
 from engine.step.batch import StepBatch
 from engine.step.shapes import StepShape
-from tests.thoroughness import some
+from tests.forward_steps import QUICK_TO_COMPILE
+from tests.thoroughness import IS_FULL, some
 
 NUM_LAYERS, HEAD_DIM = 2, 16
+COMPILER_OPTIONS = None if IS_FULL else QUICK_TO_COMPILE
 
 
 def constants(num_heads, rotations, num_layers, **others):
@@ -40,7 +44,7 @@ def attend(body, qkv, kv, batch, layer, constants):
 def make_run(page_size, num_heads, layer, body):
     """A compiled function of qkv, pages and batch, which gives the outputs and the pages; nothing is rotated."""
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv, batch):
         identity = jnp.concatenate([jnp.ones((len(qkv), HEAD_DIM // 2)), jnp.zeros((len(qkv), HEAD_DIM // 2))], axis=1)
         flat, of_layers = qkv.reshape(len(qkv), -1), constants(num_heads, identity[None], len(kv))
@@ -153,7 +157,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not(body):
     rotations = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     kv = np.zeros((1, 4, 2, 1, page_size, HEAD_DIM), np.float32)
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv):
         out, pages = attend(body, qkv, kv, batch, 0, constants(1, rotations[None], len(kv)))
         return out, pages.data
@@ -221,7 +225,7 @@ def test_what_families_of_models_need(family, body):
     kv = np.zeros((NUM_LAYERS, 1 + num_pages, 2, num_kv_heads, page_size, HEAD_DIM), np.float32)
     table = 1 + random.permutation(num_pages)
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv, batch, rotations):
         return attend(body, qkv, kv, batch, 0, constants(num_heads, rotations, NUM_LAYERS, **options))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,11 +37,13 @@ class Device:
         return duration / 1000
 
 
-def crowd(world: World) -> None:
-    """Streams, and prompts that arrive beside them."""
+def crowd(world: World, prompts_of: str = "") -> None:
+    """Streams, and prompts of a tenant that arrive beside them."""
     streams = [world.request(f"s{i}", [i + 1], arrival=i, max_tokens=120, ignore_eos=True) for i in range(NUM_STREAMS)]
     prompts = {
-        5 + 4 * i: [world.request(f"p{i}", [i + 1, *PROMPT], arrival=9 + i, max_tokens=1, ignore_eos=True)]
+        5 + 4 * i: [
+            world.request(f"p{i}", [i + 1, *PROMPT], arrival=9 + i, max_tokens=1, ignore_eos=True, tenant=prompts_of)
+        ]
         for i in range(9)
     }
     world.run({0: streams, **prompts})
@@ -48,10 +51,10 @@ def crowd(world: World) -> None:
     assert world.outcomes["p3"].token_ids == expected_output([4, *PROMPT], 0, 534, ignore_eos=True)
 
 
-def world_of(device: Device, target_gap: float) -> World:
+def world_of(device: Device, target_gap: float, grain: int | None = None) -> World:
     return World(
         num_slots=8, num_pages=1300, page_size=4, max_model_len=600, num_tiles=6, prefix_caching=False,
-        target_gap=target_gap, duration=device,
+        target_gap=target_gap, duration=device, grain=grain,
     )  # fmt: skip
 
 
@@ -68,7 +71,7 @@ def test_the_gap_stays_under_a_target_that_is_feasible(
     crowd(world)
     mixed = [(work, took) for work, took in device.steps if work.num_decode_rows and work.num_tiles][15:]
     late = [took for _, took in mixed if took > target]
-    assert len(mixed) > 20
+    assert len(mixed) >= 10  # of 81 tiles; where rows are dear and tiles are cheap, three of them share a step
     assert world.scheduler.pace.step_time_error < 0.1
     assert len(late) <= 0.02 * len(mixed) + 1, (target, late)
     # The budget is used: where the next tile would clearly have fitted, it was taken.
@@ -84,6 +87,19 @@ def test_a_target_that_is_not_feasible_gives_each_step_one_tile_and_none_gives_a
         steps[target] = [work.num_tiles for work, _ in device.steps if work.num_tiles and work.num_decode_rows]
     assert set(steps[5.0]) == {1}
     assert max(steps[0.0]) == 6
+
+
+@pytest.mark.parametrize("target", [5.0, 8.0])
+def test_prompts_of_others_make_no_step_more_than_twice_as_long(target: float) -> None:
+    """Where the device computes no padding, although a whole tile would take three times as long as the streams do."""
+    device = Device(tile=20, row=1.5, context=0, seed=0)
+    crowd(world_of(device, target, grain=16), prompts_of="guest")
+    mixed = [(work, took) for work, took in device.steps if work.num_decode_rows and work.num_tiles][15:]
+    limits = [2 * max(target, device.milliseconds(StepWork(work.num_decode_rows))) for work, _ in mixed]
+    late = [took for (_, took), limit in zip(mixed, limits, strict=True) if took > 1.05 * limit]
+    assert len(mixed) >= 10
+    assert len(late) <= 0.02 * len(mixed) + 1, (limits, late)
+    assert min(work.num_tiles for work, _ in mixed) < 1
 
 
 def test_predictions_hold_through_bursts_of_prompts_and_long_stretches_without() -> None:
@@ -109,7 +125,7 @@ def test_a_prompt_alone_has_no_limit() -> None:
 def test_the_same_tokens_come_whatever_the_target() -> None:
     outcomes = []
     for target in (0.0, 30.0, 60.0):
-        world = world_of(Device(tile=9, row=1, context=1, seed=3), target)
+        world = world_of(Device(tile=9, row=1, context=1, seed=3), target, grain=16 if target == 30.0 else None)
         crowd(world)
         outcomes.append({name: outcome.token_ids for name, outcome in world.outcomes.items()})
     assert all(before == after for before, after in pairwise(outcomes))

@@ -54,6 +54,31 @@ def test_it_is_spent_like_the_naive_model_spends_it(
     assert tile_ends, "prompts starve"
 
 
+@settings(max_examples=60)
+@given(st.integers(2, 200), st.integers(0, 2000), st.floats(1, 30))
+def test_a_guests_first_tile_is_cut_to_the_pieces_that_keep_its_limit(wanted: int, start: int, limit: float) -> None:
+    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 0.0, KnownCosts(), grain=16, first_limit=limit)
+    taken = budget.take(wanted, start, is_guest=True)
+
+    def milliseconds(count: int) -> float:
+        share = -(-count // 16) / 4
+        return 2 + 3 * share + (start + count) * share / 256
+
+    pieces = [count for count in (16, 32, 48, min(TILE, wanted)) if count <= wanted]
+    assert taken == max([pieces[0] if pieces else wanted, *(c for c in pieces if milliseconds(c) <= limit)])
+    assert budget.is_exhausted == (taken < wanted)
+    share = -(-taken // 16) / 4
+    assert budget.work == StepWork(3, 0, share, (start + taken) * share)
+
+
+def test_the_first_tile_is_whole_where_nothing_is_known_or_the_device_pads_or_nobody_else_waits() -> None:
+    unknown = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, StepCosts(), grain=16, first_limit=0.1)
+    padding = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), first_limit=0.1)
+    of_the_house = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), grain=16, first_limit=0.1)
+    assert [unknown.take(300, 0, is_guest=True), padding.take(300, 0, is_guest=True)] == [TILE, TILE]
+    assert of_the_house.take(300, 0) == TILE
+
+
 def test_a_single_token_is_a_decode_row_and_costs_nothing() -> None:
     budget = TokenBudget(TILE, TILE, StepWork(), 0.0, KnownCosts())
     assert budget.take(1, 500) == 1

@@ -51,3 +51,12 @@ async def test_who_renews_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert (await book.read(known.version)).version == known.version, "a renewal is no change"
     clock.now = LEASE_S + 1
     assert (await book.read(known.version)).by_replica == {"b": "unix:/b"}
+
+
+async def test_replicas_learn_that_keys_are_to_be_read_again() -> None:
+    book = AddressBook(FRONT)
+    known = await book.num_reloads()
+    assert await book.enter("a", "unix:/a") == known
+    assert await AddressBook(FRONT).num_reloads() != known, "a book that stands in for a lost one is seen to be another"
+    await book.ask_reload()
+    assert await book.enter("a", "unix:/a") == await book.enter("b", "unix:/b") == await book.num_reloads() != known

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
@@ -29,6 +29,8 @@ COMMAND = (sys.executable, "-m", "server", "deploy")
 SETTINGS = ("--max-num-seqs", "16", "--max-model-len", "2048", "--num-pages", "512", "--log-level", "warning")
 NUM_STREAMS = 12
 PROMPTS = ("Once upon a time", "Die Gezeiten", "def tide(moon):", "My favourite animal is")
+KEY, NEW_KEY = "a-client-of-this-harbour", "a-later-client-of-it"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
 SHARED = "The harbour master keeps a log of every tide, of every ship and of every lamp on the pier. " * 8
 
 
@@ -39,12 +41,21 @@ def seeded(seed: int, num_tokens: int = 24) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class Deployed(NamedTuple):
+    url: str  # of the front
+    process: subprocess.Popen[bytes]
+    keys: Path  # the file of the clients' keys
+
+
 @pytest.fixture(scope="module")
-def front() -> Iterator[str]:
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"{KEY} harbour\n")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "EAGRE_THREADS": "1"}
     command = [*COMMAND, "--replicas", "2", "--replica-cpus", "0.5", "--port", str(port), *SETTINGS]
+    command += ["--api-key-file", str(keys)]
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
         deadline = time.monotonic() + 480
@@ -52,11 +63,16 @@ def front() -> Iterator[str]:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        yield url
+        yield Deployed(url, process, keys)
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
         assert not children(), "a server outlives its deployment"
+
+
+@pytest.fixture
+def front(deployed: Deployed) -> str:
+    return deployed.url
 
 
 async def status(url: str) -> int:
@@ -81,12 +97,15 @@ async def health(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
 async def each_replica(session: aiohttp.ClientSession, url: str) -> list[aiohttp.ClientSession]:
     """A client of each replica, past the front."""
     addresses = [replica["address"] for replica in (await health(session, url))["replicas"].values()]
-    return [aiohttp.ClientSession(connector=aiohttp.UnixConnector(each.removeprefix("unix:"))) for each in addresses]
+    return [
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(each.removeprefix("unix:")), headers=HEADERS)
+        for each in addresses
+    ]
 
 
 def new_session() -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, sock_read=240)
-    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0), headers=HEADERS)
 
 
 async def test_both_replicas_and_the_front_give_the_same_text(front: str) -> None:
@@ -108,6 +127,27 @@ async def test_a_client_that_leaves_ends_its_request(front: str) -> None:
         while any(each["health"]["num_streams"] for each in (await health(session, front))["replicas"].values()):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.2)
+
+
+async def test_keys_that_are_read_again_count_in_every_replica(deployed: Deployed) -> None:
+    later = {"Authorization": f"Bearer {NEW_KEY}"}
+    async with new_session() as session:
+        clients = [(session, deployed.url)]
+        clients += [(client, "http://localhost") for client in await each_replica(session, deployed.url)]
+
+        async def answers() -> list[int]:
+            asked = [client.get(url + "/v1/models", headers=later) for client, url in clients]
+            return [answer.status for answer in await asyncio.gather(*asked)]
+
+        assert await answers() == [401, 401, 401]
+        deployed.keys.write_text(f"{KEY} harbour\n{NEW_KEY} harbour\n")
+        deployed.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while await answers() != [200, 200, 200]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+        for client, _ in clients:
+            await client.close()
 
 
 async def test_prompts_with_one_beginning_find_it_in_the_cache(front: str) -> None:
@@ -133,7 +173,8 @@ async def test_resumable_streams_survive_the_server_that_makes_them(front: str) 
         await both_are_ready(session, front)
 
 
-async def test_an_update_under_load_loses_no_stream(front: str) -> None:
+async def test_an_update_under_load_loses_no_stream(deployed: Deployed) -> None:
+    front = deployed.url
     async with new_session() as session:
         await both_are_ready(session, front)
         before = set(children())
@@ -153,6 +194,7 @@ async def test_an_update_under_load_loses_no_stream(front: str) -> None:
 
         clients = [asyncio.create_task(client(number)) for number in range(4)]
         command = [*COMMAND, "--update", "--replicas", "2", "--replica-cpus", "0.5", *SETTINGS, "--seed", "1"]
+        command += ["--api-key-file", str(deployed.keys)]
         environment = {**os.environ, "EAGRE_THREADS": "1"}
         update = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment)
         try:

@@ -18,6 +18,11 @@ import asyncio, os, signal
 from aiohttp import web
 
 ready = True
+reloads = 0
+
+def read_keys():
+    global reloads
+    reloads += 1
 
 async def probe(request):
     if request.path == "/readiness" and not ready:
@@ -26,7 +31,7 @@ async def probe(request):
 
 async def health(request):
     assert request.headers["Authorization"] == "Bearer " + os.environ["EAGRE_FRONT_KEY"]
-    stats = {"num_waiting_tokens": 30, "num_running": 2}
+    stats = {"num_waiting_tokens": 30 + reloads, "num_running": 2}
     return web.json_response({"models": {"a": {"stats": stats}, "b": {"stats": stats}, "unloaded": {}}})
 
 def begin_drain():
@@ -42,6 +47,7 @@ async def main():
     runner = web.AppRunner(app)
     await runner.setup()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, begin_drain)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_keys)
     if "EAGRE_UDS" in os.environ:
         await web.UnixSite(runner, os.environ["EAGRE_UDS"]).start()
     else:
@@ -76,6 +82,10 @@ async def test_a_server_is_ready_tells_its_load_and_ends_in_order(tmp_path: Path
     await server.wait_ready()
     await server.check()
     assert await server.load() == ReplicaLoad(60, 0.5)
+    server.reload()
+    async with asyncio.timeout(10):
+        while (await server.load()).queued_tokens != 62:  # one more for each of its models: it has had the signal
+            pass
     stopping = asyncio.create_task(server.stop(10))
     with pytest.raises(ServerUnwell, match="answers /readiness with 503: the server is shutting down"):
         await checked_for_ever(server)
@@ -83,6 +93,28 @@ async def test_a_server_is_ready_tells_its_load_and_ends_in_order(tmp_path: Path
     assert not folder.exists()
     with pytest.raises(ServerUnwell, match="has ended with status 0"):
         await server.check()
+
+
+@pytest.mark.parametrize("body", ["<html>", "[]"])
+async def test_an_answer_of_another_program_is_no_sign_of_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    script = tmp_path / "stranger.py"
+    script.write_text(STAND_IN.replace("web.json_response(", f"web.Response(text={body!r}) or web.json_response("))
+    monkeypatch.setattr(placed_server, "PROGRAM", (sys.executable, str(script)))
+    server = place(f"unix:{tmp_path}/of-it/replica.sock")
+    (tmp_path / "of-it").mkdir()
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                with pytest.raises(ServerUnwell, match="does not answer") as refused:
+                    await server.check()
+                if "no JSON" in str(refused.value):
+                    break
+        with pytest.raises(ServerUnwell, match="does not say how much"):
+            await server.load()
+    finally:
+        await server.stop(0.01)
 
 
 @pytest.mark.usefixtures("program")

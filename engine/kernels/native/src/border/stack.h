@@ -10,11 +10,13 @@
 
 namespace eagre {
 
-// Where an entry of a stack of packed matrices lies, entry by entry and part by part: a number of Format, the offset of
-// the first tile in units of 64 bytes, and the bytes from tile to tile.
+// Where an entry of a stack of packed matrices lies, entry by entry and part by part: a number of Format, with
+// kAsBfloat16 on top of one of integers that are multiplied as bfloat16; the offset of the first tile in units of 64
+// bytes; and the bytes from tile to tile.
 struct Place {
   int32_t format, offset, stride;
 };
+constexpr int32_t kAsBfloat16 = 64;
 constexpr int64_t kPlaceNumbers = 3, kOffsetUnit = 64;
 
 using Tiles = ffi::Span<const int64_t>;
@@ -28,8 +30,12 @@ struct Stack {
 };
 
 inline ffi::Error read_part(const Stack& stack, const Place& place, int64_t num_tiles, MatrixPart& part) {
-  if (place.format < 0 || place.format >= kNumFormats) return invalid("unknown format");
-  part.format = static_cast<Format>(place.format);
+  const bool as_bfloat16 = (place.format & kAsBfloat16) != 0;
+  const int32_t format = place.format & ~kAsBfloat16;
+  if (format < 0 || format >= kNumFormats) return invalid("unknown format");
+  part.format = static_cast<Format>(format);
+  if (as_bfloat16 && !is_integer(part.format)) return invalid("only integers are multiplied as bfloat16");
+  part.activations = as_bfloat16 ? Activations::kBfloat16 : layout_of(part.format).activations;
   const int64_t num_groups = stack.num_inputs / kGroup;
   if (num_groups % layout_of(part.format).block_groups != 0) return invalid("the inputs are no whole blocks");
   const int64_t own = static_cast<int64_t>(tile_bytes(part.format, static_cast<int>(num_groups)));

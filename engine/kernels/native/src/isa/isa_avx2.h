@@ -148,6 +148,23 @@ inline Floats load_bf16(const uint16_t* p) {
   return as_floats({_mm256_slli_epi32(bits.low, 16), _mm256_slli_epi32(bits.high, 16)});
 }
 
+// Pairs of bfloat16, rounded to nearest even: the first ones in the low halves of the lanes.
+inline Words bf16_pairs(Floats first, Floats second) {
+  uint16_t halves[2][16];
+  store_bf16(halves[0], first);
+  store_bf16(halves[1], second);
+  const Words low = load_bf16_bits(halves[0]), high = load_bf16_bits(halves[1]);
+  return {_mm256_or_si256(low.low, _mm256_slli_epi32(high.low, 16)),
+          _mm256_or_si256(low.high, _mm256_slli_epi32(high.high, 16))};
+}
+
+// One byte of each lane, 0 to 255.
+template <int kByte>
+inline Ints byte_of(Words x) {
+  const auto half = [](__m256i y) { return _mm256_and_si256(_mm256_srli_epi32(y, 8 * kByte), _mm256_set1_epi32(255)); };
+  return {half(x.low), half(x.high)};
+}
+
 // Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
 // them leaves its byte.
 template <int kLeft>

@@ -86,6 +86,31 @@ inline Floats load_bf16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
+// Pairs of bfloat16, rounded to nearest even: the first ones in the low halves of the lanes.
+inline Words bf16_pairs(Floats first, Floats second) {
+#ifdef __AVX512BF16__
+  const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  alignas(64) static constexpr uint16_t kInTurn[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kInTurn), both);
+#else
+  uint16_t halves[2][16];
+  store_bf16(halves[0], first);
+  store_bf16(halves[1], second);
+  const auto wide = [](const uint16_t* p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  };
+  return _mm512_or_si512(wide(halves[0]), _mm512_slli_epi32(wide(halves[1]), 16));
+#endif
+}
+
+// One byte of each lane, 0 to 255.
+template <int kByte>
+inline Ints byte_of(Words x) {
+  const __m512i moved = _mm512_srli_epi32(x, 8 * kByte);
+  return kByte == 3 ? moved : _mm512_and_si512(moved, _mm512_set1_epi32(255));
+}
+
 // Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
 // them leaves its byte.
 template <int kLeft>

@@ -166,6 +166,25 @@ inline Floats load_bf16(const uint16_t* p) {
   return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
 }
 
+// Pairs of bfloat16, rounded to nearest even: the first ones in the low halves of the lanes.
+inline Words bf16_pairs(const Floats& first, const Floats& second) {
+  uint16_t halves[2][16];
+  store_bf16(halves[0], first);
+  store_bf16(halves[1], second);
+  return parts<Words>([&](int i) {
+    return vorrq_u32(vmovl_u16(vld1_u16(halves[0] + 4 * i)), vshll_n_u16(vld1_u16(halves[1] + 4 * i), 16));
+  });
+}
+
+// One byte of each lane, 0 to 255.
+template <int kByte>
+inline Ints byte_of(const Words& x) {
+  return parts<Ints>([&](int i) {
+    const uint32x4_t moved = vshlq_u32(x.part[i], vdupq_n_s32(-8 * kByte));
+    return vreinterpretq_s32_u32(vandq_u32(moved, vdupq_n_u32(255)));
+  });
+}
+
 // Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
 // them leaves its byte.
 template <int kLeft>

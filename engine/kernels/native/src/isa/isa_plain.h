@@ -184,6 +184,20 @@ inline Floats load_bf16(const uint16_t* p) {
   return lanes<Floats>([&](int i) { return same_bits<float>(static_cast<uint32_t>(p[i]) << 16); });
 }
 
+// Pairs of bfloat16, rounded to nearest even: the first ones in the low halves of the lanes.
+inline Words bf16_pairs(const Floats& first, const Floats& second) {
+  uint16_t halves[2][16];
+  store_bf16(halves[0], first);
+  store_bf16(halves[1], second);
+  return lanes<Words>([&](int i) { return halves[0][i] | static_cast<uint32_t>(halves[1][i]) << 16; });
+}
+
+// One byte of each lane, 0 to 255.
+template <int kByte>
+inline Ints byte_of(const Words& x) {
+  return lanes<Ints>([&](int i) { return static_cast<int32_t>(x.lane[i] >> 8 * kByte & 255u); });
+}
+
 // Those bits of each byte that `mask` has, shifted to the left, or of a negative kLeft to the right, so far that none of
 // them leaves its byte.
 template <int kLeft>

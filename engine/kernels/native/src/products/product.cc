@@ -63,10 +63,17 @@ StoreTiles store_tiles_of(Finish finish) {
   return store_tiles<Finish::kNone>;
 }
 
-// Adds the sums of one tile, of whichever part, and all rows.
-void multiply_tile(const PackedRows& x, const Matrix& weights, int64_t tile, UnpackedGroup* unpacked, float* totals) {
-  const MatrixPart& part = weights.part_of(tile);
-  tile_kernel_of(part.format)(x, part.tile(tile), unpacked, totals);
+// Starts and adds the sums of neighbouring tiles of results, from `first` on, which `to_weights` tiles of weights precede.
+// Neighbours may belong to different parts.
+void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, const float* bias, int64_t first, int count,
+               int64_t to_weights, UnpackedGroup* unpacked, float* totals, size_t of_tile) {
+  for (int i = 0; i < count; ++i) start_totals(x, y, bias, (first + i) * kTile, totals + i * of_tile);
+  for (int done = 0, some; done < count; done += some) {
+    int64_t tile = to_weights + first + done;
+    const MatrixPart& part = weights.part_of(tile);
+    some = static_cast<int>(std::min<int64_t>(count - done, part.num_tiles - tile));
+    accumulate_tiles(x, part, tile, some, unpacked, totals + done * of_tile, of_tile);
+  }
 }
 
 }  // namespace
@@ -82,13 +89,9 @@ void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y,
   float* partners = totals + kStoredTiles * of_tile;
   for (int64_t first = begin; first < end; first += kStoredTiles) {
     const int count = static_cast<int>(std::min<int64_t>(kStoredTiles, end - first));
-    for (int i = 0; i < count; ++i) {
-      const int64_t tile = first + i;
-      start_totals(x, y, y.bias, tile * kTile, totals + i * of_tile);
-      multiply_tile(x, weights, tile, unpacked, totals + i * of_tile);
-      if (!y.is_gated) continue;
-      start_totals(x, y, partner_bias, tile * kTile, partners + i * of_tile);
-      multiply_tile(x, weights, num_results + tile, unpacked, partners + i * of_tile);
+    sum_tiles(x, weights, y, y.bias, first, count, 0, unpacked, totals, of_tile);
+    if (y.is_gated) {
+      sum_tiles(x, weights, y, partner_bias, first, count, num_results, unpacked, partners, of_tile);
     }
     store_results(x, y, first, count, of_tile, totals, y.is_gated ? partners : nullptr);
   }
@@ -102,8 +105,8 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
   float* totals = totals_memory.take<float>(threads * totals_size(x));
   const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
   const int64_t fair = num_results / (threads * kTasksPerThread);
-  const int64_t per_task =
-      std::max({int64_t{1}, fair / kStoredTiles * kStoredTiles, std::min(fair, int64_t{kStoredTiles})});
+  // Pairs of tiles, because some kernels multiply two together.
+  const int64_t per_task = fair >= kStoredTiles ? fair / kStoredTiles * kStoredTiles : fair >= 2 ? 2 : 1;
   pool.run((num_results + per_task - 1) / per_task, [&](int64_t task, int thread) {
     multiply_tiles(x, weights, y, task * per_task, std::min(num_results, (task + 1) * per_task),
                    unpacked + thread * kChunkGroups, totals + thread * totals_size(x));

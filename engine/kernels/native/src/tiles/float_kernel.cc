@@ -36,31 +36,40 @@ void accumulate(const std::byte* weights, const std::byte* values, int num_group
   for (int r = 0; r < R; ++r) store(totals + r * kTile, total[r]);
 }
 
+// The groups of a tile from `first` on.
 template <Format F>
-void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup*, float* totals) {
+void add_groups(const PackedRows& x, const std::byte* weights, int first, int num_groups, float* totals) {
   constexpr Activations kKind = layout_of(F).activations;
-  const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
-  const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
+  for (int block = 0; block < x.num_blocks(); ++block) {
+    const int rows = x.rows_of(block);
+    const std::byte* values = x.values(kKind, block) + size_t{1} * first * rows * group_bytes(kKind);
+    with_rows(rows, [&](auto constant) {
+      accumulate<F, decltype(constant)::value>(weights, values, num_groups,
+                                               totals + size_t{1} * block * kBlockRows * kTile);
+    });
+  }
+}
+
+template <Format F>
+void multiply_tile_of(const PackedRows& x, const std::byte* tile, UnpackedGroup*, float* totals) {
+  const int num_groups = x.num_groups();
+  const int chunk = x.num_blocks() > 1 ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {
-    const int count = std::min(chunk, num_groups - first);
-    const std::byte* weights = tile + first * block_bytes(F);
-    for (int block = 0; block < num_blocks; ++block) {
-      const int rows = x.rows_of(block);
-      const std::byte* values = x.values(kKind, block) + size_t{1} * first * rows * group_bytes(kKind);
-      with_rows(rows, [&](auto constant) {
-        accumulate<F, decltype(constant)::value>(weights, values, count, totals + size_t{1} * block * kBlockRows * kTile);
-      });
-    }
+    add_groups<F>(x, tile + first * block_bytes(F), first, std::min(chunk, num_groups - first), totals);
   }
 }
 
 }  // namespace
 
+void add_bfloat16_groups(const PackedRows& x, const std::byte* weights, int first, int num_groups, float* totals) {
+  add_groups<Format::kBfloat16>(x, weights, first, num_groups, totals);
+}
+
 TileKernel float_kernel_of(Format format) {
   switch (format) {
-    case Format::kFloat32: return multiply_tile<Format::kFloat32>;
-    case Format::kFloat16: return multiply_tile<Format::kFloat16>;
-    default: return multiply_tile<Format::kBfloat16>;
+    case Format::kFloat32: return multiply_tile_of<Format::kFloat32>;
+    case Format::kFloat16: return multiply_tile_of<Format::kFloat16>;
+    default: return multiply_tile_of<Format::kBfloat16>;
   }
 }
 

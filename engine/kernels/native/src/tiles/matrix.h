@@ -14,6 +14,7 @@ struct MatrixPart {
   const std::byte* tiles;
   int64_t stride;  // bytes from tile to tile
   int64_t num_tiles;
+  Activations activations;  // that it is multiplied with: the format's, or bfloat16, to which integers are unpacked then
 
   const std::byte* tile(int64_t index) const { return tiles + index * stride; }
 };

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include "tiles/stream.h"
@@ -19,49 +20,76 @@
 namespace eagre {
 
 constexpr size_t kBfloat16GroupBytes = group_bytes(Format::kBfloat16);  // of a tile, and of a block of 16 rows
-constexpr int kUnitBlocks = 4;  // that take a group of weights in turn: so long does a product take
+constexpr int kUnitSums = 4;  // registers of sums: of four blocks of rows with one tile, or of two with two
+inline constexpr TileShapes kWholeTiles(
+    {{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});
 
-// Adds the products of some groups with as many neighbouring blocks of rows as there are indices.
-template <size_t... kIndex>
-void add_bfloat16_blocks(const PackedRows& x, const std::byte* weights, int first_block, int first_group, int num_groups,
-                         float* totals, std::index_sequence<kIndex...>) {
+// Some groups of one tile of weights, or of two neighbouring ones, with the totals of all rows, [rows][kTile], of each.
+// What is in memory and not in a cache yet is asked for in time if it is `distant`.
+template <int kTiles>
+struct UnitTiles {
+  const std::byte* weights[kTiles];
+  float* totals[kTiles];
+  bool is_distant;
+};
+
+// Adds the products of some groups with neighbouring blocks of rows. There are as many indices as registers of sums: sum i
+// is of block i / kTiles and tile i % kTiles. A block's rows lie in a register of their own, so that two tiles take less
+// from the second cache, where the rows of a large step are, than twice one.
+template <int kTiles, size_t... kIndex>
+void add_bfloat16_blocks(const PackedRows& x, const UnitTiles<kTiles>& tiles, int first_block, int first_group,
+                         int num_groups, std::index_sequence<kIndex...>) {
   constexpr size_t kRowBytes = group_bytes(Activations::kBfloat16);
   constexpr int kWeights = 6, kRows = 4;  // registers; those of the sums are the first
   // A block of fewer than 16 rows is multiplied as if it had 16: what lies behind it is in the same memory, and results
   // that belong to no row are read by nobody.
-  const size_t strides[] = {x.rows_of(first_block + static_cast<int>(kIndex)) * kRowBytes...};
-  const std::byte* values[] = {x.values(Activations::kBfloat16, first_block + static_cast<int>(kIndex)) +
+  const size_t strides[] = {x.rows_of(first_block + static_cast<int>(kIndex / kTiles)) * kRowBytes...};
+  const std::byte* values[] = {x.values(Activations::kBfloat16, first_block + static_cast<int>(kIndex / kTiles)) +
                                first_group * strides[kIndex]...};
-  (tile_load<kIndex>(totals + kIndex * kBlockRows * kTile, 64), ...);
-  for (int g = 0; g < num_groups; ++g, weights += kBfloat16GroupBytes) {
-    prefetch_behind(weights, kBfloat16GroupBytes);
-    tile_load<kWeights>(weights, 64);
-    ((tile_load<kRows + kIndex % 2>(values[kIndex] + g * strides[kIndex], kRowBytes),
-      tile_dot_bf16<kIndex, kRows + kIndex % 2, kWeights>()),
-     ...);
+  float* totals[] = {tiles.totals[kIndex % kTiles] + (first_block + kIndex / kTiles) * kBlockRows * kTile...};
+  (tile_load<kIndex>(totals[kIndex], 64), ...);
+  for (int g = 0; g < num_groups; ++g) {
+    const size_t at = g * kBfloat16GroupBytes;
+    if (tiles.is_distant && first_block == 0) {
+      for (const std::byte* weights : tiles.weights) prefetch_behind(weights + at, kBfloat16GroupBytes);
+    }
+    tile_load<kWeights>(tiles.weights[0] + at, 64);
+    if constexpr (kTiles == 2) tile_load<kWeights + 1>(tiles.weights[1] + at, 64);
+    const auto add = [&](auto index) {
+      constexpr int kSum = index, kRowsOfBlock = kRows + kSum / kTiles % 2;
+      if constexpr (kSum % kTiles == 0) tile_load<kRowsOfBlock>(values[kSum] + g * strides[kSum], kRowBytes);
+      tile_dot_bf16<kSum, kRowsOfBlock, kWeights + kSum % kTiles>();
+    };
+    (add(std::integral_constant<int, kIndex>()), ...);
   }
-  (tile_store<kIndex>(totals + kIndex * kBlockRows * kTile, 64), ...);
+  (tile_store<kIndex>(totals[kIndex], 64), ...);
 }
 
-// A tile kernel.
-inline void multiply_bfloat16_on_matrix_unit(const PackedRows& x, const std::byte* tile, UnpackedGroup*, float* totals) {
-  static constexpr TileShapes kShapes({{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}});
-  configure_tiles(kShapes);
-  const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
-  const int chunk = num_blocks > kUnitBlocks ? kChunkGroups : num_groups;
-  for (int first = 0; first < num_groups; first += chunk) {
-    const int count = std::min(chunk, num_groups - first);
-    const std::byte* weights = tile + first * kBfloat16GroupBytes;
-    for (int block = 0; block < num_blocks; block += kUnitBlocks) {
-      float* to = totals + size_t{1} * block * kBlockRows * kTile;
-      const auto add = [&](auto indices) { add_bfloat16_blocks(x, weights, block, first, count, to, indices); };
-      switch (num_blocks - block) {
-        case 1: add(std::make_index_sequence<1>()); break;
-        case 2: add(std::make_index_sequence<2>()); break;
-        case 3: add(std::make_index_sequence<3>()); break;
-        default: add(std::make_index_sequence<kUnitBlocks>());
-      }
+// Adds the sums of some groups, from group `first` of the rows on, and all rows to the tiles' totals.
+template <int kTiles>
+void add_bfloat16_groups_on_matrix_unit(const PackedRows& x, const UnitTiles<kTiles>& tiles, int first, int num_groups) {
+  constexpr int kBlocks = kUnitSums / kTiles;
+  configure_tiles(kWholeTiles);
+  for (int block = 0; block < x.num_blocks(); block += kBlocks) {
+    const auto add = [&](auto indices) { add_bfloat16_blocks<kTiles>(x, tiles, block, first, num_groups, indices); };
+    switch (std::min(kBlocks, x.num_blocks() - block)) {
+      case 1: add(std::make_index_sequence<kTiles>()); break;
+      case 2: add(std::make_index_sequence<2 * kTiles>()); break;
+      case 3: add(std::make_index_sequence<std::min(kUnitSums, 3 * kTiles)>()); break;
+      default: add(std::make_index_sequence<kUnitSums>());
     }
+  }
+}
+
+// The tiles' memory holds bfloat16.
+template <int kTiles>
+void multiply_bfloat16_on_matrix_unit(const PackedRows& x, const UnitTiles<kTiles>& tiles) {
+  const int num_groups = x.num_groups();
+  const int chunk = x.num_blocks() > kUnitSums / kTiles ? kChunkGroups / kTiles : num_groups;
+  for (int first = 0; first < num_groups; first += chunk) {
+    UnitTiles<kTiles> part = tiles;
+    for (const std::byte*& weights : part.weights) weights += first * kBfloat16GroupBytes;
+    add_bfloat16_groups_on_matrix_unit(x, part, first, std::min(chunk, num_groups - first));
   }
 }
 

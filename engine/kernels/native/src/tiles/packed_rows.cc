@@ -24,9 +24,10 @@ void PackedRows::pack(Pool& pool, const RowSource& source, const Matrix& weights
   halves_are_asked_for_ = false;
   for (int i = 0; i < weights.num_parts; ++i) {
     const Layout layout = layout_of(weights.parts[i].format);
-    const int kind = static_cast<int>(layout.activations), sums = static_cast<int>(layout.sums);
-    values_[kind] = values_memory_[kind].take<std::byte>(groups * group_bytes(layout.activations));
-    if (layout.activations != Activations::kInt8) continue;
+    const Activations activations = weights.parts[i].activations;
+    const int kind = static_cast<int>(activations), sums = static_cast<int>(layout.sums);
+    values_[kind] = values_memory_[kind].take<std::byte>(groups * group_bytes(activations));
+    if (activations != Activations::kInt8) continue;
     scales_ = scales_memory_.take<float>(groups);
     sums_[sums] = sums_memory_[sums].take<int32_t>(groups * (is_of_halves(layout.sums) ? 2 : 1));
     halves_are_asked_for_ |= is_of_halves(layout.sums);

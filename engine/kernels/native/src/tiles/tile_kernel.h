@@ -1,9 +1,10 @@
-// The sums of one tile of weights with all rows of activations.
+// The sums of tiles of weights with all rows of activations.
 #pragma once
 
 #include <cstddef>
 
 #include "tiles/group.h"
+#include "tiles/matrix.h"
 #include "tiles/packed_rows.h"
 
 namespace eagre {
@@ -24,7 +25,23 @@ inline TileKernel vector_kernel_of(Format format) {
   return is_k(format) ? k_kernel_of(format) : is_integer(format) ? integer_kernel_of(format) : float_kernel_of(format);
 }
 
-// The best of this library.
-TileKernel tile_kernel_of(Format format);
+// So many groups of integers are turned into bfloat16 at a time, of one tile or half as many of each of two: whole blocks
+// of K formats, which stay in the first cache.
+constexpr int kBfloat16Groups = 16;
+
+// Writes what a tile of Format::kBfloat16 would hold in the place of some groups of integers: scale * number + minimum in
+// float32, rounded to nearest even.
+using Bfloat16Unpacker = void (*)(const std::byte* block, int num_groups, std::byte* to);
+
+Bfloat16Unpacker bfloat16_unpacker_of(Format format);  // of a format of integers
+
+// Adds the sums of some groups of bfloat16, from group `first` of the rows on, and all rows to totals; by vector
+// instructions.
+void add_bfloat16_groups(const PackedRows& x, const std::byte* weights, int first, int num_groups, float* totals);
+
+// Adds the sums of `count` neighbouring tiles of a part, from `tile` on, and all rows to the totals of each tile, which lie
+// `between` floats from each other; by the best way of this library. `unpacked` is room for kChunkGroups.
+void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile, int count, UnpackedGroup* unpacked,
+                      float* totals, size_t between);
 
 }  // namespace eagre
