@@ -21,6 +21,7 @@ from server.wire.structured_outputs import Grammar
 
 START = "from server.grammar.trial_process import run; run()"
 _CANNOT_START = "no process can be started that tries the grammar; try again later"
+BACKGROUND_START = "start of trials"  # the name of a thread that has a process ready before it is needed
 START_SECONDS = 120.0  # that a process may take until it is ready; usually it takes less than one
 _BUSY = "the machine is too busy to try the grammar now; try again later"
 
@@ -67,8 +68,21 @@ class TrialCompiler:
 
     def start(self) -> None:
         """Has a process ready for the first grammar. Takes as long as its start, most of a second."""
+        self._start(self._num_closes)
+
+    def start_in_background(self) -> None:
+        """`start`, in a thread of its own, unless a `close` comes first. The process need not wait for it."""
         num_closes = self._num_closes
-        self._give_back(self._take(), num_closes)
+
+        def start() -> None:
+            with contextlib.suppress(QueueFull):  # the next grammar tries to start one again, and tells of it
+                self._start(num_closes)
+
+        threading.Thread(target=start, name=BACKGROUND_START, daemon=True).start()
+
+    def _start(self, num_closes: int) -> None:
+        if num_closes == self._num_closes:
+            self._give_back(self._take(), num_closes)
 
     def _try(self, grammar: Grammar) -> None:
         num_closes = self._num_closes
@@ -103,7 +117,7 @@ class TrialCompiler:
 
     def _replace(self, process: _Process) -> None:
         process.kill()
-        start_in_background(self)
+        self.start_in_background()
 
     def _give_back(self, process: _Process, num_closes: int) -> None:
         """Keeps a process for the next grammar, unless the compiler has been closed since it was taken."""
@@ -112,16 +126,6 @@ class TrialCompiler:
                 self._idle.append(process)
                 return
         process.kill()
-
-
-def start_in_background(compiler: TrialCompiler) -> None:
-    """`start`, in a thread of its own. The process need not wait for it."""
-
-    def start() -> None:
-        with contextlib.suppress(QueueFull):  # the next grammar tries to start one again, and tells of it
-            compiler.start()
-
-    threading.Thread(target=start, name="start of trials", daemon=True).start()
 
 
 class _Process:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +42,22 @@ def children() -> set[int]:
         with suppress(OSError):  # the thread has ended; another one has taken its children over
             found |= {int(word) for word in (task / "children").read_text().split()}
     return found
+
+
+@pytest.fixture(autouse=True)
+def no_start_under_way() -> Iterator[None]:
+    """Waits for processes that earlier tests have started for a grammar to come: a test that counts sees its own."""
+    end_of_background_starts()
+    yield
+    end_of_background_starts()
+
+
+def end_of_background_starts() -> None:
+    for thread in threading.enumerate():
+        if thread.name == trial.BACKGROUND_START:
+            thread.join(60)
+            assert not thread.is_alive()
+    gc.collect()  # a compiler that nobody uses ends its processes
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -245,6 +262,28 @@ def test_a_process_that_comes_back_after_the_close_is_ended(
 
     monkeypatch.setattr(trial._Process, "ask", closing)
     trials(SIMPLE, vocabulary)
+    assert children() - before == set()
+
+
+def test_a_start_for_a_grammar_to_come_ends_with_the_close(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, trials = children(), compiler()
+    started, closed = threading.Event(), threading.Event()
+    take = TrialCompiler._take
+
+    def late(compiler: TrialCompiler) -> trial._Process:
+        process = take(compiler)
+        started.set()
+        assert closed.wait(60)
+        return process
+
+    monkeypatch.setattr(TrialCompiler, "_take", late)
+    trials.start_in_background()
+    assert started.wait(60)
+    trials.close()
+    closed.set()
+    end_of_background_starts()
     assert children() - before == set()
 
 
