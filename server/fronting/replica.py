@@ -28,6 +28,8 @@ _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, err
 # A Unix socket whose queue is full takes nobody in, and asyncio finds that out at the first write. A network would let
 # the look wait, so this one waits too: a server that is only busy empties its queue meanwhile, a frozen one never does.
 _CROWDED = errno.ENOTCONN
+# The front itself has no room for a connection more, which says nothing of the replica.
+_OWN_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 IDLE_S = 20.0  # after which an unused connection is closed, before the server closes it at any moment
 _MANY_BYTES = 1 << 18  # of a body
 _MAX_READINESS = 1 << 20  # bytes of an answer about readiness
@@ -134,7 +136,8 @@ class Replica:
                 finally:
                     self._asking.discard(deadline)
         except aiohttp.ClientConnectorError as error:
-            self.note_gone(str(error))
+            if error.errno not in _OWN_SHORTAGE:
+                self.note_gone(str(error))
             raise ReplicaLost(f"{self.name} cannot be reached", was_asked=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or "it is silent"
@@ -158,6 +161,8 @@ class Replica:
                     status, told = answer.status, orjson.loads(await _read_readiness(answer))
         except ReplicaLost as lost:
             number = lost.__cause__.errno if isinstance(lost.__cause__, OSError) else None
+            if number in _OWN_SHORTAGE:
+                return
             if number == _CROWDED:
                 await asyncio.sleep(HEALTH_S)
                 self._note_unanswered("it accepts nobody")
@@ -189,9 +194,13 @@ class Replica:
 
     @asynccontextmanager
     async def open_socket(
-        self, path: str, headers: Mapping[str, str], protocols: Sequence[str], heartbeat: float
+        self, path: str, headers: Mapping[str, str], protocols: Sequence[str], heartbeat: float, max_message: int
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
         """A WebSocket to it, which is closed with the context.
+
+        Args:
+            heartbeat: seconds between two pings.
+            max_message: bytes; a longer one closes the socket with the code 1009.
 
         Raises:
             aiohttp.ClientError, OSError: there is none, or not within `HEALTH_S`.
@@ -199,7 +208,7 @@ class Replica:
         async with asyncio.timeout(HEALTH_S):
             socket = await self._session.ws_connect(
                 URL(self._url + path, encoded=True), headers=headers, protocols=protocols,
-                heartbeat=heartbeat, max_msg_size=0, compress=0,
+                heartbeat=heartbeat, max_msg_size=max_message, compress=0,
             )  # fmt: skip
         async with socket:
             yield socket

@@ -16,7 +16,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from server.doors.keyring import presented_key
 from server.fronting.front import FRONT, Asked, Front, deciding_fields
-from server.fronting.passing import request_headers
+from server.fronting.passing import MAX_EVENT, request_headers
 from server.fronting.replica import Replica
 from server.fronting.replicas import no_replica
 from server.fronting.things import find_owner, place_of_history
@@ -29,6 +29,7 @@ Socket: TypeAlias = web.WebSocketResponse | aiohttp.ClientWebSocketResponse[bool
 
 _STREAM_ID = re.compile(r"[0-9a-f]{32}")
 _LOST = b"the server that worked on this socket was lost"
+_BROKEN_OFF = (None, WSCloseCode.ABNORMAL_CLOSURE)
 _NO_ROOM = b"no server takes this socket at the moment"
 
 
@@ -94,7 +95,7 @@ async def _join(
     note(replica=replica.name)
     headers, interval = request_headers(request), front.settings.ping_interval
     try:
-        async with replica.open_socket(request.path_qs, headers, protocols, interval) as inner:
+        async with replica.open_socket(request.path_qs, headers, protocols, interval, MAX_EVENT) as inner:
             inward, outward = (
                 asyncio.create_task(_carry(socket, inner, first)),
                 asyncio.create_task(_carry(inner, socket)),
@@ -104,9 +105,9 @@ async def _join(
             finally:
                 inward.cancel()
                 outward.cancel()
-                await asyncio.gather(inward, outward, return_exceptions=True)
-            if not socket.closed:  # the replica has closed it, or is no more
-                is_lost = inner.close_code is None or inner.close_code == WSCloseCode.ABNORMAL_CLOSURE
+                _, was_sense = await asyncio.gather(inward, outward, return_exceptions=True)
+            if not socket.closed:  # the replica has closed it, has sent what is no message, or is no more
+                is_lost = inner.close_code in _BROKEN_OFF or was_sense is False
                 code = WSCloseCode.SERVICE_RESTART if is_lost else inner.close_code
                 await socket.close(code=int(code or WSCloseCode.OK), message=_LOST if is_lost else b"")
     except (aiohttp.ClientError, OSError) as error:
@@ -114,12 +115,19 @@ async def _join(
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=_NO_ROOM)
 
 
-async def _carry(sender: Socket, receiver: Socket, first: aiohttp.WSMessage | None = None) -> None:
-    """Passes messages on, beginning with `first`. Waits while the receiver is slow, and with it whoever sends to it."""
+async def _carry(sender: Socket, receiver: Socket, first: aiohttp.WSMessage | None = None) -> bool:
+    """Passes messages on, beginning with `first`. Waits while the receiver is slow, and with it whoever sends to it.
+
+    Returns:
+        Whether all that the sender has sent were messages, and none too long.
+    """
     if first is not None:
         await _pass(first, receiver)
     async for message in sender:
+        if message.type is WSMsgType.ERROR:
+            return False
         await _pass(message, receiver)
+    return True
 
 
 async def _pass(message: Any, receiver: Socket) -> None:

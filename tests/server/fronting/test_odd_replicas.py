@@ -5,11 +5,13 @@ hand.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -17,7 +19,7 @@ import pytest
 from server.fronting.followed_stream import RECORD_BYTES, FollowedStream, FollowedStreams
 from server.fronting.front import deciding_fields
 from server.fronting.probes import join_metrics
-from server.fronting.replica import MOST_UNANSWERED, Replica, State
+from server.fronting.replica import MOST_UNANSWERED, Replica, ReplicaLost, State
 from tests.server.conftest import eventually
 from tests.server.fronting.conftest import FRONT_KEY, RunningFront, StartFront
 
@@ -191,6 +193,30 @@ async def test_a_socket_to_a_replica_that_never_answers_is_given_up(
         end = await client.receive()
     assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.TRY_AGAIN_LATER)
     await eventually(lambda: not front.front.num_open)
+
+
+async def test_a_front_without_descriptors_blames_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none_left(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    odd, path = OddReplica(), tmp_path / "socket"
+    async with AsyncExitStack() as ending:
+        ending.callback((await asyncio.start_unix_server(odd.take, path)).close)
+        ending.push_async_callback(odd.close)
+        replica = Replica("0", f"unix:{path}")
+        ending.push_async_callback(replica.close)
+        await replica.check()
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "create_unix_connection", none_left)
+            await replica.check()
+            with pytest.raises(ReplicaLost) as refusal:
+                async with replica.ask("GET", "/health", headers={}):
+                    pass
+        assert replica.is_usable
+        assert not refusal.value.was_asked
+        odd.is_let_go.set()
+        async with replica.ask("GET", "/health", headers={}) as answer:
+            assert answer.status == 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such connections")
