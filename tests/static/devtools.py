@@ -194,12 +194,15 @@ class Page:
         return value
 
     async def text(self, selector: str) -> str:
-        """The text of the first element that matches, as it is in the document."""
+        """The text of the first element that matches, as it is in the document; waits for one to be there."""
+        await self.wait_for(f"document.querySelector({selector!r}) !== null")
         found: str = await self.evaluate(f"document.querySelector({selector!r}).textContent")
         return found
 
     async def click(self, selector: str) -> None:
-        await self.evaluate(f"document.querySelector({selector!r}).click()")
+        """Clicks on the first element that matches; waits for one to be there."""
+        found = f"document.querySelector({selector!r})"
+        await self.wait_for(f"(element => element !== null && (element.click(), true))({found})")
 
     async def type(self, text: str) -> None:
         """Types into the focused element."""

@@ -272,7 +272,7 @@ os._exit(asyncio.run(main()))
 def send_signals(same_signal_s: float, *names: str) -> subprocess.CompletedProcess[bytes]:
     """Sends signals, 50 ms apart, to a server with a running stream; returns how it ended."""
     command = [sys.executable, "-c", SEVERAL_SIGNALS, str(same_signal_s), *names]
-    return subprocess.run(command, timeout=20, capture_output=True, check=False)
+    return subprocess.run(command, timeout=120, capture_output=True, check=False)
 
 
 @pytest.mark.parametrize(
