@@ -8,25 +8,30 @@ import numpy as np
 
 from cache.page import NULL_PAGE_ID, CachePage
 from engine.schedule.request import NO_SLOT, Request
-from sampling.host.rows import SamplingRows
+from sampling.host.rows import Level, SamplingRows
 
 
 class SequenceBuffer:
-    """Everything that a step needs of a running request, one row for each slot."""
+    """Everything that a step needs of a running request, one row for each slot, and one of padding behind them."""
 
     def __init__(self, num_slots: int, max_model_len: int, max_pages_per_request: int) -> None:
         self.num_slots = num_slots
         # The tokens that were known when the request got the slot. Later ones are read on the device.
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
-        self.page_table = np.full((num_slots, max_pages_per_request), NULL_PAGE_ID, np.int32)
-        self.sampling = SamplingRows.padding(num_slots, num_slots)
-        self.levels = np.zeros(num_slots, np.int32)  # the sampling program that each request needs
+        self.page_table = np.full((num_slots + 1, max_pages_per_request), NULL_PAGE_ID, np.int32)
+        self.sampling = SamplingRows.padding(num_slots + 1, num_slots)
+        self.levels = np.full(num_slots + 1, Level.GREEDY, np.int32)  # the sampling program that each request needs
         # By slot: requests whose sampling features are not written to the device yet.
         self.admitted: dict[int, Request] = {}
         # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.
-        self.device_token_position = np.full(num_slots, NO_SLOT, np.int64)
+        self.device_token_position = np.full(num_slots, NO_SLOT, np.int32)
         # A stack: the slot freed last is warm in the processor's cache.
         self._free_slots = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def padding_slot(self) -> int:
+        """The index of the row that no request gets, in `page_table`, `sampling` and `levels`."""
+        return self.num_slots
 
     @property
     def num_free_slots(self) -> int:

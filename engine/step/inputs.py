@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.border.config import TILE_SIZE
 from engine.border.types import Pooling
-from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
+from engine.kernels.interface.token_layout import NUM_ROW_INTS, NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
@@ -21,6 +21,8 @@ from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.features import GRAMMAR
 from sampling.host.rows import POSITION, USES, Level, SamplingRows
 from sampling.host.usage import BITS
+
+_ALIGNMENT = 64  # bytes; XLA copies a host array that begins elsewhere
 
 
 class ScoredTile(NamedTuple):
@@ -57,27 +59,31 @@ class StepInputs(NamedTuple):
 
 def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> StepInputs:
     """Gathers the rows of a plan from the sequence buffer, and notes there which tokens the device will hold."""
-    slots = np.array([request.slot for request in plan.requests], np.int32)
+    slots = np.array([request.slot for request in plan.requests], np.intp)
     starts = np.array(plan.starts, np.int32)
-    lengths = np.array(plan.num_tokens, np.int32)
-    samples = np.array(plan.samples, bool)
-    ends = starts + lengths
-    num_decode = int(np.searchsorted(lengths > 1, True))  # single-token rows come first in a plan
-
-    tiles_per_row = -(-lengths[num_decode:] // TILE_SIZE)
-    num_tiles = int(tiles_per_row.sum())
+    num_decode = plan.num_tokens.count(1)  # single-token rows come first in a plan
+    if num_decode == plan.num_rows:
+        ends, num_tiles = starts + 1, 0
+    else:
+        lengths = np.array(plan.num_tokens, np.int32)
+        ends = starts + lengths
+        tiles_per_row = -(-lengths[num_decode:] // TILE_SIZE)
+        num_tiles = int(tiles_per_row.sum())
     shape = table.fit(num_decode, num_tiles)
-    batch = StepBatch.padding(shape, table.num_sampled_rows(shape), buffer.page_table.shape[1])
+    num_sampled_rows = table.num_sampled_rows(shape)
+    rows = np.zeros((shape.num_rows, NUM_ROW_INTS), np.int32)
+    row_slots = np.full(shape.num_rows, buffer.padding_slot, np.intp)
+    tile_tokens = np.zeros((shape.num_tiles, TILE_SIZE), np.int32)
 
-    decode = batch.rows[:num_decode]
-    decode[:, START] = starts[:num_decode]
+    decode, decode_slots, decode_starts = rows[:num_decode], slots[:num_decode], starts[:num_decode]
+    row_slots[:num_decode] = decode_slots
+    decode[:, START] = decode_starts
     decode[:, NUM_TOKENS] = 1
-    decode[:, SLOT] = slots[:num_decode]
-    on_device = buffer.device_token_position[slots[:num_decode]] == starts[:num_decode]
-    known = buffer.token_ids[slots[:num_decode], starts[:num_decode]]
-    decode[:, TOKEN] = np.where(on_device, FROM_DEVICE, known)
-    # All slots are valid, so clipping changes nothing; without it, numpy would fill a copy of `out` first.
-    np.take(buffer.page_table, slots[:num_decode], axis=0, out=batch.page_table[:num_decode], mode="clip")
+    decode[:, SLOT] = decode_slots
+    decode[:, TOKEN] = FROM_DEVICE
+    is_known = buffer.device_token_position.take(decode_slots) != decode_starts
+    if np.count_nonzero(is_known):
+        decode[is_known, TOKEN] = buffer.token_ids[decode_slots[is_known], decode_starts[is_known]]
 
     # Index of each row's last token among the step's tokens.
     last_token = np.arange(plan.num_rows, dtype=np.int32)
@@ -90,14 +96,14 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         within = np.arange(num_tiles) - np.repeat(first_tile, tiles_per_row)
         tile_starts = starts[owner] + within * TILE_SIZE
         tile_lengths = np.minimum(ends[owner] - tile_starts, TILE_SIZE)
-        tiles = batch.rows[first : first + num_tiles]
+        row_slots[first : first + num_tiles] = slots[owner]
+        tiles = rows[first : first + num_tiles]
         tiles[:, START] = tile_starts
         tiles[:, NUM_TOKENS] = tile_lengths
         tiles[:, SLOT] = slots[owner]
-        batch.page_table[first : first + num_tiles] = buffer.page_table[slots[owner]]
         positions = tile_starts[:, None] + np.arange(TILE_SIZE)
         inside = np.minimum(positions, ends[owner, None] - 1)
-        batch.tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
+        tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
         last_token[num_decode:] = first + first_tile * TILE_SIZE + lengths[num_decode:] - 1
         for row in range(num_decode, plan.num_rows):
             if plan.requests[row].prompt_logprobs is not None:
@@ -105,20 +111,35 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
             if plan.requests[row].pooling is not None:
                 pooled += _pooled_tiles(plan, row, int(first_tile[row - num_decode]))
 
-    sampled_slots, positions = slots[samples], ends[samples]
+    sampled_slots, positions = slots, ends
+    if not all(plan.samples):
+        samples = np.array(plan.samples, bool)
+        sampled_slots, positions, last_token = slots[samples], ends[samples], last_token[samples]
     num_sampled = len(sampled_slots)
-    batch.sampled[:num_sampled] = last_token[samples]
-    sampling = SamplingRows.padding(len(batch.sampled), buffer.num_slots)
-    sampling.ints[:num_sampled] = buffer.sampling.ints[sampled_slots]
+    sampled = np.full(num_sampled_rows, -1, np.int32)
+    sampled[:num_sampled] = last_token
+    sampling_slots = np.full(num_sampled_rows, buffer.padding_slot, np.intp)
+    sampling_slots[:num_sampled] = sampled_slots
+    sampling = buffer.sampling.take(sampling_slots)
     sampling.ints[:num_sampled, POSITION] = positions
-    sampling.floats[:num_sampled] = buffer.sampling.floats[sampled_slots]
-    buffer.device_token_position[sampled_slots] = positions + plan.num_repeats - 1
-    level = Level(buffer.levels[sampled_slots].max(initial=Level.GREEDY))
+    buffer.device_token_position[sampled_slots] = positions + (plan.num_repeats - 1)
+    level = Level(buffer.levels.take(sampling_slots).max())
     awaits_masks = level is Level.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
+    batch = StepBatch(rows, _page_table(buffer, row_slots), tile_tokens, sampled)
     return StepInputs(
         shape, batch, sampling, level, num_sampled, plan.num_repeats, awaits_masks, buffer.take_admitted(), scored,
         pooled,
     )  # fmt: skip
+
+
+def _page_table(buffer: SequenceBuffer, row_slots: np.ndarray) -> np.ndarray:
+    """The page tables of the rows, where a device on the host reads them in place: they are the bulk of the inputs."""
+    num_rows, num_pages = len(row_slots), buffer.page_table.shape[1]
+    memory = np.empty(num_rows * num_pages + _ALIGNMENT // 4, np.int32)
+    first = -memory.ctypes.data % _ALIGNMENT // 4
+    table = memory[first : first + num_rows * num_pages].reshape(num_rows, num_pages)
+    # All slots are valid, so clipping changes nothing; without it, numpy would fill a copy of `out` first.
+    return buffer.page_table.take(row_slots, axis=0, out=table, mode="clip")
 
 
 def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]:

@@ -77,6 +77,10 @@ class SamplingRows(NamedTuple):
         floats[:, len(_OWN_FLOATS) :] = _OFF_FLOATS
         return cls(ints, floats)
 
+    def take(self, indices: np.ndarray) -> SamplingRows:
+        """New arrays of the rows at these indices."""
+        return SamplingRows(self.ints.take(indices, axis=0), self.floats.take(indices, axis=0))
+
     def set(self, row: int, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int, uses: int) -> None:
         """Writes what a request asks for into one row; its position changes with every step.
 
