@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import News, NewTokens
 from engine.token_stream import Outbox
 
 
@@ -20,10 +20,10 @@ class Delivery:
     def __init__(self, wake: Callable[[Callable[[], None]], None], on_end: Callable[[str], object]) -> None:
         self._wake = wake
         self._on_end = on_end
-        self._turns: deque[Sequence[RequestEvent]] = deque()  # that are published and not delivered
+        self._turns: deque[Sequence[News]] = deque()  # that are published and not delivered
         self._is_waking = False  # a call that will deliver them is on its way
 
-    def publish(self, events: Sequence[RequestEvent]) -> None:
+    def publish(self, events: Sequence[News]) -> None:
         """Sends the events of one turn of the engine. Called in the engine thread."""
         self._turns.append(events)
         if not self._is_waking:  # else the call on its way finds these events too, because it resets this first
@@ -39,6 +39,12 @@ class Delivery:
         outboxes: set[Outbox] = set()
         for _ in range(len(self._turns)):  # no more than these: an engine that is faster than this must not hold it up
             for event in self._turns.popleft():
+                if isinstance(event, NewTokens):
+                    for request, token in zip(event.requests, event.tokens, strict=True):
+                        outbox = request.mailbox.put_tokens(request, (token,))
+                        if outbox is not None:
+                            outboxes.add(outbox)
+                    continue
                 outbox = event.request.mailbox.put(event)
                 if outbox is not None:
                     outboxes.add(outbox)

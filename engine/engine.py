@@ -26,7 +26,7 @@ from engine.kernels.interface.token_layout import pages_per_block
 from engine.kv_events.publisher import KVEventPublisher, check_libraries
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import News
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.step.compiled import CompileCounter
@@ -169,7 +169,7 @@ class Engine:
         return engine
 
     def make_loop(
-        self, publish: Callable[[Sequence[RequestEvent]], None], on_failure: Callable[[BaseException], None]
+        self, publish: Callable[[Sequence[News]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
         """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect.
 

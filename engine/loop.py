@@ -27,7 +27,7 @@ from engine.border.types import FinishReason
 from engine.pages.transfers import PageTransfers
 from engine.progress_reports import ProgressReports
 from engine.schedule.request import Request
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import News
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
@@ -72,7 +72,7 @@ class EngineLoop:
         self,
         scheduler: Scheduler,
         runner: Runner,
-        publish: Callable[[Sequence[RequestEvent]], None],
+        publish: Callable[[Sequence[News]], None],
         on_failure: Callable[[BaseException], None],
         *,
         overlap: bool,
@@ -102,7 +102,7 @@ class EngineLoop:
         if transfers is not None:
             transfers.on_arrival = partial(self._inbox.put, PageArrived())
         self._calls: deque[Call] = deque()
-        self._untold: list[RequestEvent] = []  # unpublished events, in order
+        self._untold: list[News] = []  # unpublished, in order
         self._progress = ProgressReports(scheduler)
         self._is_stopping = False
         self.is_in_call = False  # so that a long call is not taken for a dead loop

@@ -163,9 +163,9 @@ class TokenStream:
         """
         if self._finish_reason is not None:
             return None
+        if self._has_only_tokens and event.finish_reason is None and event.progress is None:
+            return self.put_tokens(event.request, event.token_ids)
         listener = self._listener
-        if listener is not None and self._has_only_tokens and event.finish_reason is None and event.progress is None:
-            return listener.receive_tokens(event.token_ids)
         self._token_ids += event.token_ids
         self._num_cached_tokens = event.request.num_cached_tokens
         self.admitted_at = event.request.admitted_at
@@ -181,6 +181,19 @@ class TokenStream:
         self._finish(event.finish_reason, event.error)
         return None if listener is None else listener.receive(self.take())
 
+    def put_tokens(self, request: Request, token_ids: Sequence[int]) -> Outbox | None:
+        """`put` for new tokens of the stream's request and nothing else, which is nearly every event."""
+        if self._finish_reason is not None:
+            return None
+        listener = self._listener
+        if listener is not None:
+            return listener.receive_tokens(token_ids)
+        self._token_ids += token_ids
+        self._num_cached_tokens = request.num_cached_tokens
+        self.admitted_at = request.admitted_at
+        self._wake()
+        return None
+
     def end(self, finish_reason: FinishReason, error: str | None) -> None:
         """Ends the stream without an event of the engine; has no effect if the stream has ended."""
         if self._finish_reason is None:
@@ -194,6 +207,9 @@ class TokenStream:
         if finish_reason is not None:
             for timer in self.timers:
                 timer.cancel()
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from engine.border.types import FinishReason
 from engine.schedule.live_requests import LiveRequests
 from engine.schedule.request import Request, RequestStatus
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import News, NewTokens, RequestEvent
 from engine.schedule.step_plan import StepPlan, StepResult
 from sampling.host.grammar import GrammarError
 from sampling.host.rows import NOTHING_LEFT
@@ -21,53 +22,70 @@ class Committer:
         self._counters = requests.counters
         self._vocab_size = vocab_size
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[RequestEvent]:
+    def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
         """Makes a finished step true on the host.
 
         Returns:
-            One event for each row that samples, less those whose request had ended before.
+            The new tokens of all rows that sample, less those whose request had ended before.
         """
-        events: list[RequestEvent] = []
-        tokens, logprobs, prefixes = result.tokens, result.logprobs, self._requests.prefixes
-        num_repeats, running = plan.num_repeats, RequestStatus.RUNNING
-        num_seen = 0  # sampling rows so far, the current one included
-        num_plain = 0
-        # Most rows get one token that does not end them. They take a short way, because there may be hundreds.
-        may_be_plain = num_repeats == 1 and bool(tokens) and min(tokens) >= 0 and max(tokens) < self._vocab_size
-        if num_repeats == 1:
-            sampled_rows: Iterator[Sequence[int]] = zip(tokens)
-        else:
-            num_sampled = len(tokens) // num_repeats
-            sampled_rows = (tokens[row::num_sampled] for row in range(num_sampled))
-        for request, start, num_tokens, samples in zip(
-            plan.requests, plan.starts, plan.num_tokens, plan.samples, strict=True
-        ):
-            request.num_in_flight_steps -= 1
-            sampled = next(sampled_rows) if samples else ()
-            num_seen += samples
+        plain, others = self._commit_plain(plan, result.tokens)
+        news: list[News] = [plain] if plain.tokens else []
+        if others:
+            news += self._commit_rows(plan, others, result)
+        return news
+
+    def _commit_plain(self, plan: StepPlan, tokens: list[int]) -> tuple[NewTokens, Sequence[int]]:
+        """Commits rows of a single token that get one token which does not end them.
+
+        Most rows are so. They take a short way, because there may be hundreds.
+
+        Returns:
+            What they got, and the indices of all other rows.
+        """
+        num_singles = plan.num_tokens.count(1)
+        are_plain = plan.num_repeats == 1 and num_singles > 0 and all(plan.samples[:num_singles])
+        if not are_plain or min(tokens) < 0 or max(tokens) >= self._vocab_size:
+            return NewTokens([], []), range(plan.num_rows)
+        running = RequestStatus.RUNNING
+        requests, sampled = plan.requests[:num_singles], tokens[:num_singles]
+        others: list[int] = []
+        for row, (request, start, token) in enumerate(zip(requests, plan.starts, sampled, strict=False)):
             if (
-                may_be_plain
-                and samples
-                and request.is_plain
+                request.is_plain
                 and request.status is running
                 and request.num_hashed_pages >= len(request.page_hashes)
-                and sampled[0] not in request.stop_ids
-                and len(request.token_ids) + 1 < request.max_length
+                and token not in request.stop_ids
+                and len(token_ids := request.token_ids) + 1 < request.max_length
             ):
+                token_ids.append(token)
+                request.num_in_flight_steps -= 1
                 request.num_in_flight_tokens -= 1
-                request.num_committed_tokens = start + num_tokens
-                request.token_ids.append(sampled[0])
-                num_plain += 1
-                events.append(RequestEvent(request, sampled, None))
-                continue
+                request.num_committed_tokens = start + 1
+            else:
+                others.append(row)
+        for row in reversed(others):
+            del requests[row], sampled[row]
+        others += range(num_singles, plan.num_rows)
+        self._counters.num_generation_tokens += len(sampled)
+        return NewTokens(requests, sampled), others
+
+    def _commit_rows(self, plan: StepPlan, rows: Sequence[int], result: StepResult) -> Iterator[RequestEvent]:
+        """Commits rows one by one, whatever they are."""
+        tokens, logprobs, prefixes = result.tokens, result.logprobs, self._requests.prefixes
+        num_sampled = len(tokens) // plan.num_repeats
+        places = list(accumulate(plan.samples, initial=0))  # of the rows among those that sample
+        for row in rows:
+            request, place, samples = plan.requests[row], places[row], plan.samples[row]
+            sampled = tokens[place::num_sampled] if samples else ()
+            request.num_in_flight_steps -= 1
             request.num_in_flight_tokens -= len(sampled)
-            if request.status is not running:
+            if request.status is not RequestStatus.RUNNING:
                 # The request ended while this step was in flight: its tokens are dropped. What it holds is
                 # released once, by the last step that names it.
                 if not request.num_in_flight_steps:
                     self._requests.release(request)
                 continue
-            request.num_committed_tokens = start + num_tokens
+            request.num_committed_tokens = plan.starts[row] + plan.num_tokens[row]
             if request.num_hashed_pages < len(request.page_hashes):
                 # Other requests may wait for these pages. Pages without a hash yet get theirs at release.
                 prefixes.commit(request)
@@ -79,14 +97,12 @@ class Committer:
             if samples:
                 event = self._append(request, sampled)
                 if logprobs is not None and request.params.logprobs is not None:
-                    event.logprobs = logprobs[num_seen - 1 : num_seen - 1 + len(event.token_ids)]
+                    event.logprobs = logprobs[place : place + len(event.token_ids)]
                 if request.prompt_logprobs is not None:
                     event.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
                 if request.pooled is not None:
                     event.pooled, request.pooled = request.pooled, None
-                events.append(event)
-        self._counters.num_generation_tokens += num_plain
-        return events
+                yield event
 
     def fail(self, request: Request, error: str) -> RequestEvent | None:
         """Ends a request that is at a dead end; returns None if it has ended already."""

@@ -1,4 +1,4 @@
-"""The news of one request that a turn of the engine loop sends to its reader."""
+"""The news of requests that a turn of the engine loop sends to their readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from engine.schedule.request import Request
 class RequestEvent:
     """New tokens of one request, its end, or both.
 
-    A commit makes one for each request of the step. An abort, a timeout or a failure makes one without tokens.
+    A commit makes one for each request of the step of which `NewTokens` does not tell all. An abort, a timeout or a
+    failure makes one without tokens.
     """
 
     request: Request
@@ -28,3 +29,17 @@ class RequestEvent:
     prompt_logprobs: list[np.ndarray] | None = None
     pooled: np.ndarray | None = None  # float32[hidden], of a request with a pooling whose prompt is computed
     progress: PromptProgress | None = None  # of a request that still waits for its first token
+
+
+@dataclass(slots=True)
+class NewTokens:
+    """One new token for each of several requests, of which there is no other news, as parallel lists.
+
+    Nearly all rows of a step end so, and there may be hundreds: one object tells it of all.
+    """
+
+    requests: list[Request]
+    tokens: list[int]
+
+
+News = RequestEvent | NewTokens

@@ -18,7 +18,7 @@ from engine.schedule.pace.step_work import StepWork
 from engine.schedule.preemption import preempt_one
 from engine.schedule.prompt_planner import PromptPlanner
 from engine.schedule.request import Request, RequestStatus
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import News, RequestEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
 from sampling.host.rows import Level
@@ -196,11 +196,11 @@ class Scheduler:
         """Takes note of how long the device computed a step."""
         self.pace.learn(plan.work, seconds / plan.num_repeats)
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[RequestEvent]:
+    def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
         """Makes a finished step true on the host; steps are committed in the order of their plans.
 
         Returns:
-            The events of all requests of the step.
+            The news of all requests of the step.
         """
         self._num_in_flight_steps -= 1
         return self._committer.commit(plan, result)
@@ -214,6 +214,8 @@ class Scheduler:
         singles, chunks = StepPlan(), StepPlan()
         requests, page_size, running = self.requests, self.requests.page_size, RequestStatus.RUNNING
         long: list[Request] = []  # requests with more than one token to compute; they get what the others leave
+        # There may be hundreds of requests, so this loop does without all that it can.
+        decoding, starts = singles.requests, singles.starts
         for request in requests.running:
             known = len(request.token_ids) + request.num_in_flight_tokens
             if known >= request.max_length or request.status is not running:
@@ -224,11 +226,11 @@ class Scheduler:
                 continue
             if known > len(request.pages) * page_size:
                 requests.grow(request, known)
-            singles.requests.append(request)
-            singles.starts.append(start)
-        num_singles = len(singles.requests)
+            decoding.append(request)
+            starts.append(start)
+        num_singles = len(decoding)
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
-        work = StepWork(num_singles, sum(singles.starts))
+        work = StepWork(num_singles, sum(starts))
         budget = self.pace.budget(self.max_num_batched_tokens, self.chunk_alignment, work)
         self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
         if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):

@@ -10,7 +10,7 @@ import pytest
 from engine.border.types import FinishReason, TokenEvent
 from engine.delivery import Delivery
 from engine.schedule.request import Request
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import NewTokens, RequestEvent
 from engine.token_stream import TokenStream
 from sampling.host.params import SamplingParams
 
@@ -65,6 +65,20 @@ def test_waiting_turns_share_a_wake_up_and_a_flush() -> None:
     way.delivery.publish([RequestEvent(second, [4], None)])
     way.deliver()
     assert box.noted[4:] == [[4], "flush"]
+
+
+def test_new_tokens_of_many_requests_reach_listeners_and_readers_in_their_order() -> None:
+    way, box = Way(), Box()
+    heard, read, ended = way.request("a"), way.request("b"), way.request("c")
+    heard.mailbox.listen(box)
+    ended.mailbox.listen(box)
+    way.delivery.publish([RequestEvent(ended, (), FinishReason.ABORT)])
+    way.delivery.publish([NewTokens([heard, read, ended], [1, 2, 3]), RequestEvent(heard, [4], FinishReason.STOP)])
+    way.delivery.publish([NewTokens([read], [5])])
+    way.deliver()
+    assert box.noted == [([], FinishReason.ABORT), [1], ([4], FinishReason.STOP), "flush"]
+    assert read.mailbox.take().token_ids == [2, 5]
+    assert way.ended == ["c", "a"]
 
 
 def test_what_is_published_during_a_delivery_has_a_wake_up_of_its_own() -> None:

@@ -12,7 +12,7 @@ from engine.border.types import FinishReason
 from engine.loop import EngineLoop, Message, Shutdown
 from engine.pages.transfers import PageTransfers
 from engine.schedule.request import Request
-from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_event import News, NewTokens, RequestEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
@@ -149,7 +149,8 @@ class World:
         assert self.duration is not None
         self.now += self.duration(plan)
 
-    def _publish(self, events: Sequence[RequestEvent]) -> None:
+    def _publish(self, news: Sequence[News]) -> None:
+        events = [event for item in news for event in _events_of(item)]
         for watch in self.watchers:
             watch(events)
         self.pool.check()
@@ -164,3 +165,10 @@ class World:
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
+
+
+def _events_of(news: News) -> list[RequestEvent]:
+    """The same news as one event for each request."""
+    if isinstance(news, NewTokens):
+        return [RequestEvent(*one, None) for one in zip(news.requests, zip(news.tokens), strict=True)]
+    return [news]
