@@ -84,6 +84,7 @@ class DeviceRunner:
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
         self._store = store
+        self._is_on_host = jax.default_backend() == "cpu"
 
     def compile(self, progress: Progress) -> None:
         """Compiles the programs of every shape ahead of time, from abstract shapes."""
@@ -254,17 +255,17 @@ class DeviceRunner:
             self._kv, self._slots, pending.out = chunk(
                 self._params, self._kv, self._slots, inputs.batch, inputs.sampling
             )
-            pending.out.copy_to_host_async()
+            self._start_copy(pending.out)
             return pending
         outputs = self._programs["forward", inputs.shape](self._params, self._kv, self._slots, inputs.batch)
         pending.logits, self._kv = outputs[:2]
         for tile in inputs.scored:
             score = self._programs["score"](self._params, outputs[2], tile.hidden, tile.following)
-            score.copy_to_host_async()
+            self._start_copy(score)
             pending.scores.append(score)
         for pooled_tile in inputs.pooled:
             piece = self._programs["pool"](self._params, outputs[2], pooled_tile.hidden, pooled_tile.shares)
-            piece.copy_to_host_async()
+            self._start_copy(piece)
             pending.pooled.append(piece)
         if not inputs.awaits_masks:
             self.sample(pending, self._no_masks[len(inputs.batch.sampled)])
@@ -285,7 +286,12 @@ class DeviceRunner:
         else:
             self._slots, pending.out = program(pending.logits, self._slots, inputs.sampling)
         pending.logits = None
-        pending.out.copy_to_host_async()
+        self._start_copy(pending.out)
+
+    def _start_copy(self, output: jax.Array) -> None:
+        """Lets the host have an output as soon as it is computed. Where the device is the host, it has it anyway."""
+        if not self._is_on_host:
+            output.copy_to_host_async()
 
     def result(self, pending: PendingStep) -> StepResult:
         """Waits for the tokens of the step, without holding the interpreter lock."""
