@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shlex
 import socket
 import subprocess
@@ -20,6 +21,7 @@ EAGRE = "import sys; from server.command.cli import main; sys.exit(main())"  # t
 READY_TIMEOUT = 900.0  # seconds; the first start fetches the model and compiles every shape
 STOP_TIMEOUT = 30.0
 POLL_INTERVAL = 0.05
+_PORTS = range(20_000, 32_768)
 
 
 class ServerFailed(RuntimeError):
@@ -38,10 +40,16 @@ def get(url: str, timeout: float = 5.0) -> bytes:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A port that nobody has.
+
+    It is none of those that Linux gives to connections, and to whoever asks for any port: until the server has it,
+    nobody else gets it by chance.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 class RunningServer(NamedTuple):

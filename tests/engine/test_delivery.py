@@ -13,6 +13,7 @@ from engine.schedule.request import Request
 from engine.schedule.request_event import NewTokens, RequestEvent
 from engine.token_stream import TokenStream
 from sampling.host.params import SamplingParams
+from tests.patience import PATIENCE_S
 
 
 class Box:
@@ -108,7 +109,7 @@ async def test_reader_and_listener_take_turns_without_a_loss() -> None:
     stream.listen(None)
     way.delivery.publish([RequestEvent(request, [4], None)])
     way.deliver()
-    event = await asyncio.wait_for(stream.__anext__(), 5)
+    event = await asyncio.wait_for(stream.__anext__(), PATIENCE_S)
     assert event.token_ids == [4]
     stream.listen(box)
     stream.end(FinishReason.TIMEOUT, None)  # without a delivery: it is sent at once
@@ -126,9 +127,9 @@ async def test_one_reader_waits_for_several_streams() -> None:
         await streams[2].wait()
     way.delivery.publish([RequestEvent(requests[1], [1], None), RequestEvent(requests[2], [2], FinishReason.STOP)])
     way.deliver()
-    await asyncio.wait_for(reading, 5)
+    await asyncio.wait_for(reading, PATIENCE_S)
     assert [stream.has_news for stream in streams] == [False, True, True]
     assert streams[1].take().token_ids == [1]
-    await asyncio.wait_for(streams[0].wait(streams[1:]), 5)  # the third is still to be read
+    await asyncio.wait_for(streams[0].wait(streams[1:]), PATIENCE_S)  # the third is still to be read
     assert streams[2].take().finish_reason is FinishReason.STOP
     assert [stream.has_news for stream in streams[:2]] == [False, False]

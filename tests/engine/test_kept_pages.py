@@ -21,6 +21,7 @@ from sampling.host.params import SamplingParams
 from server.sources.cache_folder import cache_folder
 from server.startup.progress import silent
 from tests.gguf_tensors import VOCAB_SIZE, write_random_model
+from tests.patience import PATIENCE_S
 
 PROMPT = [int(token) for token in np.random.default_rng(0).integers(0, VOCAB_SIZE, 150)]
 PAGE_SIZE = 16
@@ -52,7 +53,7 @@ class Seen:
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -120,7 +120,7 @@ async def test_on_a_real_loop():
     reports: list[EngineError] = []
     dog = Watchdog(Loop(), stall_timeout=0.1, on_stall=reports.append)
     dog.start(asyncio.get_running_loop())
-    for _ in range(100):
+    for _ in range(1200):
         if reports:
             break
         await asyncio.sleep(0.05)

@@ -22,6 +22,7 @@ from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 
 
 @dataclass
@@ -73,7 +74,7 @@ class RunningServer(Address):
 StartServer = Callable[..., Awaitable[RunningServer]]
 
 
-async def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+async def eventually(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     """Waits until `holds()`; fails after `seconds`, which are many because a busy machine may pause a test."""
     async with asyncio.timeout(seconds):
         while not holds():

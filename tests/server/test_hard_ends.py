@@ -23,12 +23,13 @@ from benchmarks.chaos.rounds import Stage
 from benchmarks.chaos.target import ADMIN_KEY, Target
 from benchmarks.chaos.witnesses import Witness, undisturbed
 from tests.model_folders import write_folder
+from tests.patience import PATIENCE_S
 from tests.server.support.server_process import SETTINGS, ServerProcess
 from tests.server.support.sse_reader import SseReader
 from tests.thoroughness import IS_FULL
 
 GOLDENS = json.loads((Path(__file__).parents[1] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
-LONG = {"max_tokens": 200, "ignore_eos": True}
+LONG = {"max_tokens": 1000, "ignore_eos": True}  # of 10 ms each at least
 STALL_S = 1.0
 CHAOS_S = 60.0 if IS_FULL else 2.0
 MIN_ATTACKS = 20
@@ -65,7 +66,9 @@ class Ended(NamedTuple):
     at: float  # time.monotonic
 
 
-async def read_sse(http: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any]) -> Ended:
+async def read_sse(
+    http: aiohttp.ClientSession, url: str, path: str, body: dict[str, Any], begun: asyncio.Event
+) -> Ended:
     num_deltas, errors, reader = 0, list[str](), SseReader()
     try:
         async with http.post(url + path, json={**body, **LONG, "stream": True}) as response:
@@ -77,6 +80,7 @@ async def read_sse(http: aiohttp.ClientSession, url: str, path: str, body: dict[
                         assert not errors, "something came after the error"
                         errors += [chunk["error"]["message"]] if "error" in chunk else []
                         num_deltas += "error" not in chunk
+                        begun.set()
     except aiohttp.ClientError as error:
         errors.append(type(error).__name__)
     return Ended(num_deltas, errors, time.monotonic())
@@ -106,21 +110,31 @@ async def read_whole(http: aiohttp.ClientSession, url: str) -> Ended:
         return Ended(0, [type(error).__name__], time.monotonic())
 
 
+async def num_waiting(http: aiohttp.ClientSession, url: str) -> int:
+    async with http.get(url + "/health") as response:
+        waiting: int = (await response.json())["stats"]["num_waiting"]
+    return waiting
+
+
 async def end_of_streams(server: ServerProcess, end: signal.Signals) -> tuple[float, list[Ended]]:
     """Opens a stream of each kind, sends a signal while they run, and tells when, and how they ended.
 
     The first one runs and the others wait: there is one slot.
     """
     chat = {"messages": [{"role": "user", "content": "hello"}]}
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as http:
-        tasks = [asyncio.create_task(read_sse(http, server.url, "/v1/completions", {"prompt": [7, 300, 41]}))]
-        await asyncio.sleep(0.2)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE_S)) as http:
+        begun, prompt = asyncio.Event(), {"prompt": [7, 300, 41]}
+        tasks = [asyncio.create_task(read_sse(http, server.url, "/v1/completions", prompt, begun))]
+        async with asyncio.timeout(PATIENCE_S):
+            await begun.wait()
         tasks += [
-            asyncio.create_task(read_sse(http, server.url, "/v1/chat/completions", chat)),
+            asyncio.create_task(read_sse(http, server.url, "/v1/chat/completions", chat, asyncio.Event())),
             asyncio.create_task(read_socket(http, server.url)),
             asyncio.create_task(read_whole(http, server.url)),
         ]
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(PATIENCE_S):
+            while await num_waiting(http, server.url) < len(tasks) - 1:
+                await asyncio.sleep(0.01)
         assert not any(task.done() for task in tasks)
         server.send(end)
         ended_at = time.monotonic()
@@ -143,7 +157,7 @@ async def token_ids(server: ServerProcess) -> list[list[int]]:
                     "ignore_eos": True,
                 }
             )
-            while (frame := await socket.receive_json(timeout=30))["type"] != "done":
+            while (frame := await socket.receive_json(timeout=PATIENCE_S))["type"] != "done":
                 assert frame["type"] in ("start", "delta")
                 found += frame.get("token_ids", [])
         return found
@@ -160,7 +174,7 @@ async def test_operators_who_change_the_engine_at_once_lose_no_token(survivor: S
     ledger = Ledger()
     async with aiohttp.ClientSession() as http:
         targets = [Target(survivor.url, http, random.Random(seed), ledger) for seed in range(3)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * PATIENCE_S):
             await asyncio.gather(*(operators_race(target) for target in targets))
         async with http.get(survivor.url + "/health") as response:
             health = await response.json()
@@ -212,9 +226,9 @@ async def test_a_frozen_engine_ends_each_stream_once_and_the_process_with_1(
         for end in ends:
             (error,) = end.errors
             assert "stall_timeout" in error
-            assert 0.5 * STALL_S < end.at - frozen_at < STALL_S + 2.0  # the rest is for a busy machine
+            assert 0.5 * STALL_S < end.at - frozen_at < STALL_S + PATIENCE_S / 2  # for a busy machine
         assert ends[0].num_deltas
-        assert server.wait(5.0) == 1
+        assert server.wait(PATIENCE_S) == 1
         assert "slow_dispatch" in server.log()  # where the thread stands
 
 

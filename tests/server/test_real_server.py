@@ -18,6 +18,7 @@ from engine.engine import Engine
 from server.command.client.sse_parser import SseParser
 from server.command.serve import drain
 from server.text.text_model import TextModel
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.support.real_server import MAX_BODY_BYTES, RealServer, serving
 from tests.server.support.sse_reader import SseReader, chunks_of, read_all
@@ -133,7 +134,7 @@ async def send(socket: ClientConnection, **frame: Any) -> None:
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         message: dict[str, Any] = json.loads(await socket.recv(decode=True))
     return message
 

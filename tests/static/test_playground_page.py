@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from tests.patience import PATIENCE_S
 from tests.static.devtools import Browser, Page
 from tests.static.stub_server import MODEL, REFUSAL, STORY, StubServer
 
@@ -156,7 +157,7 @@ async def test_stop_ends_the_answer_here_and_on_the_server(
     stopped = await story(page)
     assert stopped.startswith("endless more more")
     assert (await page.text("#story-figures")).endswith("stopped")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await server.aborted.wait()
     assert await story(page) == stopped
     assert not await page.evaluate("document.querySelector('#story-continue').hidden")

@@ -56,12 +56,12 @@ async def test_a_request_gets_the_same_tokens_whatever_else_runs() -> None:
 
 
 async def test_a_step_takes_its_time_and_the_overlapped_loop_keeps_the_device_busy() -> None:
-    engine = SimulatedEngine(config(), step_seconds=0.02)
+    engine = SimulatedEngine(config(), step_seconds=0.1)
     start = time.perf_counter()
     await run(engine, [[1, 2, 3]], SamplingParams(max_tokens=10, ignore_eos=True))
-    assert time.perf_counter() - start >= 10 * 0.02
+    assert time.perf_counter() - start >= 10 * 0.1
     assert engine.clock.num_steps == 10
-    assert engine.clock.idle_seconds < 10 * 0.02
+    assert engine.clock.idle_seconds < 10 * 0.1
     assert engine.stats().compiles_after_ready == 0
 
 

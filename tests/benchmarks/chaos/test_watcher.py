@@ -14,6 +14,7 @@ from benchmarks.chaos import watcher
 from benchmarks.chaos.pauses import COLLECTOR, ENGINE, LOCK, LOOP, STEP, Pause, Pauses, longest_of_each
 from benchmarks.chaos.watcher import LEAST_PAUSE_S, Watcher
 from engine.timeline import Timeline
+from tests.patience import PATIENCE_S
 
 
 def hold_the_loop() -> None:
@@ -24,7 +25,7 @@ def hold_the_loop() -> None:
 
 async def caught(path: Path, what: str) -> Pause:
     """The longest pause of a kind once the watcher has written one."""
-    for _ in range(500):
+    for _ in range(6000):
         for pause in Pauses(path).longest(0.0, float("inf")):
             if pause.what == what:
                 return pause
@@ -68,7 +69,7 @@ async def test_a_long_garbage_collection_is_told_with_its_thread(
     monkeypatch.setattr(watcher, "LEAST_PAUSE_S", 0.0)
     path = tmp_path / "pauses"
     Watcher(asyncio.get_running_loop(), path, list, threading.get_ident()).start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while b'"gc"' not in (path.read_bytes() if path.exists() else b""):
             gc.collect(0)
             await asyncio.sleep(0.01)

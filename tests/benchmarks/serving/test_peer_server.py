@@ -42,7 +42,7 @@ def tiny(num_added_tokens: int = 0) -> Peer:
 def stops(pid: int) -> bool:
     """Whether the kernel reports the process as stopped (T) within some seconds of the signal."""
     stat = Path("/proc", str(pid), "stat")
-    for _ in range(100):
+    for _ in range(600):
         if stat.read_text().rpartition(")")[2].split()[0] == "T":
             return True
         time.sleep(0.1)

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL, run_in_background
+from tests.patience import PATIENCE_S
 
 
 async def test_the_result_and_the_error_come_back() -> None:
@@ -39,7 +40,7 @@ async def test_a_calm_thread_and_those_that_it_starts_stand_back() -> None:
 async def test_the_interpreter_lock_changes_hands_faster_beside_a_calm_thread() -> None:
     usual = sys.getswitchinterval()
     may_end = threading.Event()
-    first = run_in_background(lambda: may_end.wait(5), name="first", is_calm=True)
+    first = run_in_background(lambda: may_end.wait(PATIENCE_S), name="first", is_calm=True)
     inside = await run_in_background(sys.getswitchinterval, name="second", is_calm=True)
     assert inside == pytest.approx(SHORT_SWITCH_INTERVAL)
     assert sys.getswitchinterval() == pytest.approx(SHORT_SWITCH_INTERVAL)  # the first thread still runs

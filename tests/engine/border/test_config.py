@@ -11,6 +11,7 @@ import pytest
 
 from engine.border.config import EngineConfig
 from engine.border.setting import settings_of
+from tests.patience import PATIENCE_S
 
 
 def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() -> None:
@@ -78,4 +79,4 @@ def test_it_needs_neither_jax_nor_a_command_line() -> None:
         "import sys, engine.border.config\n"
         "assert not {'jax', 'numpy', 'argparse', 'asyncio'} & set(sys.modules), sorted(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE_S)

@@ -10,11 +10,13 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from benchmarks.serving.server_process import free_port
 from engine.border.host_address import HostAddress
 from engine.border.types import EngineError, HostLost
 from engine.hosts.follower import Follower
 from engine.hosts.leader import Leader
 from engine.hosts.messages import Kind
+from tests.patience import PATIENCE_S
 
 FACTS = {"the version of Eagre": "1", "max_num_seqs": "64"}
 
@@ -28,19 +30,17 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 def free_address() -> HostAddress:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return HostAddress("127.0.0.1", probe.getsockname()[1] - 1)
+    return HostAddress("127.0.0.1", free_port() - 1)
 
 
 @contextmanager
-def gathering(num_hosts: int, seconds: float = 5) -> Iterator[Gathering]:
+def gathering(num_hosts: int, seconds: float = PATIENCE_S) -> Iterator[Gathering]:
     address = free_address()
     leader = Leader(address, num_hosts, FACTS)
     with ThreadPoolExecutor() as threads:
 
         def join(index: int, facts: dict[str, str] | None = None) -> Future[Follower]:
-            return threads.submit(Follower, address, index, num_hosts, facts or FACTS, 5)
+            return threads.submit(Follower, address, index, num_hosts, facts or FACTS, PATIENCE_S)
 
         try:
             yield leader, threads.submit(leader.gather, silent, seconds), join
@@ -50,17 +50,17 @@ def gathering(num_hosts: int, seconds: float = 5) -> Iterator[Gathering]:
 
 def test_hosts_join_settle_on_the_fewest_pages_and_hear_every_message_in_order() -> None:
     with gathering(3) as (leader, gathered, join):
-        followers = [future.result(5) for future in (join(1), join(2))]
-        gathered.result(5)
+        followers = [future.result(PATIENCE_S) for future in (join(1), join(2))]
+        gathered.result(PATIENCE_S)
         with ThreadPoolExecutor() as threads:
             settled = [threads.submit(followers[i].settle, {"platform": "cpu"}, 30 + i) for i in range(2)]
             assert leader.settle({"platform": "cpu"}, 40) == 30
-            assert [future.result(5) for future in settled] == [30, 30]
+            assert [future.result(PATIENCE_S) for future in settled] == [30, 30]
         with ThreadPoolExecutor() as threads:
             begun = [threads.submit(follower.become_ready) for follower in followers]
             leader.await_ready()
             for future in begun:
-                future.result(5)
+                future.result(PATIENCE_S)
         for content in (b"1", b"2"):
             leader.broadcast(Kind.STEP, content)
         with ThreadPoolExecutor() as threads:
@@ -69,7 +69,7 @@ def test_hosts_join_settle_on_the_fewest_pages_and_hear_every_message_in_order()
                 received = [follower.receive() for _ in range(3)]
                 assert received == [(Kind.STEP, b"1"), (Kind.STEP, b"2"), (Kind.END, b"")]
                 follower.close()
-            closed.result(5)
+            closed.result(PATIENCE_S)
         with pytest.raises(EngineError, match="have been let go"):
             leader.watch(lambda error: None)
 
@@ -87,10 +87,10 @@ def test_a_host_that_differs_is_refused_by_name_and_may_come_again(
 ) -> None:
     with gathering(2) as (_, gathered, join):
         with pytest.raises(ValueError, match=message):
-            join(index, facts).result(5)
+            join(index, facts).result(PATIENCE_S)
         assert not gathered.done()
-        join(1).result(5).close()
-        gathered.result(5)
+        join(1).result(PATIENCE_S).close()
+        gathered.result(PATIENCE_S)
 
 
 def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
@@ -102,10 +102,10 @@ def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
             assert stranger.recv(4096) == b"", "it is sent away"
         stranger.close()
         with pytest.raises(ValueError, match="host_index 1 has joined already"):
-            join(1).result(5)
-        second = join(2).result(5)
-        gathered.result(5)
-        for follower in (first.result(5), second):
+            join(1).result(PATIENCE_S)
+        second = join(2).result(PATIENCE_S)
+        gathered.result(PATIENCE_S)
+        for follower in (first.result(PATIENCE_S), second):
             follower.close()
 
 
@@ -121,44 +121,44 @@ def test_a_follower_that_has_reached_itself_tries_again(monkeypatch: pytest.Monk
 
     with gathering(2) as (_, gathered, join):
         monkeypatch.setattr(socket, "create_connection", reach_itself)
-        join(1).result(5).close()
-        gathered.result(5)
+        join(1).result(PATIENCE_S).close()
+        gathered.result(PATIENCE_S)
 
 
 def test_hosts_that_do_not_come_are_named() -> None:
     with gathering(3, seconds=0.5) as (_, gathered, join):
         with pytest.raises(ValueError, match="refuses this host"):
-            join(2, {"max_num_seqs": "1"}).result(5)
+            join(2, {"max_num_seqs": "1"}).result(PATIENCE_S)
         with pytest.raises(ValueError, match=r"1, 2 did not join within 0\.5 s; host 2 was refused: the version"):
-            gathered.result(5)
+            gathered.result(PATIENCE_S)
 
 
 def test_hosts_with_other_devices_are_refused() -> None:
     with gathering(2) as (leader, gathered, join):
-        follower = join(1).result(5)
-        gathered.result(5)
+        follower = join(1).result(PATIENCE_S)
+        gathered.result(PATIENCE_S)
         with ThreadPoolExecutor() as threads:
             settled = threads.submit(follower.settle, {"platform": "gpu"}, 3)
             with pytest.raises(ValueError, match="host 1 of 2 cannot compute with the leader: platform is gpu there"):
                 leader.settle({"platform": "cpu"}, 3)
             with pytest.raises(ValueError, match="refuses this host: platform is gpu there and cpu on the leader"):
-                settled.result(5)
+                settled.result(PATIENCE_S)
         follower.close()
 
 
 def test_each_side_learns_why_the_other_has_ended() -> None:
     with gathering(2) as (leader, gathered, join):
-        follower = join(1).result(5)
-        gathered.result(5)
+        follower = join(1).result(PATIENCE_S)
+        gathered.result(PATIENCE_S)
         follower.close("no such model")
         with pytest.raises(HostLost, match="host 1 of 2 has ended: no such model"):
             leader.settle({}, 1)
     with gathering(2) as (leader, gathered, join):
-        follower = join(1).result(5)
-        gathered.result(5)
+        follower = join(1).result(PATIENCE_S)
+        gathered.result(PATIENCE_S)
         lost = threading.Event()
         leader.watch(lambda error: lost.set())
         follower.close()
-        assert lost.wait(2)
+        assert lost.wait(PATIENCE_S)
         with pytest.raises(HostLost, match="host 1 of 2 is lost"), leader.blamed(ArithmeticError):
             raise ArithmeticError

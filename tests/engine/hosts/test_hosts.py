@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +15,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.serving.server_process import free_port
 from tests.engine.devices.on_four_devices import golden_of, write_folder
 from tests.thoroughness import IS_FULL
 
 ROOT = Path(__file__).parents[3]
-NOTICED_SECONDS = 5.0
+NOTICED_SECONDS = 20.0
 QUICK_TO_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
@@ -30,9 +30,7 @@ class Hosts:
     def __init__(self, folder: Path, num_hosts: int, num_devices: int) -> None:
         share = num_devices // num_hosts
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={share} {QUICK_TO_COMPILE}"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1] - 1
+        port = free_port() - 1
         host = [sys.executable, "-m", "tests.engine.hosts.host", str(folder)]
         self.processes = [
             subprocess.Popen(

@@ -15,6 +15,7 @@ from engine.pages.page_folder import PageFolder
 from engine.pages.page_server import PageServer
 from engine.pages.peer_wire import GREETING, INTRODUCTION, MAGIC, QUESTION
 from engine.pages.peers import Peer, PeerConnector
+from tests.patience import PATIENCE_S
 
 KEY, OTHER_KEY = "a-key-of-two-servers", "a-key-that-was-guessed"
 FINGERPRINT, OTHERS = "a" * 32, "b" * 32
@@ -29,7 +30,7 @@ def content_of(index):
     return np.random.default_rng(index).integers(0, 256, PAGE_BYTES, np.uint8)
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=PATIENCE_S):
     ends_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends_at
@@ -39,8 +40,8 @@ def until(condition, seconds=20):
 @pytest.fixture
 def quick(monkeypatch):
     for module, name, value in (
-        (peers, "POLL_SECONDS", 0.01), (peers, "RETRY_SECONDS", 0.02), (peers, "ANSWER_SECONDS", 0.5),
-        (peer_wire, "HANDSHAKE_SECONDS", 0.5),
+        (peers, "POLL_SECONDS", 0.01), (peers, "RETRY_SECONDS", 0.02), (peers, "ANSWER_SECONDS", PATIENCE_S),
+        (peer_wire, "HANDSHAKE_SECONDS", 1.0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -104,7 +105,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(prefill, follow, mo
     assert peer.load(name_of(1)) is not None
 
 
-def test_a_page_that_a_slow_server_does_not_give_in_time_is_asked_for_once(quick, follow, ending):
+def test_a_page_that_a_slow_server_does_not_give_in_time_is_asked_for_once(quick, follow, ending, monkeypatch):
     asked, released = [], threading.Event()
 
     class Shelf:
@@ -114,7 +115,7 @@ def test_a_page_that_a_slow_server_does_not_give_in_time_is_asked_for_once(quick
         def load(self, name):
             asked.append(name)
             if name == name_of(1):
-                released.wait(20)
+                released.wait(PATIENCE_S)
             return content_of(name[0])
 
     server = PageServer("127.0.0.1", 0, KEY)
@@ -123,6 +124,7 @@ def test_a_page_that_a_slow_server_does_not_give_in_time_is_asked_for_once(quick
     server.offer(Shelf(), FINGERPRINT, PAGE_BYTES)
     peer = follow(server.port)
     assert peer.load(name_of(0)) is not None  # leaves an idle connection
+    monkeypatch.setattr(peers, "ANSWER_SECONDS", 0.2)
     assert peer.load(name_of(1)) is None
     assert asked == [name_of(0), name_of(1)]
 
@@ -139,7 +141,7 @@ def test_a_page_server_survives_that_the_system_gives_no_thread(prefill, follow,
 
     monkeypatch.setattr(threading.Thread, "start", refuse_once)
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
-        stranger.settimeout(10)
+        stranger.settimeout(PATIENCE_S)
         assert stranger.recv(1) == b""
     peer = follow(server.port)
     until(lambda: name_of(0) in peer.names)
@@ -169,7 +171,7 @@ def test_strangers_get_nothing_and_hold_nothing_up(prefill, follow):
     introduction = INTRODUCTION.pack(MAGIC, bytes(32), FINGERPRINT.encode(), PAGE_BYTES, bytes(32))
     for said in (b"", b"GET / HTTP/1.1\r\n\r\n", introduction, introduction + QUESTION.pack(0, 2, name_of(0))):
         stranger = socket.create_connection(("127.0.0.1", server.port))
-        stranger.settimeout(10)
+        stranger.settimeout(PATIENCE_S)
         stranger.sendall(said)
         strangers.append(stranger)
     peer = follow(server.port)
@@ -255,7 +257,7 @@ def test_a_server_that_is_none_is_left_in_time(quick, follow, ending, said, capl
     peer = follow(listener.getsockname()[1])
     began = time.monotonic()
     assert peer.load(name_of(0)) is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE_S / 2
     until(lambda: "are not used for now" in caplog.text)
     assert not peer.names
     peer.close()

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import pytest
 
 from engine.step.program_store import ProgramStore
+from tests.patience import PATIENCE_S
 
 HITS = "/jax/compilation_cache/cache_hits"
 PROGRAMS = {"double": lambda x: x * 2 + 0.25, "square": lambda x: x * x + 0.125}
@@ -182,7 +183,7 @@ def test_two_threads_leave_the_settings_as_they_were(tmp_path):
         first_is_in.wait()
         with store.opened("second"):
             second_is_in.set()
-            first_is_out.wait(5)
+            first_is_out.wait(PATIENCE_S)
 
     threads = [threading.Thread(target=work) for work in (first, second)]
     for thread in threads:

@@ -15,6 +15,7 @@ from server.answering.prompts import prepare_here
 from server.routes.completions import CompletionCall
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
+from tests.patience import PATIENCE_S
 from tests.server.support.pacing import read_at_pace
 
 
@@ -30,7 +31,7 @@ async def submit(engine: FakeEngineClient, *, watcher: Watcher | None = None, **
 
 
 async def read_some(generation: Generation) -> list[Delta]:
-    return await asyncio.wait_for(generation.__anext__(), 5)
+    return await asyncio.wait_for(generation.__anext__(), PATIENCE_S)
 
 
 async def test_what_piles_up_is_one_delta() -> None:

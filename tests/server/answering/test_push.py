@@ -17,6 +17,7 @@ from server.answering.generation import Generation
 from server.answering.prompts import PreparedPrompt
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
+from tests.patience import PATIENCE_S
 from tests.server.answering.test_generation import submit
 from tests.server.conftest import eventually
 
@@ -133,7 +134,7 @@ async def test_each_step_has_its_delta_and_waiting_steps_leave_together() -> Non
     engine.step(2)
     assert [delta.text for delta in pipe.sent[1]] == ["c", "d"]
     generation.abort()
-    await asyncio.wait_for(pushing, 5)
+    await asyncio.wait_for(pushing, PATIENCE_S)
     assert pipe.sent[-1] == [Delta(0, "", [], FinishReason.ABORT)]
     assert [some async for some in generation] == []
 
@@ -146,7 +147,7 @@ async def test_errors_are_raised_where_somebody_waits(fault: str) -> None:
         pipe.error = ConnectionResetError("gone")
         engine.step()
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(pushing, 5)
+            await asyncio.wait_for(pushing, PATIENCE_S)
         await generation.aclose()
         assert engine.aborted
         return
@@ -155,7 +156,7 @@ async def test_errors_are_raised_where_somebody_waits(fault: str) -> None:
     else:
         engine.submitted[0].meet_dead_end("out of order")
     with pytest.raises(EngineError, match="out of order"):
-        await asyncio.wait_for(pushing, 5)
+        await asyncio.wait_for(pushing, PATIENCE_S)
     assert [some async for some in generation] == []
 
 
@@ -205,7 +206,7 @@ async def test_the_answers_of_a_step_leave_together_until_the_last_has_ended() -
     assert [(delta.index, delta.text) for delta in pipe.sent[-1]] == [(1, "c")]
     assert not pushing.done()
     engine.step(4)
-    await asyncio.wait_for(pushing, 5)
+    await asyncio.wait_for(pushing, PATIENCE_S)
     assert generation.finish_reasons == [FinishReason.LENGTH, FinishReason.STOP]
     assert [some async for some in generation] == []
 
@@ -215,12 +216,12 @@ async def test_answers_that_have_not_all_begun_and_slow_clients_are_read() -> No
     several = await submit(engine, prompt="ab", n=2)
     engine.submitted[0].step()
     assert [delta.text for delta in await several.__anext__()] == ["a"]
-    await asyncio.wait_for(several.push(pipe), 5)
+    await asyncio.wait_for(several.push(pipe), PATIENCE_S)
     pipe.is_ready = False
     single = await submit(engine, prompt="ab")
     engine.submitted[2].step()
     await single.__anext__()
-    await asyncio.wait_for(single.push(pipe), 5)
+    await asyncio.wait_for(single.push(pipe), PATIENCE_S)
     assert pipe.stops == set()
     for generation in (several, single):
         await generation.aclose()

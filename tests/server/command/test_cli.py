@@ -20,6 +20,7 @@ from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 COMMANDS = ("serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion")
@@ -45,13 +46,17 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "except SystemExit: pass\n"
         "assert not {'jax', 'numpy', 'aiohttp', 'asyncio', 'pydantic', 'tokenizers'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("module", ["server", "server.command.cli"])
 def test_the_command_runs_as_a_module(module: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", module, "pull", "no-such-model"], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", module, "pull", "no-such-model"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert ended.returncode == 1
     assert ended.stderr.startswith("eagre: unknown model 'no-such-model'")

@@ -9,6 +9,7 @@ import pytest
 
 from server.command import cli
 from server.command.completion import SHELLS, completion_script, read_commands
+from tests.patience import PATIENCE_S
 
 COMMANDS = ["serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion"]
 
@@ -41,7 +42,7 @@ def test_the_shell_can_read_it(shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not here")
     ended = subprocess.run(
-        [shell, "-n"], input=completion_script(shell), text=True, capture_output=True, timeout=20, check=False
+        [shell, "-n"], input=completion_script(shell), text=True, capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -71,7 +72,12 @@ def test_bash_completes(words: list[str], found: set[str]) -> None:
         'printf "%s\\n" "${COMPREPLY[@]}"',
     ]
     ended = subprocess.run(
-        ["bash", "-s", "--", *words], input="\n".join(lines), text=True, capture_output=True, timeout=20, check=True
+        ["bash", "-s", "--", *words],
+        input="\n".join(lines),
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert set(ended.stdout.split()) == found
     assert ended.stderr == ""

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.serving.server_process import started_server
 from tests.model_folders import write_folder
+from tests.patience import PATIENCE_S
 from tests.thoroughness import IS_FULL
 
 SMALL = "--dtype float32 --max-num-seqs 2 --max-num-batched-tokens 66 --num-pages 64 --seed 0".split()
@@ -33,7 +34,7 @@ def answers_and_steps(folder: Path, *flags: str) -> tuple[list[list[int]], int]:
             )
             with urllib.request.urlopen(request, timeout=60) as response:
                 answers.append(json.load(response)["choices"][0]["token_ids"])
-        with urllib.request.urlopen(url + "/metrics", timeout=10) as response:
+        with urllib.request.urlopen(url + "/metrics", timeout=PATIENCE_S) as response:
             steps = re.search(r"^eagre_steps_total{.*} (\S+)$", response.read().decode(), re.MULTILINE)
         assert steps is not None
         return answers, int(float(steps[1]))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.serving.server_process import free_port
 from engine.border.config import EngineConfig
 from engine.border.host_address import HostAddress
 from engine.border.types import HostLost, Progress
@@ -22,6 +23,7 @@ from engine.hosts.messages import Kind
 from server.command import follow as command
 from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
 from server.startup.settings import ServerSettings
+from tests.patience import PATIENCE_S
 
 ENGINE = EngineConfig(tensor_parallel=2, num_hosts=2, host_index=1, coordinator="127.0.0.1:9000")
 
@@ -32,7 +34,7 @@ async def follow(monkeypatch: pytest.MonkeyPatch, life: Life, **settings: object
     lines: list[str] = []
     monkeypatch.setattr(command, "follow_model", life)
     chosen = ServerSettings(**{"models": ("a=model.gguf",), "engine": ENGINE, **settings})
-    status = await asyncio.wait_for(command.follow(chosen, lines.append, lambda *step: None), 5)
+    status = await asyncio.wait_for(command.follow(chosen, lines.append, lambda *step: None), PATIENCE_S)
     return status, lines
 
 
@@ -43,17 +45,15 @@ async def test_it_ends_well_with_its_leader(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_leader_that_ends_well_is_not_taken_for_a_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = HostAddress("127.0.0.1", probe.getsockname()[1] - 1)
+    address = HostAddress("127.0.0.1", free_port() - 1)
     leader = Leader(address, 2, {})
 
     def lead() -> None:
-        leader.gather(lambda *step: None, 5)
+        leader.gather(lambda *step: None, PATIENCE_S)
         leader.close()
 
     def life(_: ServerSettings, __: Progress, on_lost: Callable[[BaseException], None]) -> None:
-        follower = Follower(address, 1, 2, {}, 5)
+        follower = Follower(address, 1, 2, {}, PATIENCE_S)
         follower.watch(on_lost)
         while follower.receive().kind is not Kind.END:
             pass
@@ -81,7 +81,7 @@ async def test_a_lost_leader_ends_it_although_it_waits_for_a_device(monkeypatch:
 
     def life(_: ServerSettings, __: Progress, on_lost: Callable[[BaseException], None]) -> None:
         on_lost(HostLost("the leader is lost"))
-        device.wait(10)
+        device.wait(2 * PATIENCE_S)
 
     assert await follow(monkeypatch, life) == (EXIT_FAILURE, ["eagre: the leader is lost"])
     device.set()
@@ -105,7 +105,7 @@ async def test_a_leader_that_does_not_end_is_not_waited_for_longer_than_its_drai
 
     def life(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        leader.wait(10)
+        leader.wait(2 * PATIENCE_S)
 
     assert await follow(monkeypatch, life, shutdown_timeout=0.1) == (EXIT_OK, [])
     leader.set()
@@ -118,14 +118,12 @@ async def test_several_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 async def test_it_says_that_it_lives_where_a_port_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     statuses: list[int] = []
 
     def life(*_: object) -> None:
         for path in ("liveness", "v1/models"):
-            connection = HTTPConnection("127.0.0.1", port, timeout=5)
+            connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
             connection.request("GET", f"/{path}")
             statuses.append(connection.getresponse().status)
             connection.close()

@@ -15,6 +15,7 @@ import pytest
 
 from server.command.serve import EXIT_OK, EXIT_USAGE
 from server.doors import unix_socket
+from tests.patience import PATIENCE_S
 from tests.server.command.test_serve import Life, finish
 from tests.server.doors.test_certificate import make_certificate, needs_openssl
 
@@ -69,7 +70,7 @@ async def test_sighup_reads_the_keys_again_and_keeps_them_where_the_file_is_bad(
         assert (await status_of(ALICE), await status_of(BOB)) == (200, 401)
         path.write_text(f"{BOB} bob\n")
         os.kill(os.getpid(), signal.SIGHUP)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while await status_of(BOB) != 200:
                 await asyncio.sleep(0.01)
         assert await status_of(ALICE) == 401
@@ -93,7 +94,7 @@ async def test_sighup_goes_on_where_a_pipe_has_taken_the_place_of_the_keys(tmp_p
     path.unlink()
     path.write_text(f"{BOB} bob\n")
     os.kill(os.getpid(), signal.SIGHUP)
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {BOB}"}) as http, asyncio.timeout(5):
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {BOB}"}) as http, asyncio.timeout(PATIENCE_S):
         while True:
             async with http.get(life.url + "/v1/models") as response:
                 if response.status == 200:
@@ -141,7 +142,7 @@ async def test_tls_and_its_reload(tmp_path: Path) -> None:
     chain.write_text(second)
     key.write_text(other_key.read_text())
     os.kill(os.getpid(), signal.SIGHUP)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not await is_trusted(second):
             await asyncio.sleep(0.02)
     assert not await is_trusted(first)

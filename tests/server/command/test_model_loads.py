@@ -10,6 +10,7 @@ import pytest
 
 from server.command import model_loads
 from server.command.model_loads import prepare_when_quiet
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no memory")])
@@ -32,5 +33,5 @@ async def test_a_model_is_prepared_once_no_model_answers(
     await asyncio.sleep(0.03)
     assert prepared == 0
     served.num_generations = 0
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_S)
     assert prepared == 1

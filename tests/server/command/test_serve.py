@@ -19,12 +19,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from benchmarks.serving.server_process import free_port
 from engine.border.types import Progress
 from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, JOIN_S, raise_file_limit, serve
 from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.support.sse_reader import chunks_of, read_all
 from tests.thoroughness import some
@@ -42,15 +44,13 @@ class Life:
 
     def load(self, _settings: ServerSettings, progress: Progress) -> LoadedModel:
         progress("load weights", 1, 4)
-        assert self.may_load.wait(5)
+        assert self.may_load.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
         return LoadedModel(self.engine.client, FakeTextModel().model)
 
     def start(self, **settings: Any) -> asyncio.Task[int]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         return asyncio.create_task(
             serve(
                 ServerSettings(port=self.port, **settings),
@@ -89,7 +89,7 @@ async def stream(http: aiohttp.ClientSession, url: str, prompt: str) -> bytes:
 
 async def listening(life: Life, http: aiohttp.ClientSession) -> None:
     """Waits until the server takes connections, and the load has begun."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectorError):
                 async with http.get(life.url + "/readiness") as response:
@@ -99,7 +99,7 @@ async def listening(life: Life, http: aiohttp.ClientSession) -> None:
 
 
 async def finish(serving: asyncio.Task[int]) -> int:
-    return await asyncio.wait_for(serving, 5)
+    return await asyncio.wait_for(serving, PATIENCE_S)
 
 
 async def test_the_server_listens_while_it_loads_and_reports_readiness(http: aiohttp.ClientSession) -> None:

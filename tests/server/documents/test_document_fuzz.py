@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from server.documents.openapi import build_document
 from server.documents.operations import OPERATIONS, Operation
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, eventually, server_starter
 from tests.server.documents.json_values import TEXTS, values
 from tests.thoroughness import IS_FULL
@@ -58,7 +59,7 @@ def requests(draw: st.DrawFn) -> Asked:
 async def ask(server: RunningServer, asked: Asked) -> None:
     """Sends the request, and checks the answer."""
     url, headers = yarl.URL(server.url + asked.path, encoded=True), {"Authorization": f"Bearer {ADMIN_KEY}"}
-    timeout = aiohttp.ClientTimeout(30)  # whatever is asked for, it ends
+    timeout = aiohttp.ClientTimeout(PATIENCE_S)  # whatever is asked for, it ends
     async with server.http.request(asked.method, url, data=asked.body, headers=headers, timeout=timeout) as response:
         told = await response.read()
     assert response.status < 500, (asked, told)

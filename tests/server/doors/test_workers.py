@@ -11,6 +11,7 @@ import pytest
 
 from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL
 from server.doors.workers import NUM_LONG, Workers
+from tests.patience import PATIENCE_S
 
 
 async def test_long_calls_leave_threads_for_short_ones() -> None:
@@ -18,14 +19,14 @@ async def test_long_calls_leave_threads_for_short_ones() -> None:
 
     def take_long(result: int) -> int:
         begun.release()
-        assert may_end.wait(5)
+        assert may_end.wait(PATIENCE_S)
         return result
 
     long = [asyncio.create_task(workers.run_long(take_long, number)) for number in range(4 * NUM_LONG)]
     await asyncio.to_thread(lambda: [begun.acquire() for _ in range(NUM_LONG)])
-    assert await asyncio.wait_for(workers.run(len, "abc"), 5) == 3
+    assert await asyncio.wait_for(workers.run(len, "abc"), PATIENCE_S) == 3
     long.pop(0).cancel()  # its thread goes on, and keeps its place
-    assert await asyncio.wait_for(workers.run(len, "ab"), 5) == 2
+    assert await asyncio.wait_for(workers.run(len, "ab"), PATIENCE_S) == 2
     assert not begun.acquire(blocking=False)
     may_end.set()
     assert await asyncio.gather(*long) == [*range(1, 4 * NUM_LONG)]

@@ -20,6 +20,7 @@ from server.fronting.followed_stream import RECORD_BYTES, FollowedStream, Follow
 from server.fronting.front import deciding_fields
 from server.fronting.probes import join_metrics
 from server.fronting.replica import MOST_UNANSWERED, Replica, ReplicaLost, State
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.fronting.conftest import FRONT_KEY, RunningFront, StartFront
 
@@ -89,7 +90,7 @@ def chunk(data: bytes) -> bytes:
 
 async def ask(front: RunningFront, body: object, path: str = "/v1/completions") -> list[bytes]:
     """The events of an answer, or all of it."""
-    async with asyncio.timeout(5), front.http.post(front.url + path, json=body) as answer:
+    async with asyncio.timeout(PATIENCE_S), front.http.post(front.url + path, json=body) as answer:
         return (await answer.read()).removesuffix(b"\n\n").split(b"\n\n")
 
 
@@ -188,7 +189,7 @@ async def test_a_socket_to_a_replica_that_never_answers_is_given_up(
     front, odd = await make_front()
     odd.answer = []
     monkeypatch.setattr("server.fronting.replica.HEALTH_S", 0.1)
-    async with asyncio.timeout(20), front.http.ws_connect(front.url + "/v1/stream") as client:
+    async with asyncio.timeout(PATIENCE_S), front.http.ws_connect(front.url + "/v1/stream") as client:
         await client.send_json({"type": "generate"})
         end = await client.receive()
     assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.TRY_AGAIN_LATER)

@@ -13,6 +13,7 @@ from server.fronting.forwarding import MAX_LOSSES
 from server.http.streams.fronted import AFTER_HEADER, FRONT_KEY_HEADER
 from server.http.streams.held_stream import STREAM_HEADER
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.fronting.conftest import FRONT_KEY, RunningFront, StartFront
 from tests.server.support.resumable import Follower
@@ -144,7 +145,7 @@ async def test_a_stream_waits_for_room_no_longer_than_its_patience(
     monkeypatch.setattr("server.fronting.resuming.PATIENCE_S", 0.2)
     monkeypatch.setattr("server.fronting.resuming.RETRY_S", 0.05)
     cut = await cut_beside_a_full_server(start_server, start_front)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await cut.reading
     assert json.loads(cut.follower.data[-1])["error"]["code"] == "replica_lost"
     cut.full.engine.step(99)
@@ -204,7 +205,7 @@ async def test_a_stream_that_is_stopped_between_two_replicas_is_not_begun_again(
         assert answer.status == 200
     for replica in others:
         replica.is_leaving = False
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await reading
     assert slow.front.num_moved == 0
     assert not any(each.engine.submitted for each in slow.servers.values() if each is not server)

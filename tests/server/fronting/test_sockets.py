@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from server.doors.keyring import WEBSOCKET_KEY_PREFIX, WEBSOCKET_PROTOCOL
+from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
 from tests.server.fronting.conftest import FRONT_KEY, RunningFront, StartFront
 from tests.server.support.resumable import Follower
@@ -27,7 +28,7 @@ async def pair(start_server: StartServer, start_front: StartFront) -> RunningFro
 async def told(socket: aiohttp.ClientWebSocketResponse[bool], last: tuple[str, ...], **message: Any) -> dict[str, Any]:
     """The first and the last of the messages that answer one."""
     await socket.send_json(message)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         found = [await socket.receive_json()]
         while found[-1]["type"] not in last:
             found.append(await socket.receive_json())

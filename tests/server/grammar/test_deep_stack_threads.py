@@ -6,8 +6,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from server.grammar.deep_stack_threads import DeepStackThreads
-
-SECONDS = 5
+from tests.patience import PATIENCE_S
 
 
 def threads(number: int = 1) -> DeepStackThreads[int]:
@@ -16,10 +15,10 @@ def threads(number: int = 1) -> DeepStackThreads[int]:
 
 def test_results_and_errors_come_back() -> None:
     pool = threads()
-    assert pool.submit(lambda: 5).result(SECONDS) == 5
+    assert pool.submit(lambda: 5).result(PATIENCE_S) == 5
     with pytest.raises(ZeroDivisionError):
-        pool.submit(lambda: 1 // 0).result(SECONDS)
-    assert pool.submit(lambda: 6).result(SECONDS) == 6
+        pool.submit(lambda: 1 // 0).result(PATIENCE_S)
+    assert pool.submit(lambda: 6).result(PATIENCE_S) == 6
 
 
 def test_there_are_no_more_threads_than_allowed_and_none_when_idle() -> None:
@@ -27,32 +26,32 @@ def test_there_are_no_more_threads_than_allowed_and_none_when_idle() -> None:
 
     def work() -> int:
         names.add(threading.current_thread())
-        gate.wait(SECONDS)
+        gate.wait(PATIENCE_S)
         return 1
 
     futures = [pool.submit(work) for _ in range(6)]
     gate.set()
-    assert [future.result(SECONDS) for future in futures] == [1] * 6
+    assert [future.result(PATIENCE_S) for future in futures] == [1] * 6
     assert 1 <= len(names) <= 2
     for thread in names:
-        thread.join(SECONDS)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert thread.daemon
-    assert pool.submit(lambda: 2).result(SECONDS) == 2
+    assert pool.submit(lambda: 2).result(PATIENCE_S) == 2
 
 
 def test_work_that_has_not_begun_can_be_cancelled() -> None:
     pool, gate = threads(), threading.Event()
-    first = pool.submit(lambda: gate.wait(SECONDS) and 1)
+    first = pool.submit(lambda: gate.wait(PATIENCE_S) and 1)
     second, third = pool.submit(lambda: 2), pool.submit(lambda: 3)
     assert second.cancel()
     gate.set()
-    assert (first.result(SECONDS), third.result(SECONDS)) == (1, 3)
+    assert (first.result(PATIENCE_S), third.result(PATIENCE_S)) == (1, 3)
     with pytest.raises(CancelledError):
         second.result(0)
 
 
 def test_other_threads_keep_their_stack_size() -> None:
     before = threading.stack_size()
-    threads().submit(lambda: 1).result(SECONDS)
+    threads().submit(lambda: 1).result(PATIENCE_S)
     assert threading.stack_size() == before

@@ -21,6 +21,7 @@ from server.grammar.trial import TrialCompiler
 from server.grammar.vocabulary import GrammarVocabulary
 from server.wire.structured_outputs import Grammar, GrammarKind
 from tests.fakes.grammar_walk import MergedBytes
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 SIMPLE = Grammar(GrammarKind.REGEX, "a+")
@@ -55,13 +56,13 @@ def no_start_under_way() -> Iterator[None]:
 def end_of_background_starts() -> None:
     for thread in threading.enumerate():
         if thread.name == trial.BACKGROUND_START:
-            thread.join(60)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
     gc.collect()  # a compiler that nobody uses ends its processes
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -126,7 +127,7 @@ def test_one_that_does_not_end_is_killed(
     trials(SIMPLE, vocabulary)
     busy = children() - before
     with monkeypatch.context() as patched:
-        patched.setattr(trial, "PATIENCE", 1.0 if source is STOPPED else trial.PATIENCE)
+        patched.setattr(trial, "PATIENCE", 1.0 if source is STOPPED else 200.0)
         with pytest.raises(refusal, match=reason):
             trials(BAD, vocabulary)
     assert not busy & children()
@@ -275,12 +276,12 @@ def test_a_start_for_a_grammar_to_come_ends_with_the_close(
     def late(compiler: TrialCompiler) -> trial._Process:
         process = take(compiler)
         started.set()
-        assert closed.wait(60)
+        assert closed.wait(PATIENCE_S)
         return process
 
     monkeypatch.setattr(TrialCompiler, "_take", late)
     trials.start_in_background()
-    assert started.wait(60)
+    assert started.wait(PATIENCE_S)
     trials.close()
     closed.set()
     end_of_background_starts()

@@ -9,6 +9,7 @@ import pytest
 from server.holding.byte_budget import ByteBudget
 from server.holding.event_log import EVENT_BYTES, MAX_BATCH, EventLog, Events
 from server.wire.errors import ApiError
+from tests.patience import PATIENCE_S
 
 
 def a_log(max_bytes: int = 1 << 20, most_of_all: int = 1 << 30) -> EventLog:
@@ -74,7 +75,7 @@ async def test_logs_give_way_to_their_common_budget_and_keep_their_last_event() 
         two.append(event)
     assert (one.first_kept, two.first_kept) == (0, 2)
     two.append(b"e" * 10_000)
-    assert await asyncio.wait_for(anext(two.read(4)), 1) == Events(4, [b"e" * 10_000])
+    assert await asyncio.wait_for(anext(two.read(4)), PATIENCE_S) == Events(4, [b"e" * 10_000])
     one.free()
     two.free()
     assert budget.num_bytes == 0

@@ -13,7 +13,7 @@ from server.holding.held_answers import LOG_SHARE, ROOM_SHARE, HeldAnswers
 from server.wire.errors import ApiError
 from tests.server.conftest import eventually
 
-GRACE = 0.03  # seconds
+GRACE = 0.3  # seconds
 Hold = Callable[..., HeldAnswers]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from server.http import engine_events
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 KEYS = {"api_keys": ("key-of-ann ann", "key-of-ben ben"), "admin_keys": ("admin-secret",)}
@@ -94,7 +95,7 @@ async def test_the_stream_ends_when_the_server_drains(start_server: StartServer)
     async with following(server) as events:
         await anext(events)
         server.served.start_draining()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             async for _ in events:
                 pass  # until the server ends it
     await eventually(lambda: not server.app[engine_events.READERS])

@@ -20,7 +20,7 @@ async def test_a_quiet_engine_sleeps_and_wakes_for_a_request_alone(start_server:
     assert (status, body) == (200, {"status": "ready", "detail": "requests are accepted; the engine is asleep"})
     assert engine.lifecycle.calls == [("sleep", False)]  # on a CPU the weights stay
     assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"
-    assert engine.lifecycle.calls == [("sleep", False), "wake"]
+    assert engine.lifecycle.calls[:2] == [("sleep", False), "wake"]
     await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)  # and again
 
 

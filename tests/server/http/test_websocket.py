@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from server.http.websocket import OPEN_SOCKETS, SLACK_BYTES
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.test_websocket_fuzz import HANDSHAKE, TEXT, frame
 from tests.server.support.socket_client import open_socket, read_to_end, receive, send
@@ -42,9 +43,9 @@ async def test_a_frame_is_refused_by_the_length_that_it_announces(start_server: 
     server = await start_server(max_body_bytes=2000)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
     writer.write(HANDSHAKE)
-    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
     writer.write(frame(TEXT, b"", length=3000 + SLACK_BYTES))
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     assert answer[0] == 0x88  # a closing frame
     assert int.from_bytes(answer[2:4], "big") == 1009
     writer.close()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from server.http.websocket import OPEN_SOCKETS
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, eventually, server_starter
 from tests.server.support.socket_client import open_socket, read_to_end, send
 
@@ -85,7 +86,7 @@ async def attack(server: RunningServer, frames: list[bytes], cut: int, reads: bo
     received = b""
     try:
         writer.write(HANDSHAKE)
-        received = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        received = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
         for number, data in enumerate(frames):
             writer.write(data[:cut] if number == len(frames) - 1 else data)
         if reads:
@@ -109,7 +110,7 @@ def test_any_frames(frames: list[bytes], cut: int, reads: bool) -> None:
             assert received.startswith(b"HTTP/1.1 101 ")
             assert b"internal_error" not in received
             assert b"HTTP/1.1 5" not in received
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 async with open_socket(server) as socket:
                     await send(socket, type="generate", id="next", prompt="next")
                     messages = await read_to_end(socket, "next")

@@ -18,6 +18,7 @@ from server.offline.llm import LLM
 from server.startup.loaded_model import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 ENDLESS: dict[str, Any] = {"max_tokens": 90_000, "ignore_eos": True}  # of an engine with a context this long
@@ -33,7 +34,7 @@ def has_no_requests(engine: FakeEngineClient) -> bool:
     return not engine.running
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end

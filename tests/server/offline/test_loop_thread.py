@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from server.offline.loop_thread import LoopStopped, LoopThread
+from tests.patience import PATIENCE_S
 
 
 class Watched:
@@ -21,7 +22,7 @@ class Watched:
         self.events: list[str] = []
         self.thread = LoopThread("watched", at_end=lambda: self.events.append("end"))
 
-    async def sleep(self, seconds: float = 60) -> None:
+    async def sleep(self, seconds: float = PATIENCE_S) -> None:
         self.events.append("begin")
         try:
             await asyncio.sleep(seconds)
@@ -75,13 +76,15 @@ def test_an_interrupt_before_the_coroutine_is_posted(watched: Watched, monkeypat
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="signals of one thread are of POSIX alone")
 def test_an_interrupt_that_another_thread_takes_is_seen(watched: Watched) -> None:
     def interrupt() -> None:
+        while not watched.events:
+            time.sleep(0.001)
         time.sleep(0.05)  # until the caller waits
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        watched.thread.run(watched.sleep(5))  # where the interrupt is overlooked the test fails, and does not hang
+        watched.thread.run(watched.sleep())  # where the interrupt is overlooked the test fails, and does not hang
     thread.join()
     assert watched.events == ["begin", "cancelled"]
 
@@ -95,10 +98,10 @@ def test_stopping_cancels_and_then_refuses(watched: Watched) -> None:
 
     with ThreadPoolExecutor(1) as workers:
         running = workers.submit(watched.thread.run, sleep())
-        assert begun.wait(5)
+        assert begun.wait(PATIENCE_S)
         watched.thread.stop()
         with pytest.raises(LoopStopped):
-            running.result(5)
+            running.result(PATIENCE_S)
     watched.thread.stop()
     watched.thread.join()
     assert watched.events == ["begin", "cancelled", "end"]

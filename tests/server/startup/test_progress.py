@@ -76,9 +76,9 @@ def test_close_ends_a_bar_and_may_be_repeated() -> None:
 
 def test_a_bar_leaves_no_thread_behind() -> None:
     """tqdm's own thread ends with the process, and there is one for each class of bars."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with ProgressReporter(Terminal()) as progress:
         progress("download tiny", 1, 2)
     for _ in range(3):
         _counting_bar(lambda _: None)(total=3).update(1)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before  # others may have ended meanwhile

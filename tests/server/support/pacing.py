@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from server.answering.choice import Delta
 from server.answering.generation import Generation
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 
 
 async def read_at_pace(engine: FakeEngineClient, generation: Generation, sizes: Sequence[int]) -> list[Delta]:
@@ -23,5 +24,5 @@ async def read_at_pace(engine: FakeEngineClient, generation: Generation, sizes: 
         engine.step(size)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    await asyncio.wait_for(reading, 5)
+    await asyncio.wait_for(reading, PATIENCE_S)
     return deltas

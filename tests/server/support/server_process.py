@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.serving.server_process import free_port
+from tests.patience import PATIENCE_S
 
 # One slot, so that few programs are compiled.
 SETTINGS = "--dtype float32 --max-num-seqs 1 --max-num-batched-tokens 65 --num-pages 160 --seed 0".split()
@@ -91,7 +92,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = PATIENCE_S) -> int:
         """The exit status; negative is the signal that ended it."""
         return self._process.wait(seconds)
 

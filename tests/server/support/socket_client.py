@@ -8,6 +8,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer
 
 
@@ -20,7 +21,7 @@ async def send(socket: ClientConnection, **frame: Any) -> None:
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         message: dict[str, Any] = json.loads(await socket.recv(decode=True))
     return message
 

@@ -189,22 +189,25 @@ def test_unsupported_vocabularies_are_refused_by_name(tmp_path: Path, changed: d
 
 
 def test_a_long_text_lets_other_threads_run(text_model: TextModel) -> None:
-    """A text is refused for its length only after it is tokenised, and streams must go on meanwhile."""
+    """A text is refused for its length only after it is tokenised, and streams must go on meanwhile.
+
+    What is measured is processor time of this process: what others on the machine take, delays no stream of ours.
+    """
     text, longest, is_done = "the tide " * 100_000, 0.0, threading.Event()
 
     def watch() -> None:
         nonlocal longest
-        before = time.perf_counter()
+        before = time.process_time()
         while not is_done.is_set():
             time.sleep(0.001)
-            now = time.perf_counter()
+            now = time.process_time()
             longest, before = max(longest, now - before), now
 
     thread = threading.Thread(target=watch)
     thread.start()
-    started = time.perf_counter()
+    started = time.process_time()
     num_tokens = text_model.tokenizer.count(text, add_special_tokens=False)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     is_done.set()
     thread.join()
     assert num_tokens > 100_000

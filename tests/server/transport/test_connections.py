@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 from server.startup.settings import ServerSettings
 from server.transport.json_body import send_whole
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.socket_client import open_socket
 
@@ -35,7 +36,7 @@ async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> No
     await asyncio.sleep(0.05)
     reader, third = await connect(server)
     third.write(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"Retry-After: 1" in head
     error = json.loads(body)["error"]
@@ -65,13 +66,13 @@ async def test_a_header_that_trickles_in_has_a_deadline(start_server: StartServe
     started = time.monotonic()
     writer.write(b"GET /liveness HTTP/1.1\r\nX-Slow: ")
     try:
-        while not reader.at_eof() and time.monotonic() - started < 10:
+        while not reader.at_eof() and time.monotonic() - started < PATIENCE_S:
             writer.write(b"a")
             await writer.drain()
             await asyncio.sleep(0.02)
     except ConnectionError:
         pass  # it was reset
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_S
     writer.close()
 
 
@@ -79,7 +80,7 @@ async def test_a_body_that_trickles_in_has_a_deadline(start_server: StartServer)
     server = await start_server(body_timeout=0.2)
     reader, writer = await connect(server)
     writer.write(post(b'{"prompt":', 1000))
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
     assert head.startswith(b"HTTP/1.1 408 ")
     writer.close()
     assert server.served.preparation.num_bytes == 0
@@ -90,7 +91,7 @@ async def test_a_chunked_body_has_the_same_limit(start_server: StartServer) -> N
     reader, writer = await connect(server)
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     writer.write(b"%x\r\n%b\r\n" % (1500, b"a" * 1500) * 2)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
     assert head.startswith(b"HTTP/1.1 413 ")
     writer.close()
 
@@ -99,7 +100,7 @@ async def test_an_announced_body_over_the_limit_is_not_read(start_server: StartS
     server = await start_server(max_body_bytes=2000)
     reader, writer = await connect(server)
     writer.write(post(b"", 10**12))
-    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 413 ")
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)).startswith(b"HTTP/1.1 413 ")
     writer.close()
 
 
@@ -136,6 +137,6 @@ async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(
             send_whole(request, Response(cut), ServerSettings(write_timeout=0.05)),  # type: ignore[arg-type]
-            5,
+            PATIENCE_S,
         )
     assert cut.is_set()

@@ -16,6 +16,7 @@ from server.doors.certificate import Certificate
 from server.startup.settings import ServerSettings
 from server.transport import connections, handshake
 from server.transport.connections import GuardedRunner
+from tests.patience import PATIENCE_S
 from tests.server.doors.test_certificate import make_certificate, needs_openssl
 
 pytestmark = needs_openssl
@@ -50,7 +51,7 @@ async def ask(port: int) -> bytes:
     except OSError:
         return b""
     writer.write(ASK)
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
     return answer
 
@@ -64,6 +65,7 @@ async def test_handshakes_that_do_not_go_on_count_as_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_REFUSALS", 1)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
     async with guarded(tmp_path, max_connections=2) as port:
         assert (await ask(port)).endswith(b"here https")
         stalled = await silent(port, 2)
@@ -72,7 +74,7 @@ async def test_handshakes_that_do_not_go_on_count_as_connections(
         assert await ask(port) == b""  # not even a handshake
         for writer in stalled:
             writer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await ask(port)).endswith(b"here https"):
                 await asyncio.sleep(0.02)
 
@@ -83,17 +85,20 @@ async def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.Mo
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\x16\x03\x01\x02\x00")  # the head of a first message
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
         writer.close()
 
 
-async def test_a_client_that_leaves_in_its_handshake_makes_room(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_in_its_handshake_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
     async with guarded(tmp_path, max_connections=1) as port:
         for beginning in (b"", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n"):
             (writer,) = await silent(port, 1)
             writer.write(beginning)
             writer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (await ask(port)).endswith(b"here https"):
                 await asyncio.sleep(0.02)
 
@@ -112,11 +117,11 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(tmp_path: Path
                     break
                 except ssl.SSLWantReadError:
                     writer.write(outgoing.read())
-                    incoming.write(await asyncio.wait_for(reader.read(1 << 16), 5))
+                    incoming.write(await asyncio.wait_for(reader.read(1 << 16), PATIENCE_S))
             tls.write(ASK)
             writer.write(outgoing.read())
             answer = b""
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while b"here https" not in answer:
                     incoming.write(await reader.read(1 << 16))
                     try:
@@ -126,8 +131,9 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(tmp_path: Path
             writer.close()
 
 
-async def test_a_server_that_ends_does_not_wait_for_handshakes(tmp_path: Path) -> None:
-    async with asyncio.timeout(5):
+async def test_a_server_that_ends_does_not_wait_for_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
         async with guarded(tmp_path) as port:
             (writer,) = await silent(port, 1)
             await asyncio.sleep(0.05)

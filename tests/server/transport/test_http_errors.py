@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from server.transport.http_errors import Connection
-from tests.server.conftest import RunningServer
+from tests.patience import PATIENCE_S
+from tests.server.conftest import RunningServer, StartServer
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY = b'{"prompt":"a"}'
@@ -57,7 +58,7 @@ async def ask(server: RunningServer, data: bytes) -> tuple[int, str, Any]:
     """Status, head and body of the answer; the connection must end by itself."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
     writer.write(data)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
         body = await reader.readexactly(length)
@@ -68,8 +69,9 @@ async def ask(server: RunningServer, data: bytes) -> tuple[int, str, Any]:
 
 @pytest.mark.parametrize("is_early", [False, True], ids=["while it is read", "before its handler begins"])
 async def test_a_body_that_comes_apart_from_its_head_is_refused_when_it_ends(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch, is_early: bool
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, is_early: bool
 ) -> None:
+    server = await start_server(body_timeout=10 * PATIENCE_S)  # so that the deadline of bodies does not end it
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
     body = zlib.compress(BODY)[:2]  # from which nothing can be decoded: there is nothing to read but the end
     head = POST + b"Content-Encoding: deflate\r\nContent-Length: 2\r\n\r\n"
@@ -85,7 +87,7 @@ async def test_a_body_that_comes_apart_from_its_head_is_refused_when_it_ends(
     if not is_early:
         await asyncio.sleep(0.05)
         writer.write(body)
-    async with asyncio.timeout(5):  # far less than the deadline of bodies
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1") == 1

@@ -7,6 +7,7 @@ import weakref
 import pytest
 
 from server.transport.write_watch import WriteWatch
+from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 
 
@@ -33,7 +34,7 @@ class Connection:
 
 async def test_silence_is_filled_with_pings() -> None:
     connection = Connection()
-    async with connection.watch(0.01, 5) as watch:
+    async with connection.watch(0.01, PATIENCE_S) as watch:
         await watch.write(b"a")
         await eventually(lambda: connection.written[-2:] == [b"ping", b"ping"])
         await watch.write(b"b")
@@ -46,7 +47,7 @@ async def test_silence_is_filled_with_pings() -> None:
 
 async def test_no_ping_while_there_are_writes() -> None:
     connection = Connection()
-    async with connection.watch(60, 5) as watch:
+    async with connection.watch(60, PATIENCE_S) as watch:
         for _ in range(5):
             await watch.write(b"a")
     assert connection.written == [b"a"] * 5
@@ -57,7 +58,7 @@ async def test_a_stalled_write_is_cut() -> None:
     connection.may_write.clear()
     async with connection.watch(60, 0.02) as watch:
         try:
-            await asyncio.wait_for(watch.write(b"a"), 5)
+            await asyncio.wait_for(watch.write(b"a"), PATIENCE_S)
         except ConnectionResetError:
             pass
         else:
@@ -85,14 +86,14 @@ async def test_a_stalled_end_is_cut_too() -> None:
 
     async with WriteWatch(write, cut.set, ping=b"", ping_interval=60, write_timeout=0.02) as watch:
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(watch.finish(write_eof), 5)
+            await asyncio.wait_for(watch.finish(write_eof), PATIENCE_S)
 
 
 async def test_a_watch_that_is_over_needs_no_garbage_collection() -> None:
     connection = Connection()
     gc.disable()
     try:
-        async with connection.watch(60, 5) as watch:
+        async with connection.watch(60, PATIENCE_S) as watch:
             await asyncio.sleep(0)
         kept = weakref.ref(watch)
         del watch

@@ -14,6 +14,7 @@ import pytest
 
 from server.command import cli
 from tests.fakes.stub_server import BROKEN, StubServer
+from tests.patience import PATIENCE_S
 
 
 async def bench(*arguments: str) -> int:
@@ -100,7 +101,7 @@ async def test_lines_of_a_file_are_requests(stub: StubServer, tmp_path: Path) ->
 async def test_names_in_a_line_of_a_file_are_not_those_of_a_message(stub: StubServer, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"id": "row 1", "type": "human", "prompt": "the tide"}\n')
-    arguments = f"--url {stub.url} --dataset {file} --concurrency 1 --timeout 2 --num-warmups 0 --route websocket"
+    arguments = f"--url {stub.url} --dataset {file} --concurrency 1 --timeout 60 --num-warmups 0 --route websocket"
     assert await bench(*arguments.split()) == 0
 
 
@@ -183,7 +184,7 @@ async def test_ctrl_c_leaves_what_there_is(stub: StubServer, tmp_path: Path) -> 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not stub.num_open:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)

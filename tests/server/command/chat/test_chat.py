@@ -22,6 +22,7 @@ from server.startup import loaded_model
 from server.startup.loaded_model import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer
 
 KEY = "sk-tide-and-time"
@@ -184,7 +185,7 @@ async def test_a_real_terminal_gets_styles_and_keeps_what_was_entered(
         os.write(main_end, b"so **bold**\n")
         await asyncio.to_thread(read_until, b"\x1b[1mbold\x1b[0m")
         os.write(main_end, b"/quit\n")
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     finally:
         if process.returncode is None:
             process.kill()

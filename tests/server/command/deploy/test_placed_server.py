@@ -11,6 +11,7 @@ import pytest
 from server.command.deploy import placed_server
 from server.command.deploy.autoscaling import ReplicaLoad
 from server.command.deploy.placed_server import PlacedServer, ServerUnwell, free_port
+from tests.patience import PATIENCE_S
 
 KEY = "a-key-of-the-front"
 STAND_IN = """
@@ -83,10 +84,10 @@ async def test_a_server_is_ready_tells_its_load_and_ends_in_order(tmp_path: Path
     await server.check()
     assert await server.load() == ReplicaLoad(60, 0.5)
     server.reload()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (await server.load()).queued_tokens != 62:  # one more for each of its models: it has had the signal
             pass
-    stopping = asyncio.create_task(server.stop(10))
+    stopping = asyncio.create_task(server.stop(PATIENCE_S))
     with pytest.raises(ServerUnwell, match="answers /readiness with 503: the server is shutting down"):
         await checked_for_ever(server)
     await stopping
@@ -105,7 +106,7 @@ async def test_an_answer_of_another_program_is_no_sign_of_health(
     server = place(f"unix:{tmp_path}/of-it/replica.sock")
     (tmp_path / "of-it").mkdir()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 with pytest.raises(ServerUnwell, match="does not answer") as refused:
                     await server.check()

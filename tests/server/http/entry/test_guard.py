@@ -14,6 +14,7 @@ from websockets.typing import Subprotocol
 from server.http.app import build_metrics_app, make_runner
 from server.http.entry.guard import GUARD, PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.socket_client import open_socket, read_to_end, send
 from tests.server.support.sse_reader import chunks_of
@@ -218,7 +219,7 @@ async def test_a_key_that_is_taken_away_begins_nothing_more_and_what_runs_goes_o
             await gone.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1008
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await endless.read()
         await eventually(lambda: len(engine.running) == 2)
         engine.step(20)

@@ -36,6 +36,7 @@ async def begin(server: RunningServer, **body: Any) -> str:
 
 
 async def run(server: RunningServer, steps: int) -> None:
+    await eventually(lambda: bool(server.engine.running))
     for _ in range(steps):
         server.engine.step()
         await asyncio.sleep(0.002)

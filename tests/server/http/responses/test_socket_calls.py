@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, eventually
 from tests.server.http.responses.conftest import TEMPLATE, text_of
 from tests.server.support.responses_judge import TERMINAL, judge
@@ -34,7 +35,7 @@ async def create(socket: ClientConnection, **body: Any) -> None:
 
 
 async def receive(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         event: dict[str, Any] = json.loads(await socket.recv(decode=True))
     return event
 

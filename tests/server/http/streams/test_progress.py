@@ -47,7 +47,7 @@ async def waiting(start_server: StartServer) -> AsyncIterator[RunningServer]:
 
     async def run() -> None:
         while True:
-            await eventually(lambda: bool(engine.running), 60)
+            await eventually(lambda: bool(engine.running))
             (stream,) = engine.running.values()
             for report in REPORTS if stream.wants_progress else ():
                 await eventually(lambda: stream.is_awaited)  # noqa: B023 - it is awaited within this turn

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 BODY: dict[str, Any] = {"prompt": "tide over END and more", "stop": ["END"], "max_tokens": 40, "stream": True}
@@ -73,7 +74,7 @@ async def test_a_stream_that_breaks_does_not_disturb_those_of_the_same_step(star
     for letter in (b'"t"', b'"i"'):  # the first is read, and the next ones are pushed
         engine.step()
         for reader, _ in streams:
-            await asyncio.wait_for(reader.readuntil(letter), 30)
+            await asyncio.wait_for(reader.readuntil(letter), PATIENCE_S)
     streams[1][1].transport.abort()
     engine.step(2)  # the server may not have noticed yet
     await eventually(lambda: len(engine.running) == 2)
