@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.schedule.admission import admit
 from engine.schedule.live_requests import LiveRequests
+from engine.schedule.pace.step_work import StepWork
 from engine.schedule.pace.token_budget import TokenBudget
 from engine.schedule.prompt_order import PromptOrder
 from engine.schedule.request import Request
@@ -12,6 +13,9 @@ from engine.schedule.step_plan import StepPlan
 # Prompts that are admitted although this step has no budget for them. So a short prompt finds its way past long ones
 # that came before it, and yet not every prompt that waits holds pages.
 _NUM_AHEAD = 8
+# Whose prompts make room for others' streams: a tenant beside whom so many of the decode rows are others'. A single
+# stream of somebody else does not make a crowd wait longer for its first tokens.
+_LEAST_SHARE_OF_OTHERS = 0.25
 
 
 class PromptPlanner:
@@ -56,8 +60,8 @@ class PromptPlanner:
         """Gives each prompt, in this order, as much of the budget as it can use."""
         for request in prompts:
             start, known = request.num_computed_tokens, request.num_tokens
-            is_guest = budget.work.num_tiles == 0 and _is_guest(request, singles.requests)
-            num_tokens = budget.take(known - start, start, is_guest=is_guest)
+            others = _others(request, singles) if budget.work.num_tiles == 0 else None
+            num_tokens = budget.take(known - start, start, others)
             if num_tokens:
                 end = start + num_tokens
                 plan = singles if num_tokens == 1 else chunks
@@ -66,6 +70,9 @@ class PromptPlanner:
                 self._requests.prefixes.expect(request, end)
 
 
-def _is_guest(request: Request, decoding: list[Request]) -> bool:
-    """Whether most of the requests that decode are other tenants'."""
-    return 2 * sum(other.tenant == request.tenant for other in decoding) < len(decoding)
+def _others(request: Request, decoding: StepPlan) -> StepWork | None:
+    """The decode rows of other tenants; None where they are too few for the request to be a guest."""
+    rows = zip(decoding.requests, decoding.starts, strict=True)
+    starts = [start for other, start in rows if other.tenant != request.tenant]
+    is_guest = len(starts) >= max(_LEAST_SHARE_OF_OTHERS * len(decoding.requests), 1)
+    return StepWork(len(starts), sum(starts)) if is_guest else None

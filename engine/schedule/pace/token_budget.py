@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from engine.schedule.pace.step_costs import StepCosts
@@ -18,11 +19,11 @@ class TokenBudget:
     starve.
     """
 
-    __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
+    __slots__ = ("_chunk_alignment", "_costs", "_grain", "_guest_limit", "_limit", "is_exhausted", "num_left", "work")
 
     def __init__(
         self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None,
-        *, grain: int | None = None, first_limit: float = inf,
+        *, grain: int | None = None, guest_limit: Callable[[StepWork], float] | None = None,
     ) -> None:  # fmt: skip
         """Makes a budget of which nothing is spent.
 
@@ -31,14 +32,15 @@ class TokenBudget:
             limit: milliseconds for the whole step; infinite for none.
             costs: predict how long the step takes; needed with a limit.
             grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
-            first_limit: milliseconds for a step with one tile of a guest, which is cut to pieces that keep them.
+            guest_limit: from the others' decode rows, milliseconds for a step with one tile of a guest, which is cut
+                to pieces that keep them; None: guests' tiles stay whole too.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
         self.work = work
         self._chunk_alignment = chunk_alignment
         self._limit = limit
-        self._first_limit = first_limit
+        self._guest_limit = guest_limit
         self._grain = chunk_alignment if grain is None else grain
         self._costs = costs
 
@@ -47,19 +49,19 @@ class TokenBudget:
         """Tiles that fit into the number of tokens."""
         return self.num_left // self._chunk_alignment
 
-    def take(self, num_tokens: int, start: int, *, is_guest: bool = False) -> int:
+    def take(self, num_tokens: int, start: int, others: StepWork | None = None) -> int:
         """Spends what can be afforded of a request's tokens.
 
         Args:
             num_tokens: how many there are to compute, at least 1.
             start: the position of the first of them.
-            is_guest: whether most of the decode rows are other tenants'.
+            others: of a guest, the decode rows of the other tenants.
 
         Returns:
             How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and
             a guest's first tile at one of the grain.
         """
-        num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, is_guest)
+        num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, others)
         self.is_exhausted |= num_taken < num_tokens
         return num_taken
 
@@ -68,12 +70,12 @@ class TokenBudget:
         self.work = work._replace(num_decode_rows=work.num_decode_rows + 1, decode_context=work.decode_context + start)
         return 1
 
-    def _take_tiles(self, num_tokens: int, start: int, is_guest: bool) -> int:
+    def _take_tiles(self, num_tokens: int, start: int, others: StepWork | None) -> int:
         size, num_taken = self._chunk_alignment, 0
         while num_taken < num_tokens and self.num_left >= size:
             count = min(size, num_tokens - num_taken)
-            if is_guest and self.work.num_tiles == 0:
-                count = self._part_of_first_tile(count, start)
+            if others is not None and self.work.num_tiles == 0:
+                count = self._part_of_first_tile(count, start, others)
             grown = self._with_tile(count, start + num_taken + count)
             if self.work.num_tiles and not self._is_affordable(grown):
                 break
@@ -89,11 +91,12 @@ class TokenBudget:
         grain = self._grain
         return self.work.with_tile(end, -(-count // grain) * grain / self._chunk_alignment)
 
-    def _part_of_first_tile(self, count: int, start: int) -> int:
-        """How many of the tokens of the step's first tile keep its limit, or the fewest that are possible."""
-        if self._first_limit == inf or self._costs is None or not self._costs.has_seen_tiles:
+    def _part_of_first_tile(self, count: int, start: int, others: StepWork) -> int:
+        """How many of the tokens of the step's first tile keep a guest's limit, or the fewest that are possible."""
+        if self._guest_limit is None or self._costs is None or not self._costs.has_seen_tiles:
             return count
-        while count > self._grain and self._costs.predict(self._with_tile(count, start + count)) > self._first_limit:
+        limit = self._guest_limit(others)
+        while count > self._grain and self._costs.predict(self._with_tile(count, start + count)) > limit:
             count = (count - 1) // self._grain * self._grain
         return count
 

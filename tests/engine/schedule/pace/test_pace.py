@@ -102,6 +102,41 @@ def test_prompts_of_others_make_no_step_more_than_twice_as_long(target: float) -
     assert min(work.num_tiles for work, _ in mixed) < 1
 
 
+@pytest.mark.parametrize(("num_streams", "num_of_guest"), [(4, 3), (3, 4), (2, 5)])
+def test_the_rows_of_a_guest_count_as_what_it_takes_of_others(num_streams: int, num_of_guest: int) -> None:
+    """Who has many streams may not lengthen the steps the more for it, or become the host of the house."""
+    device = Device(tile=8, row=1.5, context=0, seed=0)
+    world = world_of(device, 2.0, grain=16)
+    streams = [world.request(f"s{i}", [i + 1], max_tokens=200, ignore_eos=True) for i in range(num_streams)]
+    flood = [
+        world.request(f"f{i}", [i + 7], max_tokens=200, ignore_eos=True, tenant="guest") for i in range(num_of_guest)
+    ]
+    prompts = {
+        20 * (i + 1): [world.request(f"p{i}", [i + 1, *PROMPT], max_tokens=1, ignore_eos=True, tenant="guest")]
+        for i in range(6)
+    }
+    # What the streams take alone is learned before the flood comes.
+    world.run({0: streams, 15: flood, **prompts})
+    num_rows = num_streams + num_of_guest
+    mixed = [(work, took) for work, took in device.steps if work.num_decode_rows == num_rows and work.num_tiles][15:]
+    limit = 2 * device.milliseconds(StepWork(num_streams))
+    assert len(mixed) >= 10
+    for work, took in mixed:
+        fewest = work.num_tiles == 0.25  # pieces that a step takes, however long that is
+        assert fewest or took <= 1.1 * limit, (work, took, limit)
+
+
+def test_a_single_stream_of_somebody_else_leaves_a_crowd_its_whole_tiles() -> None:
+    device = Device(tile=20, row=1.5, context=0, seed=0)
+    world = world_of(device, 2.0, grain=16)
+    streams = [
+        world.request(f"s{i}", [i + 1], max_tokens=150, ignore_eos=True, tenant="" if i else "other") for i in range(6)
+    ]
+    world.run({0: streams, 20: [world.request("p", PROMPT, max_tokens=1, ignore_eos=True)]})
+    shares = [work.num_tiles for work, _ in device.steps if work.num_decode_rows and work.num_tiles > 0.25]
+    assert shares[1:-1] == [1] * 7
+
+
 def test_predictions_hold_through_bursts_of_prompts_and_long_stretches_without() -> None:
     device, draw, pace = Device(12, 0.65, 4, seed=5), random.Random(5), Pace(50.0)
     for burst in range(3):

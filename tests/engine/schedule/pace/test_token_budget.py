@@ -57,8 +57,10 @@ def test_it_is_spent_like_the_naive_model_spends_it(
 @settings(max_examples=60)
 @given(st.integers(2, 200), st.integers(0, 2000), st.floats(1, 30))
 def test_a_guests_first_tile_is_cut_to_the_pieces_that_keep_its_limit(wanted: int, start: int, limit: float) -> None:
-    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 0.0, KnownCosts(), grain=16, first_limit=limit)
-    taken = budget.take(wanted, start, is_guest=True)
+    others = StepWork(2, 7)
+    limits = {others: limit}
+    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 0.0, KnownCosts(), grain=16, guest_limit=limits.__getitem__)
+    taken = budget.take(wanted, start, others)
 
     def milliseconds(count: int) -> float:
         share = -(-count // 16) / 4
@@ -72,11 +74,17 @@ def test_a_guests_first_tile_is_cut_to_the_pieces_that_keep_its_limit(wanted: in
 
 
 def test_the_first_tile_is_whole_where_nothing_is_known_or_the_device_pads_or_nobody_else_waits() -> None:
-    unknown = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, StepCosts(), grain=16, first_limit=0.1)
-    padding = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), first_limit=0.1)
-    of_the_house = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), grain=16, first_limit=0.1)
-    assert [unknown.take(300, 0, is_guest=True), padding.take(300, 0, is_guest=True)] == [TILE, TILE]
+    def limit(others: StepWork) -> float:
+        return 0.1
+
+    unknown = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, StepCosts(), grain=16, guest_limit=limit)
+    padding = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), guest_limit=limit)
+    of_the_house = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), grain=16, guest_limit=limit)
+    unlimited = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, KnownCosts(), grain=16)
+    others = StepWork(1, 5)
+    assert [unknown.take(300, 0, others), padding.take(300, 0, others)] == [TILE, TILE]
     assert of_the_house.take(300, 0) == TILE
+    assert unlimited.take(300, 0, others) == TILE
 
 
 def test_a_single_token_is_a_decode_row_and_costs_nothing() -> None:
