@@ -26,6 +26,9 @@ class Stage:
     pauses: Pauses
     ledger: Ledger = field(default_factory=Ledger)
     num_rounds: int = 0
+    # Witnesses whose streams run together; None: all. Where every slot of the server always has a witness that waits
+    # for it, what an attacker asks for at a lower priority never runs, and the round does not end.
+    most_at_once: int | None = None
 
     async def calm(self, seconds: float) -> Round:
         """The witnesses alone."""
@@ -43,18 +46,22 @@ class Stage:
     async def _watch(self, until: asyncio.Task[object]) -> Round:
         """Runs every witness again and again, and compares what it gets, until the task has ended."""
         outcome, began = Round(), time.perf_counter()
+        turns = asyncio.Semaphore(self.most_at_once or len(self.witnesses))
 
         async def repeat(witness: Witness, text: str) -> None:
-            while not until.done():
+            while True:
                 try:
-                    got = await read_stream(self.session, self.url, witness, outcome.gaps)
+                    async with turns:
+                        got = await read_stream(self.session, self.url, witness, outcome.gaps)
                 except (AssertionError, aiohttp.ClientError) as error:
                     self.ledger.fail(f"witness {witness.index} was disturbed: {error}")
                     await asyncio.sleep(1.0)
-                    continue
-                if got != text:
-                    self.ledger.fail(f"witness {witness.index} got {got!r} and should have got {text!r}")
-                outcome.num_streams += 1
+                else:
+                    if got != text:
+                        self.ledger.fail(f"witness {witness.index} got {got!r} and should have got {text!r}")
+                    outcome.num_streams += 1
+                if until.done():
+                    return
 
         await asyncio.gather(*(repeat(*pair) for pair in zip(self.witnesses, self.texts, strict=True)))
         outcome.pauses = self.pauses.longest(began, time.perf_counter())

@@ -195,7 +195,7 @@ async def test_every_attack_at_once_changes_no_text_and_leaves_nothing(
         async with aiohttp.ClientSession(headers=headers, connector=connector) as http:
             texts, _ = await undisturbed(http, server.url, witnesses)
             before = await when_quiet(http, server.url, server.pid)
-            stage = Stage(server.url, http, witnesses, texts, 8, Pauses(tmp_path / "none"))
+            stage = Stage(server.url, http, witnesses, texts, 8, Pauses(tmp_path / "none"), most_at_once=1)
             num_streams = (await stage.attacked(CHAOS_S, seed=5)).num_streams
             while stage.ledger.num_attacks <= MIN_ATTACKS and stage.num_rounds < 20:  # on a machine that is very busy
                 num_streams += (await stage.attacked(CHAOS_S, seed=5)).num_streams
