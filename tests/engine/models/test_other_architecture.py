@@ -227,15 +227,16 @@ def reference(token_ids: list[int]) -> np.ndarray:
     return logits
 
 
-def greedy(prompt: list[int], num_tokens: int) -> list[int]:
-    """The best tokens one after the other, none of which is a near-tie."""
-    token_ids = list(prompt)
-    for _ in range(num_tokens):
-        logits = reference(token_ids)[-1]
-        second, best = np.sort(logits)[-2:]
-        assert best - second > 1e-4
-        token_ids.append(int(logits.argmax()))
-    return token_ids[len(prompt) :]
+def best_tokens(prompt: list[int], chosen: list[int]) -> list[int]:
+    """The best after the prompt and after each of the chosen tokens but the last, none of which is a near-tie.
+
+    They are the chosen ones where those are greedy: one pass tells what a pass for each token would.
+    """
+    logits = reference([*prompt, *chosen[:-1]])[len(prompt) - 1 :]
+    second, best = np.sort(logits, axis=-1)[:, -2:].T
+    assert (best - second > 1e-4).all()
+    best_ids: list[int] = logits.argmax(axis=-1).tolist()
+    return best_ids
 
 
 # ------------------------------------------------------------------------------------ served
@@ -321,8 +322,9 @@ def test_the_engine_tells_what_it_serves(engine: Engine, body: Body) -> None:
 
 async def test_prompts_in_chunks_beside_decode_rows_and_from_the_prefix_cache(client: EngineClient) -> None:
     jobs = prompts(3, 100, 50)
-    expected = [greedy(prompt, 20) for prompt in jobs]
     cold = await outputs(client, jobs, 20)
+    assert [len(token_ids) for token_ids, _ in cold] == [20] * 3
+    expected = [best_tokens(prompt, token_ids) for prompt, (token_ids, _) in zip(jobs, cold, strict=True)]
     assert [token_ids for token_ids, _ in cold] == expected
     warm = await outputs(client, jobs, 20)
     assert [token_ids for token_ids, _ in warm] == expected
@@ -332,8 +334,9 @@ async def test_prompts_in_chunks_beside_decode_rows_and_from_the_prefix_cache(cl
 async def test_preempted_requests_give_the_same_tokens(client: EngineClient) -> None:
     jobs = prompts(150, 155)  # each of which needs 12 pages at its end
     before = client.stats().num_preemptions
-    got = await outputs(client, jobs, 32)
-    assert [token_ids for token_ids, _ in got] == [greedy(prompt, 32) for prompt in jobs]
+    got = [token_ids for token_ids, _ in await outputs(client, jobs, 32)]
+    assert [len(token_ids) for token_ids in got] == [32] * 2
+    assert got == [best_tokens(prompt, token_ids) for prompt, token_ids in zip(jobs, got, strict=True)]
     assert client.stats().num_preemptions > before
 
 
