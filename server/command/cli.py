@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from server.command.collector import put_off_collections
+
+    put_off_collections()
     from server.command.serve import run_server
     from server.startup.settings import ServerSettings, SettingsError
 

@@ -8,6 +8,16 @@ import gc
 # finds, which takes some microseconds for each object: a closed connection of aiohttp leaves dozens of them, and fifty
 # thousand at once were a quarter of a second.
 _THRESHOLD = 1_000
+# More than a start makes. Each collection would walk over modules and classes of which nothing is garbage: all of them
+# took an eighth of the time of the imports.
+_THRESHOLD_OF_A_START = 1_000_000
+
+
+def put_off_collections() -> None:
+    """Keeps the garbage collector from running until `calm_collector` is called. Only the owner of the process may call
+    it, before it imports what it needs.
+    """
+    gc.set_threshold(_THRESHOLD_OF_A_START)
 
 
 def calm_collector() -> None:

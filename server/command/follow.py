@@ -9,6 +9,7 @@ from functools import partial
 
 from engine.border.background import run_in_background
 from engine.border.types import Progress
+from server.command.collector import calm_collector
 from server.command.follower_door import follower_door
 from server.command.listeners import CannotListen
 from server.command.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Announce, watch_signals
@@ -22,6 +23,7 @@ from server.startup.settings import ServerSettings, SettingsError
 def run_follower(settings: ServerSettings, announce: Announce) -> int:
     """Computes until the leader ends, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
+    calm_collector()
     with ProgressReporter() as progress:
         status = asyncio.run(follow(settings, announce, progress))
     # A thread may wait for a device for ever, when another host is lost.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from server.command.collector import calm_collector
 from server.command.listeners import CannotListen, Listeners
 from server.command.serve import (
     EXIT_FAILURE,
@@ -49,6 +50,7 @@ def run_front(settings: ServerSettings, announce: Announce) -> int:
     """Serves until a signal, or until a server cannot start; returns the exit status."""
     set_up_logs(settings.log_level, settings.log_format, settings.replica_name)
     raise_file_limit()
+    calm_collector()
     folder = Path(tempfile.mkdtemp(prefix="eagre-"))  # for this user alone
     try:
         return asyncio.run(serve_front(settings, announce, folder))

@@ -8,14 +8,17 @@ import sys
 import threading
 import time
 
-from server.command.serve import run_server
-from server.startup.settings import ServerSettings
+from server.command.collector import put_off_collections
 
 LAST_S = 5.0  # beside the time of its streams, for a server whose front is gone
 
 
 def main() -> int:
     """Serves until the parent says so, or is no more."""
+    put_off_collections()
+    from server.command.serve import run_server
+    from server.startup.settings import ServerSettings
+
     settings = ServerSettings.from_sources({}, os.environ)
     threading.Thread(
         target=_end_with_parent, args=(settings.shutdown_timeout,), name="parent-watch", daemon=True

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.command.collector import calm_collector
+from server.command.collector import calm_collector, put_off_collections
 
 
 class Cycle:
@@ -16,6 +16,29 @@ class Cycle:
 
     def __init__(self) -> None:
         self.itself = self
+
+
+@pytest.fixture
+def put_off() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    gc.unfreeze()
+    put_off_collections()
+    yield
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.usefixtures("put_off")
+def test_a_start_collects_nothing_until_it_is_over() -> None:
+    gone: list[None] = []
+
+    def freed(_: object) -> None:
+        gone.append(None)
+
+    references = [weakref.ref(Cycle(), freed) for _ in range(200_000)]
+    assert not gone
+    calm_collector()
+    assert len(gone) == len(references)
+    gc.unfreeze()
 
 
 @pytest.fixture
