@@ -19,14 +19,17 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Two pools of threads for work that would hold up the streams. What does not fit waits for its turn.
+    """Three pools of threads for work that would hold up the streams. What does not fit waits for its turn.
 
     The threads for long calls stand behind the engine's: a library that tokenises a text without the interpreter lock
-    would otherwise take half of the cores from the steps that everybody's streams wait for.
+    would otherwise take half of the cores from the steps that everybody's streams wait for. So does the one thread for
+    large bodies. Checking them takes milliseconds each, so that a few clients with nothing else to do would keep the
+    short threads busy for good. It is one, because parsers hold the interpreter lock, and two would only take turns.
     """
 
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(NUM_SHORT, thread_name_prefix="worker")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="body_worker", initializer=stand_back)
         self._long = ThreadPoolExecutor(NUM_LONG, thread_name_prefix="long_worker", initializer=stand_back)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -36,13 +39,17 @@ class Workers:
         """
         return await _run(self._short, partial(function, *args, **kwargs))
 
+    async def run_large(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for a call that decodes, checks or encodes a large body of a client's."""
+        return await _run(self._large, partial(function, *args, **kwargs))
+
     async def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, for a call that may take seconds, or computes for long without the interpreter lock."""
         return await _run(self._long, partial(function, *args, **kwargs))
 
     def close(self) -> None:
         """Takes no more calls and drops those that wait; does not wait for those that run."""
-        for pool in (self._short, self._long):
+        for pool in (self._short, self._large, self._long):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -106,7 +106,7 @@ class Front:
             if len(body) > MAX_INLINE_BYTES:
                 with self.preparation.receive() as checking:
                     checking.complete()
-                    fields, blocks = await self.workers.run(_parse, body, tenant)
+                    fields, blocks = await self.workers.run_large(_parse, body, tenant)
             else:
                 fields, blocks = _parse(body, tenant)
         return Asked(request.method, request.path_qs, request_headers(request), body, fields, tuple(blocks))

@@ -50,7 +50,7 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
     def work() -> Asked:
         return checked(lambda: parse(parse_json(body)))
 
-    asked = await served.workers.run(work) if len(body) > MAX_INLINE_BYTES else work()
+    asked = await served.workers.run_large(work) if len(body) > MAX_INLINE_BYTES else work()
     served.ignored_parameters.tell(asked.ignored)
     request[IGNORED] = asked.ignored
     return asked

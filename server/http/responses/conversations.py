@@ -38,7 +38,7 @@ async def create(request: web.Request) -> web.Response:
         conversation_id = new_conversation_id()
         told = {"id": conversation_id, "created_at": int(time.time()), "metadata": body.metadata or {}}
         key = conversation_key(request[TENANT].owner, conversation_id)
-        content = await served.workers.run(lambda: StoredConversation.new(told, items).to_bytes())
+        content = await served.workers.run_large(lambda: StoredConversation.new(told, items).to_bytes())
         await served.store.put_bytes(key, content)
     return json_response({"object": "conversation", **told})
 
@@ -83,7 +83,7 @@ async def add(request: web.Request) -> web.Response:
         most = served.settings.max_body_bytes
         await _change(request, lambda conversation: conversation.with_items(items, most))
         listed = ListQuery(limit=len(items), is_ascending=True).page(items, itemgetter("id"))
-        return await _send(request, await served.workers.run(json_response, listed))
+        return await _send(request, await served.workers.run_large(json_response, listed))
 
 
 async def fetch_item(request: web.Request) -> web.Response:

@@ -81,7 +81,7 @@ class ResponseCalls:
         """Obeys one text message, or answers with an error."""
         max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
         # While a large message is read, the socket's next one waits.
-        message = await self._served.workers.run(_read, text, max_bytes) if is_large else _read(text, max_bytes)
+        message = await self._served.workers.run_large(_read, text, max_bytes) if is_large else _read(text, max_bytes)
         if isinstance(message, _Create):
             try:
                 self._start(message, len(text))
@@ -147,7 +147,7 @@ class ResponseCalls:
                 finally:
                     self._num_waiting_bytes -= share.num_bytes
                 share.complete()
-            turn = await self._served.workers.run(_parse, message) if is_large else _parse(message)
+            turn = await self._served.workers.run_large(_parse, message) if is_large else _parse(message)
             self._served.ignored_parameters.tell(turn.ignored)
             await self._answering.look_back(turn, share)
             await self._answering.answer(

@@ -91,4 +91,4 @@ async def _find(request: web.Request, response_id: str) -> Record:
 async def _send(request: web.Request, body: dict[str, Any]) -> web.Response:
     """Answers with `body`. A stored response may be as large as a request's body."""
     served = request.app[SERVED]
-    return await send_whole(request, await served.workers.run(json_response, body), served.settings)
+    return await send_whole(request, await served.workers.run_large(json_response, body), served.settings)

@@ -79,7 +79,7 @@ class SocketCalls:
         """Obeys one text message, or answers with an error."""
         max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
         if is_large:  # this socket's next message waits
-            message = await self._served.workers.run(self._route.read, text, max_bytes)
+            message = await self._served.workers.run_large(self._route.read, text, max_bytes)
         else:
             message = self._route.read(text, max_bytes)
         try:
@@ -155,7 +155,7 @@ class SocketCalls:
     async def _answer(self, message: Generate, preparing: ExitStack, *, is_large: bool) -> bytes:
         """Streams to the end and returns the terminal message."""
         take_from(message.body)
-        call = await self._served.workers.run(self._parse, message) if is_large else self._parse(message)
+        call = await self._served.workers.run_large(self._parse, message) if is_large else self._parse(message)
         stream_id = call.request_id or new_request_id()
         self._served.ignored_parameters.tell(call.ignored)
         note(stream_id=stream_id)

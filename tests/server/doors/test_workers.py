@@ -50,11 +50,30 @@ async def test_those_who_wait_for_the_interpreter_lock_get_it_soon_while_a_call_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
-async def test_long_calls_stand_behind_the_other_threads() -> None:
+async def test_long_calls_and_large_bodies_stand_behind_the_other_threads() -> None:
     def nice() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     workers, usual = Workers(), nice()
     assert await workers.run(nice) == usual
     assert await workers.run_long(nice) == max(usual, CALM_NICE)
+    assert await workers.run_large(nice) == max(usual, CALM_NICE)
+    workers.close()
+
+
+async def test_large_bodies_are_checked_one_after_another_and_keep_nobody_elses_thread() -> None:
+    workers, may_end, begun = Workers(), threading.Event(), threading.Semaphore(0)
+
+    def check(result: int) -> int:
+        begun.release()
+        assert may_end.wait(5)
+        return result
+
+    large = [asyncio.create_task(workers.run_large(check, number)) for number in range(3)]
+    await asyncio.to_thread(begun.acquire)
+    assert await asyncio.wait_for(workers.run(len, "abc"), 5) == 3
+    assert await asyncio.wait_for(workers.run_long(len, "ab"), 5) == 2
+    assert not begun.acquire(blocking=False)
+    may_end.set()
+    assert await asyncio.gather(*large) == [0, 1, 2]
     workers.close()
