@@ -53,7 +53,7 @@ class Committer:
             if (
                 request.is_plain
                 and request.status is running
-                and request.num_hashed_pages >= request.num_named_pages
+                and request.num_hashed_pages >= len(request.page_hashes)
                 and token not in request.stop_ids
                 and len(token_ids := request.token_ids) + 1 < request.max_length
             ):
@@ -86,7 +86,7 @@ class Committer:
                     self._requests.release(request)
                 continue
             request.num_committed_tokens = plan.starts[row] + plan.num_tokens[row]
-            if request.num_hashed_pages < request.num_named_pages:
+            if request.num_hashed_pages < len(request.page_hashes):
                 # Other requests may wait for these pages. Pages without a hash yet get theirs at release.
                 prefixes.commit(request)
             if request.prompt_logprobs is not None and request in result.prompt_logprobs:

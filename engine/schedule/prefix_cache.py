@@ -129,7 +129,6 @@ class PrefixCache:
         request.page_hashes += hash_request_tokens(
             sha256_hash, self._page_size, request.token_ids, request.extra_keys, known=request.page_hashes
         )
-        request.num_named_pages = len(request.page_hashes)
 
     def _forget_computing(self, page_hash: PageHash, request: Request) -> None:
         if self._computing.get(page_hash.hash_value) is request:

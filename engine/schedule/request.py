@@ -63,7 +63,6 @@ class Request:
     slot: int = NO_SLOT
     pages: list[CachePage] = field(default_factory=list)
     page_hashes: list[PageHash] = field(default_factory=list)  # names of the pages full of committed tokens
-    num_named_pages: int = 0  # the length of that list, which a commit reads of every row without touching the list
     num_hashed_pages: int = 0  # first pages whose names the pool knows, since the request got its slot
     num_computed_tokens: int = 0  # tokens whose keys and values are computed, steps in flight included
     num_committed_tokens: int = 0  # the same for committed steps alone; 0 before the first commit

@@ -126,8 +126,7 @@ class Scheduler:
         request.stop_ids = frozenset(request.params.stop_token_ids)
         # At the end of a grammar nothing but the end-of-sequence token may come, so `ignore_eos` cannot hold.
         if not request.params.ignore_eos or (request.matcher is not None and request.matcher.ends_output):
-            # Most requests have no others, and then all share one set, which stays in the processor's cache.
-            request.stop_ids = request.stop_ids | self._eos_token_ids if request.stop_ids else self._eos_token_ids
+            request.stop_ids |= self._eos_token_ids
         self._deadlines.add(request)
         self.requests.queue(request)
 
@@ -215,7 +214,7 @@ class Scheduler:
         singles, chunks = StepPlan(), StepPlan()
         requests, page_size, running = self.requests, self.requests.page_size, RequestStatus.RUNNING
         long: list[Request] = []  # requests with more than one token to compute; they get what the others leave
-        # There may be hundreds of requests, and each object that is touched here may have to come from main memory.
+        # There may be hundreds of requests, so this loop does without all that it can.
         decoding, starts = singles.requests, singles.starts
         for request in requests.running:
             known = len(request.token_ids) + request.num_in_flight_tokens
@@ -225,8 +224,7 @@ class Scheduler:
             if known - start > 1:
                 long.append(request)
                 continue
-            # Its pages hold the tokens that are computed, so only behind a full page can there be too few.
-            if start % page_size == 0 and known > len(request.pages) * page_size:
+            if known > len(request.pages) * page_size:
                 requests.grow(request, known)
             decoding.append(request)
             starts.append(start)
