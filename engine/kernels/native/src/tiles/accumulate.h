@@ -73,9 +73,9 @@ void accumulate_packed(const std::byte* block, RowGroups rows, int num_groups, f
   Floats total[R];
   for (int r = 0; r < R; ++r) total[r] = load(totals + r * kTile);
   for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
-    prefetch_behind(block, block_bytes(F));
     const BlockReader<F> reader(block);
     for (int i = 0; i < kBlockGroups; ++i) {
+      prefetch_part_behind<block_bytes(F), kBlockGroups>(block, i);
       typename BlockReader<F>::Group group;
       reader.read(i, group);
       add_group<R, kShape.parts, kShape.has_minima, kShape.is_small>(group, rows, total);
@@ -103,9 +103,9 @@ template <Format F>
 [[gnu::always_inline]] inline void unpack(const std::byte* block, int num_groups, UnpackedGroup* to) {
   constexpr int kBlockGroups = layout_of(F).block_groups;
   for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
-    prefetch_behind(block, block_bytes(F));
     const BlockReader<F> reader(block);
     for (int i = 0; i < kBlockGroups; ++i) {
+      prefetch_part_behind<block_bytes(F), kBlockGroups>(block, i);
       typename BlockReader<F>::Group group;
       reader.read(i, group);
       group.store_unpacked(to[g + i]);

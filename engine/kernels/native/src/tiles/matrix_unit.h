@@ -140,9 +140,9 @@ template <Format F>
   } else {
     constexpr int kBlockGroups = layout_of(F).block_groups;
     for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
-      prefetch_behind(block, block_bytes(F));
       const BlockReader<F> reader(block);
       for (int i = 0; i < kBlockGroups; ++i) {
+        prefetch_part_behind<block_bytes(F), kBlockGroups>(block, i);
         typename BlockReader<F>::Group group;
         reader.read(i, group);
         store(to[g + i].scales[0], group.scales[0]);
