@@ -14,7 +14,7 @@ void unpack(const std::byte* block, int num_groups, std::byte* to) {
   for (int g = 0; g < num_groups; g += kLayout.block_groups, block += block_bytes(F)) {
     const BlockReader<F> reader(block);
     for (int i = 0; i < kLayout.block_groups; ++i) {
-      prefetch_part_behind<block_bytes(F), kLayout.block_groups>(block, i);
+      prefetch_behind<block_bytes(F), kLayout.block_groups>(block, i);
       typename BlockReader<F>::Group group;
       reader.read(i, group);
       for (int part = 0; part < kLayout.parts; ++part) {

@@ -142,7 +142,7 @@ template <Format F>
     for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
       const BlockReader<F> reader(block);
       for (int i = 0; i < kBlockGroups; ++i) {
-        prefetch_part_behind<block_bytes(F), kBlockGroups>(block, i);
+        prefetch_behind<block_bytes(F), kBlockGroups>(block, i);
         typename BlockReader<F>::Group group;
         reader.read(i, group);
         store(to[g + i].scales[0], group.scales[0]);

@@ -51,7 +51,7 @@ void add_bfloat16_blocks(const PackedRows& x, const UnitTiles<kTiles>& tiles, in
   for (int g = 0; g < num_groups; ++g) {
     const size_t at = g * kBfloat16GroupBytes;
     if (tiles.is_distant && first_block == 0) {
-      for (const std::byte* weights : tiles.weights) prefetch_behind(weights + at, kBfloat16GroupBytes);
+      for (const std::byte* weights : tiles.weights) prefetch_behind<kBfloat16GroupBytes>(weights + at);
     }
     tile_load<kWeights>(tiles.weights[0] + at, 64);
     if constexpr (kTiles == 2) tile_load<kWeights + 1>(tiles.weights[1] + at, 64);

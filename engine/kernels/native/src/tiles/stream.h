@@ -11,14 +11,11 @@ namespace eagre {
 
 constexpr int kPrefetchBytes = 4096;  // ahead in the stream of weights: what the hardware prefetches ends at each page
 
-inline void prefetch_behind(const std::byte* block, size_t num_bytes) {
-  for (size_t line = 0; line < num_bytes; line += 64) prefetch(block + kPrefetchBytes + line);
-}
-
-// The same for one of the equal parts of a block, so that no more lines are asked for at once than the processor keeps
-// on their way: a whole block of eight groups is more than that, and whoever asks for the next line then waits.
-template <size_t kBytes, int kParts>
-inline void prefetch_part_behind(const std::byte* block, int part) {
+// Asks for what comes kPrefetchBytes behind one of the equal parts of a block, while that part is read. No more lines are
+// asked for at once than the processor keeps on its way: a whole block of eight groups is more than that, and whoever
+// asks for the next line then waits.
+template <size_t kBytes, int kParts = 1>
+inline void prefetch_behind(const std::byte* block, int part = 0) {
   constexpr int kLines = (kBytes + 63) / 64;
   for (int line = part * kLines / kParts; line < (part + 1) * kLines / kParts; ++line) {
     prefetch(block + kPrefetchBytes + 64 * line);
