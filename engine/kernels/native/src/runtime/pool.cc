@@ -70,7 +70,7 @@ Pool& Pool::shared() {
   return *pool;
 }
 
-Pool::Pool(int num_threads) {
+Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)) {
   for (int thread = 1; thread < num_threads; ++thread) {
     try {
       workers_.emplace_back([this, thread] { work(thread); });
@@ -93,13 +93,18 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   // Nobody reads job_ now, because the last call has waited for everyone who took a task of it.
   job_ = job;
   num_done_.store(0, std::memory_order_relaxed);
-  const uint64_t number = number_of(ticket_.load(std::memory_order_relaxed)) + 1;
-  ticket_.store(number << (2 * kTaskBits) | static_cast<uint64_t>(num_tasks) << kTaskBits, std::memory_order_seq_cst);
+  const uint64_t number = (number_.load(std::memory_order_relaxed) + 1) & kNumberMask;
+  const int64_t threads = num_threads();
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    const uint64_t share = share_of(number, num_tasks * thread / threads, num_tasks * (thread + 1) / threads);
+    shares_[thread].tasks.store(share, std::memory_order_release);
+  }
+  number_.store(number, std::memory_order_seq_cst);
   if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
-    { const std::lock_guard<std::mutex> lock(sleep_mutex_); }  // whoever is about to sleep sees the ticket or the call
+    { const std::lock_guard<std::mutex> lock(sleep_mutex_); }  // whoever is about to sleep sees the number or the call
     wake_.notify_all();
   }
-  const int64_t done = run_tasks(number_of(ticket_.load(std::memory_order_relaxed)), 0);
+  const int64_t done = run_tasks(number, 0);
   num_done_.fetch_add(done, std::memory_order_acq_rel);
   for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
     if (spins < 1000) {
@@ -116,21 +121,32 @@ void Pool::end_tasks() {
 #endif
 }
 
+// All that is left of a job for a thread: its own share from the front, then those of the threads behind it from the end,
+// so that each share's owner goes on reading where it reads.
 int64_t Pool::run_tasks(uint64_t number, int thread) {
-  int64_t done = 0;
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (number_of(ticket) == number && next_task_of(ticket) < num_tasks_of(ticket)) {
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-    job_.invoke(job_.context, job_.first_task + next_task_of(ticket), thread);
-    ++done;
-    ticket = ticket_.load(std::memory_order_acquire);
-  }
+  int64_t done = run_share(shares_[thread], number, thread, true);
+  const int threads = num_threads();
+  for (int i = 1; i < threads; ++i) done += run_share(shares_[(thread + i) % threads], number, thread, false);
   if (done > 0) end_tasks();
   return done;
 }
 
+int64_t Pool::run_share(Share& share, uint64_t number, int thread, bool is_own) {
+  int64_t done = 0;
+  uint64_t tasks = share.tasks.load(std::memory_order_acquire);
+  while (number_of(tasks) == number && first_of(tasks) < end_of(tasks)) {
+    const int64_t first = first_of(tasks), end = end_of(tasks);
+    const uint64_t rest = is_own ? share_of(number, first + 1, end) : share_of(number, first, end - 1);
+    if (!share.tasks.compare_exchange_weak(tasks, rest, std::memory_order_acq_rel)) continue;
+    job_.invoke(job_.context, job_.first_task + (is_own ? first : end - 1), thread);
+    ++done;
+    tasks = share.tasks.load(std::memory_order_acquire);
+  }
+  return done;
+}
+
 bool Pool::wait_for_job_after(uint64_t number) {
-  const auto is_there = [&] { return number_of(ticket_.load(std::memory_order_seq_cst)) != number; };
+  const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
   const auto start = std::chrono::steady_clock::now();
   while (!is_there()) {
     for (int i = 0; i < kPausesPerLook && !is_there(); ++i) pause();
@@ -147,7 +163,7 @@ bool Pool::wait_for_job_after(uint64_t number) {
 void Pool::work(int thread) {
   uint64_t number = 0;
   while (wait_for_job_after(number)) {
-    number = number_of(ticket_.load(std::memory_order_acquire));
+    number = number_.load(std::memory_order_acquire);
     const int64_t done = run_tasks(number, thread);
     if (done > 0) num_done_.fetch_add(done, std::memory_order_acq_rel);
   }

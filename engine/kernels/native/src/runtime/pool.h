@@ -1,8 +1,9 @@
 // Threads that share the tasks of one kernel call.
 //
 // A decode step makes some 150 calls of a few microseconds each, and waking a thread costs more than such a call. So
-// workers spin for a short while after a job and sleep only when no other follows. Threads take tasks from a shared
-// counter, so that a thread that the system has put aside delays the job by one task at most.
+// workers spin for a short while after a job and sleep only when no other follows. Each thread begins with a share of
+// neighbouring tasks, which read neighbouring memory, and then takes tasks from the ends of the others' shares, so that a
+// thread that the system has put aside delays the job by one task at most.
 #pragma once
 
 #include <algorithm>
@@ -56,25 +57,34 @@ class Pool {
     int64_t first_task;
   };
 
+  // A job's number, and the first and the end of the tasks of a share that nobody has taken. They share one word, so that
+  // a thread that comes late cannot mistake a task of another job for one of its own. The number wraps after 2^24 jobs: a
+  // worker that has slept through exactly so many misses a job, which the others then do without it.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> tasks{0};
+  };
+
   static constexpr int kTaskBits = 20;
   static constexpr int64_t kMostTasks = (int64_t{1} << kTaskBits) - 1;  // of one job
-  static constexpr uint64_t kTaskMask = kMostTasks;
-  static uint64_t number_of(uint64_t ticket) { return ticket >> (2 * kTaskBits); }
-  static int64_t num_tasks_of(uint64_t ticket) { return static_cast<int64_t>(ticket >> kTaskBits & kTaskMask); }
-  static int64_t next_task_of(uint64_t ticket) { return static_cast<int64_t>(ticket & kTaskMask); }
+  static constexpr uint64_t kNumberMask = (uint64_t{1} << (64 - 2 * kTaskBits)) - 1;
+  static uint64_t share_of(uint64_t number, int64_t first, int64_t end) {
+    return number << (2 * kTaskBits) | static_cast<uint64_t>(end) << kTaskBits | static_cast<uint64_t>(first);
+  }
+  static uint64_t number_of(uint64_t share) { return share >> (2 * kTaskBits); }
+  static int64_t first_of(uint64_t share) { return static_cast<int64_t>(share & kMostTasks); }
+  static int64_t end_of(uint64_t share) { return static_cast<int64_t>(share >> kTaskBits & kMostTasks); }
 
   // A thread calls this when it has done its tasks of a job.
   static void end_tasks();
   void run_job(const Job& job, int64_t num_tasks);
   int64_t run_tasks(uint64_t number, int thread);
+  int64_t run_share(Share& share, uint64_t number, int thread, bool is_own);
   void work(int thread);
   bool wait_for_job_after(uint64_t number);
 
   Job job_{};
-  // A job's number, the number of its tasks and the next task to take share one word, so that a thread that comes late
-  // cannot mistake a task of another job for one of its own. The number wraps after 2^24 jobs: a worker that has slept
-  // through exactly so many misses a job, which the others then do without it.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::vector<Share> shares_;  // of each thread
+  alignas(64) std::atomic<uint64_t> number_{0};  // of the last job
   alignas(64) std::atomic<int64_t> num_done_{0};
   alignas(64) std::atomic<int> num_asleep_{0};
   std::atomic<bool> is_stopping_{false};
