@@ -12,21 +12,22 @@ _QUANTILE = 0.99  # of the steps that shall stay within the target
 _STEP_UP = 0.05  # how far one step beyond the margin raises it
 _MAX_MARGIN = 1.5
 _MEMORY = 0.98  # the averages are of about the last 50 steps
-_MAX_STRETCH = 2.0  # how much longer a guest may make a step than the target, or than the others' decode rows
+_MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
 
 
 class Pace:
     """Makes the budget of each step, and learns from each step's duration. Only the engine thread changes it.
 
     Streams see a gap between two tokens that is as long as the step between them. So a step in which requests decode
-    has a limit: as many tiles of prompts as fit into the target beside the decode rows, but at least one, or prompts
-    would starve. Beside streams of other tenants it is cut to pieces, where the device computes no padding: no more of
-    them are taken than make the step twice as long as the target or as the others' decode rows alone, whichever is
-    longer. So nobody makes others' gaps three or four times as long, and who has many rows in the step already has
-    taken a part of that with them. Within a tenant a tile stays whole, because a few tokens take nearly as long, and a
-    crowd would wait longer for its first tokens. The margin between what is aimed at and the target follows the
-    quantile of measured over predicted durations (stochastic approximation: Robbins and Monro, 1951), because a promise
-    for the slowest steps in a hundred cannot be kept by a prediction that is right on average.
+    has a limit: as many tiles of prompts as fit into the target beside the decode rows, but at least a part of one, or
+    prompts would starve. Where the device computes no padding the first tile is cut to pieces, of which no more are
+    taken than fit into the target, or than make the step twice as long as its decode rows alone, whichever is longer:
+    half of the time is left for prompts, so that their first tokens come at most twice as late as with whole tiles.
+    Beside streams of other tenants the others' rows count alone: so nobody makes others' gaps three or four times as
+    long, and who has many rows in the step already has taken a part of that with them. The margin between what is aimed
+    at and the target follows the quantile of measured over predicted durations (stochastic approximation: Robbins and
+    Monro, 1951), because a promise for the slowest steps in a hundred cannot be kept by a prediction that is right on
+    average.
     """
 
     def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
@@ -65,16 +66,16 @@ class Pace:
             return TokenBudget(num_tokens, chunk_alignment, work, inf, self.costs, grain=self._grain)
         return TokenBudget(
             num_tokens, chunk_alignment, work, self.target_gap / self._margin, self.costs,
-            grain=self._grain, guest_limit=self._longest_beside,
+            grain=self._grain, first_limit=self._longest_with_tile,
         )  # fmt: skip
 
-    def _longest_beside(self, others: StepWork) -> float:
-        """Milliseconds that a step with a guest's prompt may be predicted to take.
+    def _longest_with_tile(self, rows: StepWork) -> float:
+        """Milliseconds that a step with one tile, or a part of one, may be predicted to take.
 
         Args:
-            others: the decode rows of the other tenants.
+            rows: the decode rows that it is beside.
         """
-        return _MAX_STRETCH * max(self.target_gap, self.costs.predict(others)) / self._margin
+        return max(self.target_gap / self._margin, _MAX_STRETCH * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Takes note of how long a step took."""

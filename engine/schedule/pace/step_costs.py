@@ -10,8 +10,10 @@ from engine.schedule.pace.step_work import StepWork
 
 # Each count is divided by its unit, so that the weights, in milliseconds, are of similar size.
 _ROWS, _DECODE_CONTEXT, _TILE_CONTEXT = 8, 4096, 1024
-_NUM_WEIGHTS = 5
+_NUM_WEIGHTS = 6
+_BEGUN, _TILE = 2, 3  # the weights of a tile that is begun, however full it is, and of one that is full
 _UNKNOWN = 1e4  # variance of a weight of which nothing is known, in ms²
+_HARDLY = 0.01  # share of that variance that a begun tile's weight has: before parts of tiles were seen, they are cheap
 _NOISE = 0.1  # standard deviation of a step's duration, as a share of it
 _DRIFT = 0.02  # the same of a weight's change from one step to the next
 _LEAST_MS = 0.05  # below this a duration is mostly the clock's and the loop's own
@@ -24,16 +26,19 @@ class StepCosts:
     """Predicts the duration of a step from its work.
 
     The prediction is a weighted sum (of the step itself, its decode rows, its tiles, and the context of both), times
-    a correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. The weights
-    are kept by a Kalman filter (Kalman, "A New Approach to Linear Filtering and Prediction Problems", 1960) that lets
-    them drift, so that a machine that becomes slower is followed, and that trusts a surprising step the less the more
-    it surprises, so that one slow step changes little. The corrections are exponential averages of bounded steps.
+    a correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. A tile has two
+    weights, one for having begun it and one for what it is filled with, so that the first part of a tile tells whether
+    parts are cheaper here. The weights are kept by a Kalman filter (Kalman, "A New Approach to Linear Filtering and
+    Prediction Problems", 1960) that lets them drift, so that a machine that becomes slower is followed, and that trusts
+    a surprising step the less the more it surprises, so that one slow step changes little. The corrections are
+    exponential averages of bounded steps.
     """
 
     def __init__(self) -> None:
         self.has_seen_tiles = False  # before, nothing can be said of a step with tiles
         self._weights = np.zeros(_NUM_WEIGHTS)
         self._spread = np.eye(_NUM_WEIGHTS) * _UNKNOWN  # the covariance of the weights
+        self._spread[_BEGUN, _BEGUN] *= _HARDLY
         self._weights_seen = (0.0,) * _NUM_WEIGHTS  # the same weights as floats of Python, for `predict`
         self._ratios: dict[tuple[int, int], float] = {}
 
@@ -46,13 +51,15 @@ class StepCosts:
         measured = max(milliseconds, _LEAST_MS)
         x = np.array(
             [
-                1.0, work.num_decode_rows / _ROWS, work.num_tiles,
+                1.0, work.num_decode_rows / _ROWS, ceil(work.num_tiles), work.num_tiles,
                 work.decode_context / _DECODE_CONTEXT, work.tile_context / _TILE_CONTEXT,
             ]
         )  # fmt: skip
         spread = self._spread
         diagonal = spread.ravel()[:: _NUM_WEIGHTS + 1]
-        np.minimum(diagonal + (_DRIFT * self._weights) ** 2, _UNKNOWN, out=diagonal)
+        drift = _DRIFT * self._weights
+        drift[_BEGUN] = drift[_TILE]  # which of the two weights the cost of whole tiles is, nobody knows
+        np.minimum(diagonal + drift**2, _UNKNOWN, out=diagonal)
         along = spread @ x
         known, noise = float(along @ x), (_NOISE * measured) ** 2
         surprise = measured - float(self._weights @ x)
@@ -75,10 +82,11 @@ class StepCosts:
         self._ratios[bucket] = min(max(ratio, _MIN_RATIO), _MAX_RATIO)
 
     def _linear(self, work: StepWork) -> float:
-        step, row, tile, decode_context, tile_context = self._weights_seen
+        step, row, begun, tile, decode_context, tile_context = self._weights_seen
         milliseconds = (
             step
             + row / _ROWS * work.num_decode_rows
+            + begun * ceil(work.num_tiles)
             + tile * work.num_tiles
             + decode_context / _DECODE_CONTEXT * work.decode_context
             + tile_context / _TILE_CONTEXT * work.tile_context

@@ -8,22 +8,25 @@ from math import inf
 from engine.schedule.pace.step_costs import StepCosts
 from engine.schedule.pace.step_work import StepWork
 
+_MOST_PER_TOKEN = 2.0  # how much longer a piece of a tile may take for each of its tokens than the whole tile
+_LEAST_SAVED = 1 / 3  # of the tile's time, by a piece that does not keep the limit either
+
 
 class TokenBudget:
     """How many more tokens of prompts a step may compute, by their number and by the time that they take.
 
     A request with a single token left is a decode row, of which there is one for each slot: it costs no tokens here.
     The device pads each chunk of more than one token to whole tiles of `chunk_alignment` tokens, so a chunk costs its
-    padded length of the number of tokens. Of time it costs as many pieces of `grain` tokens as it has. The step's first
-    tile is always granted, or of a guest's one piece of it at least, however long that takes, so that prompts do not
-    starve.
+    padded length of the number of tokens. Of time it costs as many pieces of `grain` tokens as it has. Of the step's
+    first tile one piece at least is granted, however long that takes, so that prompts do not starve; and all of it
+    where pieces are not worth it.
     """
 
-    __slots__ = ("_chunk_alignment", "_costs", "_grain", "_guest_limit", "_limit", "is_exhausted", "num_left", "work")
+    __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
 
     def __init__(
         self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None,
-        *, grain: int | None = None, guest_limit: Callable[[StepWork], float] | None = None,
+        *, grain: int | None = None, first_limit: Callable[[StepWork], float] | None = None,
     ) -> None:  # fmt: skip
         """Makes a budget of which nothing is spent.
 
@@ -32,15 +35,15 @@ class TokenBudget:
             limit: milliseconds for the whole step; infinite for none.
             costs: predict how long the step takes; needed with a limit.
             grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
-            guest_limit: from the others' decode rows, milliseconds for a step with one tile of a guest, which is cut
-                to pieces that keep them; None: guests' tiles stay whole too.
+            first_limit: from the decode rows that the step's first tile is beside, milliseconds for a step with it; it
+                is cut to pieces that keep them. None: it stays whole.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
         self.work = work
         self._chunk_alignment = chunk_alignment
         self._limit = limit
-        self._guest_limit = guest_limit
+        self._first_limit = first_limit
         self._grain = chunk_alignment if grain is None else grain
         self._costs = costs
 
@@ -59,7 +62,7 @@ class TokenBudget:
 
         Returns:
             How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and
-            a guest's first tile at one of the grain.
+            the step's first tile at one of the grain.
         """
         num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, others)
         self.is_exhausted |= num_taken < num_tokens
@@ -74,7 +77,7 @@ class TokenBudget:
         size, num_taken = self._chunk_alignment, 0
         while num_taken < num_tokens and self.num_left >= size:
             count = min(size, num_tokens - num_taken)
-            if others is not None and self.work.num_tiles == 0:
+            if self.work.num_tiles == 0:
                 count = self._part_of_first_tile(count, start, others)
             grown = self._with_tile(count, start + num_taken + count)
             if self.work.num_tiles and not self._is_affordable(grown):
@@ -91,14 +94,32 @@ class TokenBudget:
         grain = self._grain
         return self.work.with_tile(end, -(-count // grain) * grain / self._chunk_alignment)
 
-    def _part_of_first_tile(self, count: int, start: int, others: StepWork) -> int:
-        """How many of the tokens of the step's first tile keep a guest's limit, or the fewest that are possible."""
-        if self._guest_limit is None or self._costs is None or not self._costs.has_seen_tiles:
+    def _part_of_first_tile(self, count: int, start: int, others: StepWork | None) -> int:
+        """How many of the tokens of the step's first tile to compute: the most that keep the limit.
+
+        A piece may not spend more than `_MOST_PER_TOKEN` times as long on a token as the whole tile. If none of those
+        that do not keeps the limit, it is the smallest of them, where it is clearly cheaper than the whole tile.
+        """
+        if self._first_limit is None or self._costs is None or not self._costs.has_seen_tiles:
             return count
-        limit = self._guest_limit(others)
-        while count > self._grain and self._costs.predict(self._with_tile(count, start + count)) > limit:
-            count = (count - 1) // self._grain * self._grain
-        return count
+        limit = self._first_limit(self.work if others is None else others)
+        whole, without = self._milliseconds(count, start), self._costs.predict(self.work)
+        # To a prompt beside streams of its own tenant the time of their rows counts too, and to a guest its tile alone:
+        # it has to make room for the others, however much longer it waits for that.
+        beside = 0.0 if others is None else without
+        took, size = whole, count
+        while took > limit and size > self._grain:
+            fewer = (size - 1) // self._grain * self._grain
+            milliseconds = self._milliseconds(fewer, start)
+            if (milliseconds - beside) * count > _MOST_PER_TOKEN * (whole - beside) * fewer:
+                break
+            took, size = milliseconds, fewer
+        return size if took <= max(limit, whole - _LEAST_SAVED * (whole - without)) else count
+
+    def _milliseconds(self, count: int, start: int) -> float:
+        """How long the step is predicted to take with so many tokens of its first tile."""
+        assert self._costs is not None
+        return self._costs.predict(self._with_tile(count, start + count))
 
     def _is_affordable(self, work: StepWork) -> bool:
         if self._limit == inf or self._costs is None:

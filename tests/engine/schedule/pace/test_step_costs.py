@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from math import ceil
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,3 +80,32 @@ def test_streams_that_start_a_few_at_a_time_do_not_mislead_it() -> None:
         errors.append(abs(costs.predict(work) / measured - 1))
         costs.learn(work, measured)
     assert sorted(errors[5:])[-5] < 0.1, errors
+
+
+@pytest.mark.parametrize("begun", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("slowness", [1, 10])
+def test_a_few_parts_of_tiles_tell_what_parts_cost(begun: float, slowness: int) -> None:
+    """And what whole tiles cost is not forgotten while only parts are computed, on a machine that becomes slower."""
+    draw, costs = random.Random(7), StepCosts()
+
+    def took(work: StepWork, scale: float) -> float:
+        tiles = begun * ceil(work.num_tiles) + (1 - begun) * work.num_tiles
+        return slowness * scale * (4 + 0.65 * work.num_decode_rows + 42 * tiles)
+
+    def learn(num_tiles: float, scale: float = 1.0) -> None:
+        work = StepWork(16, 3200, num_tiles, 100 * num_tiles)
+        costs.learn(work, took(work, scale) * draw.uniform(0.97, 1.03))
+
+    def check(scale: float) -> None:
+        for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+            work = StepWork(16, 3200, share, 100 * share)
+            assert costs.predict(work) == pytest.approx(took(work, scale), rel=0.3), share
+
+    for index in range(60):
+        learn(index % 3 // 2)
+    for index in range(40):
+        learn((0, 0.25, 0.5)[index % 3])
+    check(1.0)
+    for index in range(100):
+        learn((0, 0.25, 0.5)[index % 3], 1 + index / 100)
+    check(2.0)
