@@ -6,10 +6,12 @@
 #include "isa/isa.h"
 #include "tiles/tile_kernel.h"
 #include "runtime/scratch.h"
+#include "runtime/successors.h"
 
 namespace eagre {
 namespace {
 
+constexpr int64_t kBytesAhead = 128 << 10;  // of the next product, for each thread; a part of its second cache
 constexpr int kTasksPerThread = 8;     // enough that a thread that the system puts aside is not waited for long
 
 // What the sums of a tile begin with: the biases of its outputs, from `first` on.
@@ -76,6 +78,25 @@ void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, cons
   }
 }
 
+// What is read first of the tiles from `first` to `end`, and of as many that lie `to_partners` tiles behind them, where
+// that is not 0.
+LookAhead beginning(const Matrix& weights, int64_t first, int64_t end, int64_t to_partners) {
+  LookAhead ahead;
+  if (first >= end) return ahead;
+  int64_t own = first, partner = first + to_partners;
+  const MatrixPart& part = weights.part_of(own);
+  const auto bytes_of = [](const MatrixPart& part, int64_t tile) {
+    return reinterpret_cast<const uint8_t*>(part.tile(tile));
+  };
+  const uint8_t* stretches[LookAhead::kStretches] = {bytes_of(part, own)};
+  if (to_partners > 0) {
+    const MatrixPart& other = weights.part_of(partner);
+    stretches[1] = bytes_of(other, partner);
+  }
+  ahead.begin(stretches, std::min((end - first) * part.stride, kBytesAhead / (to_partners > 0 ? 2 : 1)));
+  return ahead;
+}
+
 }  // namespace
 
 size_t totals_size(const PackedRows& x) { return size_t{2} * kStoredTiles * x.num_blocks() * kBlockRows * kTile; }
@@ -107,10 +128,19 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
   const int64_t fair = num_results / (threads * kTasksPerThread);
   // Pairs of tiles, because some kernels multiply two together.
   const int64_t per_task = fair >= kStoredTiles ? fair / kStoredTiles * kStoredTiles : fair >= 2 ? 2 : 1;
-  pool.run((num_results + per_task - 1) / per_task, [&](int64_t task, int thread) {
+  const int64_t num_tasks = (num_results + per_task - 1) / per_task;
+  const auto begin_of = [&](int thread) {
+    const auto [first_task, end_task] = Pool::share(num_tasks, threads, thread);
+    const int64_t first = std::min(first_task * per_task, num_results), end = std::min(end_task * per_task, num_results);
+    return beginning(weights, first, end, y.is_gated ? num_results : 0);
+  };
+  static Successors& successors = *new Successors;
+  const LookAhead* next = successors.follow(weights.parts[0].tiles, threads, begin_of);
+  const auto multiply_task = [&](int64_t task, int thread) {
     multiply_tiles(x, weights, y, task * per_task, std::min(num_results, (task + 1) * per_task),
                    unpacked + thread * kChunkGroups, totals + thread * totals_size(x));
-  });
+  };
+  pool.run(num_tasks, multiply_task, next);
 }
 
 }  // namespace eagre

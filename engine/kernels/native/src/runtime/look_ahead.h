@@ -21,6 +21,8 @@ class LookAhead {
     bytes_ = bytes;
   }
 
+  bool is_done() const { return at_ >= bytes_; }
+
   // Asks for the next `lines` times 64 bytes of each.
   void ask(int lines) {
     for (int line = 0; line < lines && at_ < bytes_; ++line, at_ += 64) {

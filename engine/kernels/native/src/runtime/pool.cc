@@ -96,8 +96,8 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   const uint64_t number = (number_.load(std::memory_order_relaxed) + 1) & kNumberMask;
   const int64_t threads = num_threads();
   for (int64_t thread = 0; thread < threads; ++thread) {
-    const uint64_t share = share_of(number, num_tasks * thread / threads, num_tasks * (thread + 1) / threads);
-    shares_[thread].tasks.store(share, std::memory_order_release);
+    const auto [first, end] = share(num_tasks, threads, thread);
+    shares_[thread].tasks.store(share_of(number, first, end), std::memory_order_release);
   }
   number_.store(number, std::memory_order_seq_cst);
   if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
@@ -105,9 +105,12 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
     wake_.notify_all();
   }
   const int64_t done = run_tasks(number, 0);
+  if (job.next != nullptr) callers_ahead_ = job.next[0];
   num_done_.fetch_add(done, std::memory_order_acq_rel);
   for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
-    if (spins < 1000) {
+    if (!callers_ahead_.is_done()) {
+      callers_ahead_.ask(1);
+    } else if (spins < 1000) {
       pause();
     } else {
       std::this_thread::yield();  // the system has put a worker aside in the middle of a task
@@ -145,11 +148,17 @@ int64_t Pool::run_share(Share& share, uint64_t number, int thread, bool is_own) 
   return done;
 }
 
-bool Pool::wait_for_job_after(uint64_t number) {
+bool Pool::wait_for_job_after(uint64_t number, LookAhead& ahead) {
   const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
   const auto start = std::chrono::steady_clock::now();
   while (!is_there()) {
-    for (int i = 0; i < kPausesPerLook && !is_there(); ++i) pause();
+    for (int i = 0; i < kPausesPerLook && !is_there(); ++i) {
+      if (ahead.is_done()) {
+        pause();
+      } else {
+        ahead.ask(1);
+      }
+    }
     if (std::chrono::steady_clock::now() - start < kSpinTime) continue;
     std::unique_lock<std::mutex> lock(sleep_mutex_);
     num_asleep_.fetch_add(1, std::memory_order_seq_cst);
@@ -162,10 +171,13 @@ bool Pool::wait_for_job_after(uint64_t number) {
 
 void Pool::work(int thread) {
   uint64_t number = 0;
-  while (wait_for_job_after(number)) {
+  LookAhead ahead;
+  while (wait_for_job_after(number, ahead)) {
     number = number_.load(std::memory_order_acquire);
     const int64_t done = run_tasks(number, thread);
-    if (done > 0) num_done_.fetch_add(done, std::memory_order_acq_rel);
+    if (done == 0) continue;  // the job may be over, and another one written in its place
+    if (job_.next != nullptr) ahead = job_.next[thread];
+    num_done_.fetch_add(done, std::memory_order_acq_rel);
   }
 }
 

@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "runtime/look_ahead.h"
 #include "runtime/turns.h"
 
 namespace eagre {
@@ -33,10 +35,16 @@ class Pool {
   // Of those who run jobs. There is one caller at a time, because kernels keep their scratch memory.
   Turns& turns() { return turns_; }
 
+  // The tasks that a thread begins with, from the first to the end.
+  static std::pair<int64_t, int64_t> share(int64_t num_tasks, int64_t num_threads, int64_t thread) {
+    return {num_tasks * thread / num_threads, num_tasks * (thread + 1) / num_threads};
+  }
+
   // Calls body(task, thread) for each task from 0 to num_tasks - 1, on the caller and the workers. The body must not
-  // throw, because other threads may still be at its tasks.
+  // throw, because other threads may still be at its tasks. `next` says for each thread what it will read after
+  // this call, which threads that wait ask for, and is null where nobody knows.
   template <class Body>
-  void run(int64_t num_tasks, const Body& body) {
+  void run(int64_t num_tasks, const Body& body, const LookAhead* next = nullptr) {
     if (num_tasks <= 1 || workers_.empty()) {
       for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
       end_tasks();
@@ -46,7 +54,7 @@ class Pool {
       (*static_cast<const Body*>(context))(task, thread);
     };
     for (int64_t first = 0; first < num_tasks; first += kMostTasks) {
-      run_job({invoke, &body, first}, std::min(kMostTasks, num_tasks - first));
+      run_job({invoke, &body, first, next}, std::min(kMostTasks, num_tasks - first));
     }
   }
 
@@ -55,6 +63,7 @@ class Pool {
     void (*invoke)(const void* context, int64_t task, int thread);
     const void* context;
     int64_t first_task;
+    const LookAhead* next;
   };
 
   // A job's number, and the first and the end of the tasks of a share that nobody has taken. They share one word, so that
@@ -80,7 +89,7 @@ class Pool {
   int64_t run_tasks(uint64_t number, int thread);
   int64_t run_share(Share& share, uint64_t number, int thread, bool is_own);
   void work(int thread);
-  bool wait_for_job_after(uint64_t number);
+  bool wait_for_job_after(uint64_t number, LookAhead& ahead);
 
   Job job_{};
   std::vector<Share> shares_;  // of each thread
@@ -88,6 +97,7 @@ class Pool {
   alignas(64) std::atomic<int64_t> num_done_{0};
   alignas(64) std::atomic<int> num_asleep_{0};
   std::atomic<bool> is_stopping_{false};
+  LookAhead callers_ahead_;
   Turns turns_;
   std::mutex sleep_mutex_;
   std::condition_variable wake_;

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parents[4] / "engine" / "kernels" / "native" / "src"
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+from tests.engine.kernels.native.runtime.harness import build
 
 # Runs that make calls of so many microseconds each, one after the other, for some time. A call sleeps, so that the
 # share does not depend on who gets a core of a busy machine.
@@ -48,15 +44,7 @@ extern "C" int64_t use(int num_runs, const int64_t* call_us, int64_t total_us, d
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if COMPILER is None:
-        pytest.skip("there is no C++ compiler")
-    folder = tmp_path_factory.mktemp("turns")
-    (folder / "harness.cc").write_text(HARNESS)
-    path = folder / "harness.so"
-    sources = [str(folder / "harness.cc"), str(SOURCES / "runtime" / "turns.cc")]
-    flags = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-shared", f"-I{SOURCES}"]
-    subprocess.run([COMPILER, *flags, *sources, "-o", str(path)], check=True, timeout=120)
-    return ctypes.CDLL(str(path))
+    return build(HARNESS, tmp_path_factory.mktemp("turns"), "turns.cc")
 
 
 @pytest.mark.parametrize("call_us", [(50, 5000), (1000, 1000), (20, 3000, 200)])

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.patience import PATIENCE_S
-
-SOURCES = Path(__file__).parents[4] / "engine" / "kernels" / "native" / "src"
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+from tests.engine.kernels.native.runtime.harness import build
 
 # `run` counts how often each task of each job was done, and says which thread did it. `run_beside_stuck` gives each
 # worker a first task that ends only when all tasks but those of the workers are done, and returns how many those are.
@@ -56,15 +50,7 @@ extern "C" int64_t run_beside_stuck(int num_threads, int64_t num_tasks) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    if COMPILER is None:
-        pytest.skip("there is no C++ compiler")
-    folder = tmp_path_factory.mktemp("pool")
-    (folder / "harness.cc").write_text(HARNESS)
-    path = folder / "harness.so"
-    sources = [str(folder / "harness.cc"), *(str(SOURCES / "runtime" / name) for name in ("pool.cc", "turns.cc"))]
-    flags = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-shared", f"-I{SOURCES}"]
-    subprocess.run([COMPILER, *flags, *sources, "-o", str(path)], check=True, timeout=PATIENCE_S)
-    library = ctypes.CDLL(str(path))
+    library = build(HARNESS, tmp_path_factory.mktemp("pool"), "pool.cc", "turns.cc")
     library.run_beside_stuck.restype = ctypes.c_int64
     library.run_beside_stuck.argtypes = ctypes.c_int, ctypes.c_int64
     return library

@@ -1,0 +1,52 @@
+// Which product follows which.
+//
+// A step of few rows is bound by memory, but memory rests wherever threads wait: for each other at the end of a product,
+// for the caller who packs the next one's rows, and while XLA goes from one call to the next. Programs multiply by the
+// same matrices in the same order step after step, so what followed a matrix the last time is asked for in those waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/look_ahead.h"
+
+namespace eagre {
+
+class Successors {
+ public:
+  // Tells that a product with a matrix begins. Returns what each thread will read first of the matrix that followed this
+  // one the last time, or null where none is known; it stays as it is until the next call. `begin_of(thread)` is what a
+  // thread reads first of this matrix, and is called where the matrix before had another successor.
+  template <class BeginOf>
+  const LookAhead* follow(const std::byte* matrix, int num_threads, const BeginOf& begin_of) {
+    if (last_ != nullptr && last_->next != matrix) {
+      last_->next = matrix;
+      last_->begins.clear();
+      for (int thread = 0; thread < num_threads; ++thread) last_->begins.push_back(begin_of(thread));
+    }
+    last_ = &entries_[slot_of(matrix)];
+    if (last_->matrix != matrix) *last_ = {matrix, nullptr, {}};
+    return last_->next == nullptr ? nullptr : last_->begins.data();
+  }
+
+ private:
+  // Matrices are told apart by where they lie. One that is freed is asked for at most, which reads nothing.
+  struct Entry {
+    const std::byte* matrix = nullptr;
+    const std::byte* next = nullptr;
+    std::vector<LookAhead> begins;
+  };
+
+  static constexpr int kSlotBits = 10;
+
+  static size_t slot_of(const std::byte* matrix) {
+    constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // Knuth's multiplicative hash
+    return reinterpret_cast<uintptr_t>(matrix) / 64 * kGolden >> (64 - kSlotBits);
+  }
+
+  std::vector<Entry> entries_ = std::vector<Entry>(size_t{1} << kSlotBits);  // two matrices in one slot forget each other
+  Entry* last_ = nullptr;
+};
+
+}  // namespace eagre

@@ -1,0 +1,27 @@
+"""Small C++ libraries around parts of the kernels' runtime, for its tests."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE_S
+
+SOURCES = Path(__file__).parents[5] / "engine" / "kernels" / "native" / "src"
+COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+
+
+def build(text: str, folder: Path, *sources: str) -> ctypes.CDLL:
+    """A library of a harness and of the runtime's sources of these names; skips the test without a compiler."""
+    if COMPILER is None:
+        pytest.skip("there is no C++ compiler")
+    (folder / "harness.cc").write_text(text)
+    path = folder / "harness.so"
+    inputs = [str(folder / "harness.cc"), *(str(SOURCES / "runtime" / name) for name in sources)]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-shared", f"-I{SOURCES}"]
+    subprocess.run([COMPILER, *flags, *inputs, "-o", str(path)], check=True, timeout=PATIENCE_S)
+    return ctypes.CDLL(str(path))
