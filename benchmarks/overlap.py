@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from benchmarks.bare.bare_loop import run_bare
 from benchmarks.bare.engine_streams import run_streams
 from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.load import measure_apart
+from benchmarks.serving.load import measure_with_clients
 from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, served_model, started_server
 from engine.engine import Engine
@@ -42,17 +42,26 @@ PROGRAM = "benchmarks.overlap"
 NUM_PROMPT_TOKENS = 32
 LEGEND = (
     "tokens per second while every stream flows: median (least..most); ratios are of medians;\n"
+    "without clients: beside what of the bare rate the clients leave of the processors;\n"
     "others: the most that other processes had of the processor in any turn"
 )
 MAX_TRIES = 10  # of a turn that others disturb
 
-Way = Callable[[Workload], float]  # decodes the workload's prompts; tokens per second
+
+class Rate(NamedTuple):
+    """How fast the prompts of a workload were decoded."""
+
+    tokens_per_s: float
+    clients: float = 0.0  # share of the processors that clients in a process of their own had, 0 to 1
+
+
+Way = Callable[[Workload], Rate]  # decodes the workload's prompts
 
 
 class Turn(NamedTuple):
     """One way's decoding of one set of prompts."""
 
-    tokens_per_s: float
+    rate: Rate
     others: float | None  # share of the processor that other processes had meanwhile, 0 to 1
 
     @classmethod
@@ -69,10 +78,15 @@ class Comparison:
     turns: dict[str, list[Turn]]  # by way, in the order of the repeats
 
     def rates(self, way: str) -> list[float]:
-        return [turn.tokens_per_s for turn in self.turns[way]]
+        return [turn.rate.tokens_per_s for turn in self.turns[way]]
 
     def ratio(self, way: str, reference: str) -> float:
         return median(self.rates(way)) / median(self.rates(reference))
+
+    def ratio_without_clients(self, way: str) -> float:
+        """Of a way over a network: beside the bare rate, were the processors smaller by what its clients took."""
+        left = 1 - median(turn.rate.clients for turn in self.turns[way])
+        return self.ratio(way, "bare") / left
 
     @property
     def others(self) -> float | None:
@@ -84,15 +98,23 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         return {
             "num_streams": self.num_streams,
-            "turns": {way: [turn._asdict() for turn in turns] for way, turns in self.turns.items()},
+            "turns": {
+                way: [{**turn.rate._asdict(), "others": turn.others} for turn in turns]
+                for way, turns in self.turns.items()
+            },
             "medians": {way: median(self.rates(way)) for way in self.turns},
             "ratios": {f"{way}/{reference}": self.ratio(way, reference) for way, reference in ratios(self.turns)},
+            "ratios_without_clients": {way: self.ratio_without_clients(way) for way in networked(self.turns)},
         }
+
+
+def networked(ways: Mapping[str, object]) -> list[str]:
+    return [way for way in ("SSE", "WebSocket") if way in ways]
 
 
 def ratios(ways: Mapping[str, object]) -> list[tuple[str, str]]:
     """What the table sets against what."""
-    return [(way, "bare") for way in ("SSE", "WebSocket") if way in ways] + [("overlapped", "synchronous")]
+    return [(way, "bare") for way in networked(ways)] + [("overlapped", "synchronous")]
 
 
 def load_engine(settings: ServerSettings) -> Engine:
@@ -104,7 +126,7 @@ def load_engine(settings: ServerSettings) -> Engine:
 def all_ways(engine: Engine, url: str, *, websocket: bool) -> dict[str, Way]:
     """The ways in the order of their turns; each leaves its engine idle, since they share a processor."""
     ways: dict[str, Way] = {
-        "bare": lambda load: run_bare(engine, list(load.token_prompts()), load.num_output_tokens).tokens_per_s,
+        "bare": lambda load: Rate(run_bare(engine, list(load.token_prompts()), load.num_output_tokens).tokens_per_s),
         "synchronous": lambda load: in_process(engine, load, overlap=False),
         "overlapped": lambda load: in_process(engine, load, overlap=True),
         "SSE": lambda load: over_network(url, load, "completions"),
@@ -114,19 +136,19 @@ def all_ways(engine: Engine, url: str, *, websocket: bool) -> dict[str, Way]:
     return ways
 
 
-def in_process(engine: Engine, load: Workload, *, overlap: bool) -> float:
-    return run_streams(engine, list(load.token_prompts()), load.num_output_tokens, overlap=overlap).tokens_per_s
+def in_process(engine: Engine, load: Workload, *, overlap: bool) -> Rate:
+    return Rate(run_streams(engine, list(load.token_prompts()), load.num_output_tokens, overlap=overlap).tokens_per_s)
 
 
-def over_network(url: str, load: Workload, route: Route) -> float:
+def over_network(url: str, load: Workload, route: Route) -> Rate:
     """
     Raises:
         ServerFailed: a request failed, or the streams never all flowed at once.
     """
-    report = measure_apart(dataclasses.replace(load, url=url, route=route))
+    report, clients = measure_with_clients(dataclasses.replace(load, url=url, route=route))
     if report.num_failed or report.full_tokens_per_s is None:
         raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
-    return report.full_tokens_per_s
+    return Rate(report.full_tokens_per_s, clients)
 
 
 def compare(ways: Mapping[str, Way], loads: Sequence[Workload], max_others: float = 1.0) -> Comparison:
@@ -150,7 +172,8 @@ def _undisturbed(decode: Way, load: Workload, max_others: float) -> Turn:
 
 
 def columns(ways: Mapping[str, object]) -> list[str]:
-    return ["streams", *ways, *(f"{way}/{reference}" for way, reference in ratios(ways)), "others"]
+    fractions = [f"{way}/{reference}" for way, reference in ratios(ways)]
+    return ["streams", *ways, *fractions, *(f"{way}/bare without clients" for way in networked(ways)), "others"]
 
 
 def row(comparison: Comparison) -> list[str]:
@@ -158,6 +181,7 @@ def row(comparison: Comparison) -> list[str]:
     all_rates = [comparison.rates(way) for way in comparison.turns]
     rates = [f"{median(rates):,.1f} ({min(rates):,.1f}..{max(rates):,.1f})" for rates in all_rates]
     fractions = [f"{comparison.ratio(way, reference):.3f}" for way, reference in ratios(comparison.turns)]
+    fractions += [f"{comparison.ratio_without_clients(way):.3f}" for way in networked(comparison.turns)]
     others = "-" if comparison.others is None else f"{comparison.others:.1%}"
     return [str(comparison.num_streams), *rates, *fractions, others]
 

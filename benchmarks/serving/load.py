@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import NamedTuple
 
 from server.command.bench.load.load import Load
 from server.command.bench.load.report import Report
@@ -22,7 +25,26 @@ def measure(workload: Workload) -> Report:
     return load.report()
 
 
+class Apart(NamedTuple):
+    """A load whose clients were a process of their own."""
+
+    report: Report
+    clients: float  # share of all processors that the clients had while the load ran, 0 to 1
+
+
 def measure_apart(workload: Workload) -> Report:
     """As `measure`, but in a new process; needed if the server runs in this one."""
+    return measure_with_clients(workload).report
+
+
+def measure_with_clients(workload: Workload) -> Apart:
+    """As `measure_apart`, and what the clients took of the processors."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(measure, workload).result()
+        return pool.submit(_watched, workload).result()
+
+
+def _watched(workload: Workload) -> Apart:
+    start, processor = time.perf_counter(), time.process_time()
+    report = measure(workload)
+    taken, passed = time.process_time() - processor, time.perf_counter() - start
+    return Apart(report, taken / (passed * (os.cpu_count() or 1)))

@@ -4,10 +4,11 @@ import argparse
 
 import pytest
 
-from benchmarks.overlap import compare, compare_all
+from benchmarks.overlap import Rate, compare, compare_all
 from server.command.bench.load.workload import Workload
 
 SPEEDS = {"bare": 100.0, "synchronous": 50.0, "overlapped": 75.0, "SSE": 90.0}
+CLIENTS = {"SSE": 0.04}  # of the processors
 
 
 class StubWays:
@@ -16,9 +17,9 @@ class StubWays:
     def __init__(self) -> None:
         self.turns: list[tuple[str, int]] = []
 
-    def decode(self, way: str, load: Workload) -> float:
+    def decode(self, way: str, load: Workload) -> Rate:
         self.turns.append((way, load.seed))
-        return SPEEDS[way] * load.concurrency
+        return Rate(SPEEDS[way] * load.concurrency, CLIENTS.get(way, 0.0))
 
 
 def test_variants_alternate_and_get_the_same_prompts() -> None:
@@ -28,6 +29,7 @@ def test_variants_alternate_and_get_the_same_prompts() -> None:
     comparison = compare(ways, loads)
     assert stub.turns == [(way, seed) for seed in (5, 6, 7) for way in SPEEDS]
     assert comparison.rates("overlapped") == [150.0] * 3
+    assert comparison.to_dict()["ratios_without_clients"] == {"SSE": pytest.approx(0.9 / 0.96)}
     assert comparison.to_dict()["ratios"] == {"SSE/bare": 0.9, "overlapped/synchronous": 1.5}
 
 
@@ -38,8 +40,9 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     comparisons = compare_all(ways, "stub", options)
     assert [comparison.num_streams for comparison in comparisons] == [1, 16]
     header, _, line, *_ = capsys.readouterr().out.splitlines()
-    assert header.split() == ["streams", *SPEEDS, "SSE/bare", "overlapped/synchronous", "others"]
+    fractions = ["SSE/bare", "overlapped/synchronous", "SSE/bare", "without", "clients"]
+    assert header.split() == ["streams", *SPEEDS, *fractions, "others"]
     assert line.split()[:3] == ["16", "1,600.0", "(1,600.0..1,600.0)"]
-    assert line.split()[-3:-1] == ["0.900", "1.500"]
+    assert line.split()[-4:-1] == ["0.900", "1.500", "0.938"]
     # First the warm-up, and then each repeat with new prompts.
     assert len({seed for _, seed in stub.turns}) == 1 + 2 * 2
