@@ -7,12 +7,16 @@
 namespace eagre {
 namespace {
 
+// So few blocks of rows take a group from the registers into which it was unpacked, each unpacking it again: that costs
+// less than to store it and to load it, and memory is asked for while products are computed.
+constexpr int kBlocksInRegisters = 4;
+
 template <Format F>
 void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
   constexpr Layout kLayout = layout_of(F);
   const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
-  const bool unpacks = kLayout.low_bits < 8 && num_blocks > 1;
-  const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
+  const bool is_long = num_blocks > kBlocksInRegisters, unpacks = kLayout.low_bits < 8 && is_long;
+  const int chunk = is_long ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {
     const int count = std::min(chunk, num_groups - first);
     const std::byte* from = tile + first * block_bytes(F);
