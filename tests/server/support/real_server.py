@@ -33,7 +33,7 @@ class RealServer(Address):
         return text
 
     async def wait_idle(self) -> None:
-        await eventually(lambda: self.served.num_generations == 0 and self.engine.stats().num_active_pages == 0, 20)
+        await eventually(lambda: self.served.num_generations == 0 and self.engine.stats().num_active_pages == 0)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from engine.weights.packing import Format
 from tests.engine.kernels.native.support.attention_cases import Shape, angles, fill, make_pages, make_table, run
 from tests.engine.kernels.native.support.matrices import make_matrix
 from tests.engine.kernels.native.support.steps import make_step
+from tests.patience import PATIENCE_S
 from tests.thoroughness import IS_FULL
 
 ROOT = Path(__file__).parents[4]
@@ -202,7 +203,7 @@ def test_the_number_of_threads_changes_nothing(variant):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=3 * PATIENCE_S,  # a Python that imports JAX and computes with more threads than there are cores
     )
     assert with_five.stdout.strip() == results_digest()
 

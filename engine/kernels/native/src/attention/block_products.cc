@@ -31,8 +31,8 @@ inline Floats add_product(Floats sum, Words word, const std::byte* other) {
 template <bool kIsFloat, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
                      int num_words, LookAhead& ahead, Floats (&sums)[R][V]) {
-  ahead.ask(kIsFloat ? num_words / 2 : num_words);  // not in the loop, which has no time for it
   for (int64_t word = 0; word < num_words; ++word) {
+    if (!kIsFloat || word % 2 == 0) ahead.ask(1);
     Words words[V];
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + word * stride);
