@@ -18,6 +18,8 @@ T = TypeVar("T")
 CALM_NICE = 5
 SHORT_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while SHORT_SWITCHES are entered
 
+_here = threading.local()  # `is_calm` of a thread that `run_in_background` has started so
+
 
 def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = False) -> asyncio.Future[T]:
     """Like `asyncio.to_thread`, but the process may end before the thread does.
@@ -39,6 +41,7 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
             future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
 
     def run() -> None:
+        _here.is_calm = is_calm
         if is_calm:
             stand_back()
         result: T | None = None
@@ -54,6 +57,11 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def is_calm_here() -> bool:
+    """Whether the calling thread is one of `run_in_background` that stands behind the others."""
+    return getattr(_here, "is_calm", False)
 
 
 class _ShortSwitches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,6 +12,7 @@ import jax.monitoring
 
 from engine.border.types import Progress
 from engine.step.kept_programs import KeptPrograms
+from engine.weights.concurrently import num_threads
 
 _BACKEND_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -29,7 +29,7 @@ class CompiledPrograms:
         self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress,
         kept: KeptPrograms | None = None,
     ) -> None:  # fmt: skip
-        """Makes programs in parallel threads, because XLA compiles and loads without holding the interpreter lock.
+        """Makes programs in `num_threads()` threads: XLA compiles and loads without holding the interpreter lock.
 
         Args:
             lowerings: for each key, a function that traces the program with abstract shapes.
@@ -41,7 +41,7 @@ class CompiledPrograms:
             loaded = None if kept is None else kept.load(key)
             return (key, lowerings[key]().compile(), True) if loaded is None else (key, loaded, False)
 
-        with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="eagre-compile") as workers:
+        with ThreadPoolExecutor(num_threads(), thread_name_prefix="eagre-compile") as workers:
             futures = [workers.submit(make, key) for key in lowerings]
             progress("compile", 0, len(futures))
             new: dict[Hashable, Program] = {}

@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from engine.border.background import is_calm_here
+
 Job = Callable[[], None]
 
 
 def run_all(jobs: Sequence[Job]) -> None:
-    """Runs jobs on as many threads as cores that this process may use, in about their order.
+    """Runs jobs on `num_threads()` threads, in about their order.
 
     Jobs spend their time outside of the interpreter's lock: they read files, call C++, or compute with numpy.
 
@@ -20,7 +22,7 @@ def run_all(jobs: Sequence[Job]) -> None:
     if len(jobs) == 1:
         jobs[0]()
         return
-    with ThreadPoolExecutor(num_cores(), thread_name_prefix="load") as pool:
+    with ThreadPoolExecutor(num_threads(), thread_name_prefix="load") as pool:
         futures = [pool.submit(job) for job in jobs]
         try:
             for future in futures:
@@ -28,6 +30,14 @@ def run_all(jobs: Sequence[Job]) -> None:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def num_threads() -> int:
+    """How many threads a load may use: one for each core, and a single one beside engines that run.
+
+    Their steps wait for the slowest of their own threads, so that a load on all cores would delay every step.
+    """
+    return 1 if is_calm_here() else num_cores()
 
 
 def num_cores() -> int:

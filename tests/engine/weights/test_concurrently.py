@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from engine.weights.concurrently import run_all
+from engine.border.background import run_in_background
+from engine.weights.concurrently import num_cores, num_threads, run_all
 
 
 def test_every_job_is_done():
@@ -34,3 +35,16 @@ def test_the_first_failure_is_raised_and_what_has_not_begun_is_left_out():
     with pytest.raises(ValueError, match="job 0"):
         run_all([lambda: fail(0), *[wait] * 5000, lambda: fail(1)])
     assert len(done) < 5000
+
+
+async def test_a_load_beside_engines_uses_a_single_thread():
+    def load():
+        threads = set()
+        run_all([lambda: threads.add(threading.current_thread())] * 50)
+        return num_threads(), len(threads)
+
+    assert await run_in_background(load, name="tide", is_calm=True) == (1, 1)
+    wanted, used = await run_in_background(load, name="tide")
+    assert wanted == num_cores()
+    assert used <= wanted
+    assert num_threads() == num_cores()
