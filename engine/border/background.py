@@ -18,16 +18,19 @@ T = TypeVar("T")
 CALM_NICE = 5
 SHORT_SWITCH_INTERVAL = 0.0005  # seconds, of the interpreter lock while SHORT_SWITCHES are entered
 
-_here = threading.local()  # `is_calm` of a thread that `run_in_background` has started so
+_here = threading.local()  # `is_narrow` of a thread that `run_in_background` has started
 
 
-def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = False) -> asyncio.Future[T]:
+def run_in_background(
+    function: Callable[[], T], *, name: str, is_calm: bool = False, is_narrow: bool = False
+) -> asyncio.Future[T]:
     """Like `asyncio.to_thread`, but the process may end before the thread does.
 
     Args:
         name: of the thread.
         is_calm: whether the thread, and the threads that it starts, stand behind the process's other threads. Only
             Linux has priorities of single threads; elsewhere it changes nothing.
+        is_narrow: whether the function should leave the other cores to others, as `is_narrow_here` tells it.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -41,7 +44,7 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
             future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
 
     def run() -> None:
-        _here.is_calm = is_calm
+        _here.is_narrow = is_narrow
         if is_calm:
             stand_back()
         result: T | None = None
@@ -59,9 +62,9 @@ def run_in_background(function: Callable[[], T], *, name: str, is_calm: bool = F
     return future
 
 
-def is_calm_here() -> bool:
-    """Whether the calling thread is one of `run_in_background` that stands behind the others."""
-    return getattr(_here, "is_calm", False)
+def is_narrow_here() -> bool:
+    """Whether the calling thread is one of `run_in_background` that should compute on one core alone."""
+    return getattr(_here, "is_narrow", False)
 
 
 class _ShortSwitches:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from engine.border.background import is_calm_here
+from engine.border.background import is_narrow_here
 
 Job = Callable[[], None]
 
@@ -37,7 +37,7 @@ def num_threads() -> int:
 
     Their steps wait for the slowest of their own threads, so that a load on all cores would delay every step.
     """
-    return 1 if is_calm_here() else num_cores()
+    return 1 if is_narrow_here() else num_cores()
 
 
 def num_cores() -> int:

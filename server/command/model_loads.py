@@ -49,7 +49,7 @@ class ModelLoads:
         """
         is_first = not any(other.is_open for other in self._served.all)
         load = partial(self._load, model.settings, self._tell(model))
-        loaded = await run_in_background(load, name="eagre-load", is_calm=not is_first)
+        loaded = await run_in_background(load, name="eagre-load", is_calm=not is_first, is_narrow=not is_first)
         loaded.engine.start(asyncio.get_running_loop())
         loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
         model.open(loaded.engine, loaded.text_model)
