@@ -96,9 +96,10 @@ class KeptPages:
         with self._lock:
             self._is_closed = True
             server, self._server = self._server, None
+            peers, self._peers = self._peers, ()
         if server is not None:
             server.close()
-        self._leave_peers()
+        _leave(peers)
 
     def _listen(self) -> None:
         """
@@ -115,23 +116,18 @@ class KeptPages:
 
     def _share(self, kept: DiskConnector, key: str) -> PageConnector:
         """The folder together with what other servers have; they are offered what is in it."""
-        self._leave_peers()
         with self._lock:
+            before, self._peers = self._peers, ()
             if self._server is not None:
                 self._server.offer(kept, key, self._page_bytes)
-            if self._is_closed or not self._config.prefix_cache_peers:
-                return kept
-            self._peers = tuple(
-                Peer(HostAddress.parse(text), self._config.prefix_cache_key or "", key, self._page_bytes)
-                for text in self._config.prefix_cache_peers
-            )
-            return PeerConnector(kept, self._peers)
-
-    def _leave_peers(self) -> None:
-        with self._lock:
-            peers, self._peers = self._peers, ()
-        for peer in peers:
-            peer.close()
+            if not self._is_closed:
+                self._peers = tuple(
+                    Peer(HostAddress.parse(text), self._config.prefix_cache_key or "", key, self._page_bytes)
+                    for text in self._config.prefix_cache_peers
+                )
+            peers = self._peers
+        _leave(before)
+        return PeerConnector(kept, peers) if peers else kept
 
     def figures(self, page_size: int) -> KeptFigures:
         """Counters and gauges; any thread may call it."""
@@ -144,6 +140,11 @@ class KeptPages:
             + sum(peer.num_damaged for peer in self._peers),
             num_kept_bytes=0 if connector is None else connector.num_bytes,
         )
+
+
+def _leave(peers: Sequence[Peer]) -> None:
+    for peer in peers:
+        peer.close()
 
 
 def files_of(path: Path) -> ModelFiles:

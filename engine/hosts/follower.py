@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -113,11 +114,13 @@ def _connected(address: HostAddress, seconds: float) -> socket.socket:
     while True:
         try:
             connection = socket.create_connection((address.host, address.plan_port), timeout=seconds)
-            # Before the leader of the same machine listens, the system may choose its very port for this end, which
-            # reaches itself then and keeps the leader from listening.
-            if connection.getsockname() != connection.getpeername():
-                return connection
-            connection.close()
+            with contextlib.ExitStack() as stack:
+                stack.callback(connection.close)
+                # Before the leader of the same machine listens, the system may choose its very port for this end,
+                # which reaches itself then and keeps the leader from listening.
+                if connection.getsockname() != connection.getpeername():
+                    stack.pop_all()
+                    return connection
         except OSError as error:
             if time.monotonic() > ends_at:
                 raise ValueError(
