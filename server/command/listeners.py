@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from pathlib import Path
 
 from aiohttp import web
@@ -19,6 +21,9 @@ from server.transport.connections import GuardedRunner
 # Connections that may wait to be accepted, as far as the system allows. A Unix socket refuses those beyond it at once,
 # so a front whose clients all come together would lose some of them there.
 BACKLOG = 4096
+# So many of those that wait are accepted in one turn of the loop. What has arrived on all of them is handled in one
+# later turn, which takes about a millisecond for each, and meanwhile the tokens of all streams wait.
+ACCEPTED_AT_ONCE = 8
 
 
 class CannotListen(Exception):
@@ -74,11 +79,12 @@ class Listeners:
             try:
                 listener = unix_socket.listen_at(path)
                 self._is_socket_made = True
-                await web.SockSite(self._runner, listener, backlog=BACKLOG).start()
+                await web.SockSite(self._runner, listener, backlog=ACCEPTED_AT_ONCE).start()
+                listener.listen(BACKLOG)
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
-            await start_site(web.TCPSite(self._runner, settings.host, settings.port, backlog=BACKLOG), settings.port)
+            await start_site(_Site(self._runner, settings.host, settings.port, backlog=ACCEPTED_AT_ONCE), settings.port)
         if self._metrics_runner is not None and settings.metrics_port is not None:
             await self._metrics_runner.setup()
             port = settings.metrics_port
@@ -122,6 +128,17 @@ class Listeners:
     def metrics_port(self) -> int | None:
         """The port of the metrics; None where they have none of their own."""
         return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
+
+
+class _Site(web.TCPSite):
+    """A site whose backlog is only what it accepts in one turn of the loop; BACKLOG connections may wait."""
+
+    async def start(self) -> None:
+        await super().start()
+        assert isinstance(self._server, asyncio.Server)
+        for listening in self._server.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:  # asyncio's own cannot be told to listen
+                same.listen(BACKLOG)
 
 
 async def start_site(site: web.TCPSite, port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from server.command.listeners import ACCEPTED_AT_ONCE
 from server.command.serve import EXIT_OK, EXIT_USAGE
 from server.doors import unix_socket
 from tests.patience import PATIENCE_S
@@ -41,6 +43,35 @@ async def test_a_unix_socket_for_its_owner(tmp_path: Path) -> None:
             assert response.status == 403
     await stop(serving)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_a_flood_of_connections_is_accepted_in_small_parts(tmp_path: Path, is_unix: bool) -> None:
+    """And none of it is lost, however many wait."""
+    path, num_clients = str(tmp_path / "eagre.socket"), 10 * ACCEPTED_AT_ONCE
+    life = Life()
+    serving = await life.start_ready(**({"uds": path} if is_unix else {}))
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(num_clients):  # the system connects them while the loop does nothing
+            client = stack.enter_context(socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET))
+            client.connect(path if is_unix else ("127.0.0.1", life.port))
+            client.sendall(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            client.setblocking(False)
+            clients.append(client)
+        tasks = most_new = 0
+        answered: set[socket.socket] = set()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(answered) < num_clients:
+                await asyncio.sleep(0)
+                num_tasks = len(asyncio.all_tasks())
+                tasks, most_new = num_tasks, max(most_new, num_tasks - tasks if tasks else 0)
+                for client in set(clients) - answered:
+                    with contextlib.suppress(BlockingIOError):
+                        assert client.recv(1 << 12).startswith(b"HTTP/1.1 200 ")
+                        answered.add(client)
+        assert 0 < most_new <= 2 * ACCEPTED_AT_ONCE  # one to accept it and one to serve it
+    await stop(serving)
 
 
 async def test_metrics_have_a_port_of_their_own() -> None:
