@@ -74,9 +74,15 @@ async def test_programs(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def run_python(path: Path) -> str:
-    """The output of a program, in this process: to import the libraries anew takes a second each."""
+    """The output of a program, in this process: to import the libraries anew takes a second each.
+
+    The connections of OpenAI's client end with the process of a program. Here they are closed, or the garbage collector
+    would find an open socket in the middle of another test.
+    """
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        runpy.run_path(str(path), run_name="__main__")
+        names = runpy.run_path(str(path), run_name="__main__")
+    if client := names.get("client"):
+        client.close()
     return output.getvalue()
 
 
