@@ -11,6 +11,14 @@
 
 namespace eagre {
 
+// Rows whose sums are added to by turns: a sum waits for its last addition. More than two leave too few registers, and where
+// a vector of the sums is several registers, these wait for each other no more than rows would.
+#ifdef __AVX512F__
+constexpr int kSumsAtOnce = 2;
+#else
+constexpr int kSumsAtOnce = 1;
+#endif
+
 // The groups of a block of rows that a kernel works on.
 struct RowGroups {
   const int8_t* values;  // [group][row][kGroup]
@@ -49,19 +57,29 @@ template <bool kHasMinima>
 template <int R, int kParts, bool kHasMinima, bool kSmall>
 [[gnu::always_inline]] inline void add_group(const IntegerGroup<kParts, kHasMinima>& group, const RowGroups& rows,
                                              Floats (&total)[R]) {
-  constexpr int kVectors = kVectorsOfBytes / kParts;
+  constexpr int kVectors = kVectorsOfBytes / kParts, kAtOnce = R < kSumsAtOnce ? R : kSumsAtOnce;
+  static_assert(R % kAtOnce == 0);
   EAGRE_UNROLL(16)
-  for (int r = 0; r < R; ++r) {
+  for (int first = 0; first < R; first += kAtOnce) {
     EAGRE_UNROLL(2)
     for (int part = 0; part < kParts; ++part) {
-      const int32_t* own_sum = rows.sums + r * kParts + part;
-      Ints dot = broadcast_int(kHasMinima ? 0 : *own_sum);
+      const int32_t* own_sums = rows.sums + first * kParts + part;
+      Ints dots[kAtOnce];
+      EAGRE_UNROLL(16)
+      for (int r = 0; r < kAtOnce; ++r) dots[r] = broadcast_int(kHasMinima ? 0 : own_sums[r * kParts]);
       EAGRE_UNROLL(8)
       for (int i = 0; i < kVectors; ++i) {
         const int vector = part * kVectors + i;
-        dot = dot4<kSmall>(dot, group.numbers[vector], rows.values + r * kGroup + 4 * vector);
+        EAGRE_UNROLL(16)
+        for (int r = 0; r < kAtOnce; ++r) {
+          dots[r] = dot4<kSmall>(dots[r], group.numbers[vector], rows.values + (first + r) * kGroup + 4 * vector);
+        }
       }
-      total[r] = add_part<kHasMinima>(total[r], dot, group.scales[part], group.minima[part], rows.scales[r], own_sum);
+      EAGRE_UNROLL(16)
+      for (int r = 0; r < kAtOnce; ++r) {
+        total[first + r] = add_part<kHasMinima>(total[first + r], dots[r], group.scales[part], group.minima[part],
+                                                rows.scales[first + r], own_sums + r * kParts);
+      }
     }
   }
 }
@@ -81,19 +99,6 @@ void accumulate_packed(const std::byte* block, RowGroups rows, int num_groups, f
       add_group<R, kShape.parts, kShape.has_minima, kShape.is_small>(group, rows, total);
       rows.advance<R, kShape.parts>();
     }
-  }
-  for (int r = 0; r < R; ++r) store(totals + r * kTile, total[r]);
-}
-
-template <int kParts, bool kHasMinima, bool kSmall, int R>
-void accumulate_unpacked(const UnpackedGroup* unpacked, RowGroups rows, int num_groups, float* totals) {
-  Floats total[R];
-  for (int r = 0; r < R; ++r) total[r] = load(totals + r * kTile);
-  for (int g = 0; g < num_groups; ++g) {
-    IntegerGroup<kParts, kHasMinima> group;
-    group.load_unpacked(unpacked[g]);
-    add_group<R, kParts, kHasMinima, kSmall>(group, rows, total);
-    rows.advance<R, kParts>();
   }
   for (int r = 0; r < R; ++r) store(totals + r * kTile, total[r]);
 }

@@ -24,7 +24,7 @@ constexpr Shape shape_of(Format f) {
   return {layout.parts, layout.has_minima, layout.low_bits + layout.high_bits < 8};
 }
 
-// A group in memory, as many rows take it.
+// A group in memory, as the matrix unit takes it.
 struct alignas(64) UnpackedGroup {
   uint8_t numbers[kGroup * kTile];
   float scales[2][kTile];
@@ -35,15 +35,6 @@ template <int kParts, bool kHasMinima>
 struct IntegerGroup {
   Words numbers[kVectorsOfBytes];
   Floats scales[kParts], minima[kParts];
-
-  void load_unpacked(const UnpackedGroup& group) {
-    EAGRE_UNROLL(8)
-    for (int i = 0; i < kVectorsOfBytes; ++i) numbers[i] = load_words(group.numbers + 64 * i);
-    for (int part = 0; part < kParts; ++part) {
-      scales[part] = load(group.scales[part]);
-      if constexpr (kHasMinima) minima[part] = load(group.minima[part]);
-    }
-  }
 
   void store_unpacked(UnpackedGroup& group) const {
     EAGRE_UNROLL(8)

@@ -1,4 +1,5 @@
-// Tiles of integers in blocks of one group.
+// Tiles of integers, by vector instructions. Each block of rows takes a group from the registers into which it was
+// unpacked, however many blocks there are: to unpack it again costs less than to store it for all of them and to load it.
 #include <algorithm>
 
 #include "tiles/accumulate.h"
@@ -7,29 +8,18 @@
 namespace eagre {
 namespace {
 
-// So few blocks of rows take a group from the registers into which it was unpacked, each unpacking it again: that costs
-// less than to store it and to load it, and memory is asked for while products are computed.
-constexpr int kBlocksInRegisters = 4;
-
 template <Format F>
-void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
-  constexpr Layout kLayout = layout_of(F);
+void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup*, float* totals) {
   const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
-  const bool is_long = num_blocks > kBlocksInRegisters, unpacks = kLayout.low_bits < 8 && is_long;
-  const int chunk = is_long ? kChunkGroups : num_groups;
+  const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {
     const int count = std::min(chunk, num_groups - first);
-    const std::byte* from = tile + first * block_bytes(F);
-    if (unpacks) unpack<F>(from, count, unpacked);
     for (int block = 0; block < num_blocks; ++block) {
-      const RowGroups rows(x, kLayout.sums, block, first);
+      const RowGroups rows(x, layout_of(F).sums, block, first);
       with_rows(x.rows_of(block), [&](auto constant) {
         constexpr int kRows = decltype(constant)::value;
         float* to = totals + size_t{1} * block * kBlockRows * kTile;
-        if constexpr (kLayout.low_bits < 8) {
-          if (unpacks) return accumulate_unpacked<1, kLayout.has_minima, true, kRows>(unpacked, rows, count, to);
-        }
-        accumulate_packed<F, kRows>(from, rows, count, to);
+        accumulate_packed<F, kRows>(tile + tile_bytes(F, first), rows, count, to);
       });
     }
   }
@@ -44,6 +34,12 @@ TileKernel integer_kernel_of(Format format) {
     case Format::kInt4: return multiply_tile<Format::kInt4>;
     case Format::kInt4Zero: return multiply_tile<Format::kInt4Zero>;
     case Format::kInt8Zero: return multiply_tile<Format::kInt8Zero>;
+    case Format::kQ2K: return multiply_tile<Format::kQ2K>;
+    case Format::kQ3K: return multiply_tile<Format::kQ3K>;
+    case Format::kQ4K: return multiply_tile<Format::kQ4K>;
+    case Format::kQ5K: return multiply_tile<Format::kQ5K>;
+    case Format::kQ6K: return multiply_tile<Format::kQ6K>;
+    case Format::kIq4Xs: return multiply_tile<Format::kIq4Xs>;
     default: return multiply_tile<Format::kInt4Min>;
   }
 }
