@@ -87,6 +87,7 @@ class Attention {
     // an item of its own.
     const int64_t fair = kItemsPerThread * pool_.num_threads();
     const int64_t heads = static_cast<int64_t>(rows_.rows().size()) >= fair ? pages_.num_heads : 1;
+    heads_per_item_ = heads;
     tokens_per_item_ = 1;
     const int32_t tokens_per_item = fair_number_of_tokens(fair);
     for (const StepRow& row : rows_.rows()) {
@@ -129,59 +130,75 @@ class Attention {
     const int64_t most_rows = tokens_per_item_ * group_, d = pages_.head_dim;
     state_size_ = state_floats(most_rows, d);
     partial_size_ = state_floats(group_, d);
-    states_ = memory().states.take<float>(pool_.num_threads() * 2 * state_size_);
+    states_ = memory().states.take<float>(pool_.num_threads() * heads_per_item_ * 2 * state_size_);
     partials_ = memory().partials.take<float>(std::max<int64_t>(1, num_partials_) * partial_size_);
     block_size_ = block_words(pages_);
     blocks_ = memory().blocks.take<uint32_t>(pool_.num_threads() * block_size_);
     const std::vector<Item>& items = memory().items;
-    pool_.run(static_cast<int64_t>(items.size()), [&](int64_t index, int thread) { attend_item(items[index], thread); });
+    pool_.run(static_cast<int64_t>(items.size()), [&](int64_t index, int thread) {
+      const Item* next = index + 1 < static_cast<int64_t>(items.size()) ? &items[index + 1] : nullptr;
+      attend_item(items[index], next, thread);
+    });
   }
 
-  void attend_item(const Item& item, int thread) {
-    for (int64_t head = item.head; head < item.end_head; ++head) attend_head(item, head, thread);
+  static int64_t first_block(const Item& item) { return item.first_key / kBlockKeys * kBlockKeys; }
+
+  // How many keys of the block that begins at `first` an item goes through.
+  static int keys_of_block(const Item& item, int64_t first) {
+    return static_cast<int>(std::clamp<int64_t>(item.end_key - first, 0, kBlockKeys));
   }
 
-  void attend_head(const Item& item, int64_t head, int thread) {
+  // From an item's first block on.
+  Walk walk_of(const Item& item) const {
+    return Walk(pages_, in_.page_table + item.row->row * in_.table_width, in_.table_width, first_block(item));
+  }
+
+  // What a thread reads behind a block of an item's last head. `walk` stands at the item's next block, which begins at
+  // `first`.
+  Ahead behind_block(const Item& item, int64_t first, const Walk& walk, const Item* next) const {
+    if (first < item.end_key || next == nullptr) return {walk, item.head, keys_of_block(item, first)};
+    return {walk_of(*next), next->head, keys_of_block(*next, first_block(*next))};
+  }
+
+  // Goes through the blocks of keys, and at each of them through the heads, whose keys lie side by side. `next` is what
+  // follows, or null.
+  void attend_item(const Item& item, const Item* next, int thread) {
     const int64_t d = pages_.head_dim, count = item.num_tokens * group_;
-    State split = state_at(states_ + 2 * thread * state_size_, count);
-    State whole = state_at(states_ + (2 * thread + 1) * state_size_, count);
-    if (item.partial >= 0) split = state_at(partials_ + (item.partial + head - item.head) * partial_size_, count);
-    Block block = block_at(blocks_ + thread * block_size_, pages_);
-    clear(split, count, d);
+    // Of the present part of kSplitKeys, and of all parts before it where there are any.
+    const auto state = [&](int64_t head, bool is_behind_whole) {
+      if (item.partial >= 0) return state_at(partials_ + (item.partial + head - item.head) * partial_size_, count);
+      const int64_t index = (thread * heads_per_item_ + head - item.head) * 2 + (is_behind_whole ? 1 : 0);
+      return state_at(states_ + index * state_size_, count);
+    };
+    for (int64_t head = item.head; head < item.end_head; ++head) clear(state(head, false), count, d);
     bool has_whole = false;
-    const int64_t first_block = item.first_key / kBlockKeys * kBlockKeys;
-    const int32_t* table = in_.page_table + item.row->row * in_.table_width;
-    const Walk start(pages_, table, in_.table_width, first_block);
-    Walk walk = start;
-    for (int64_t first = first_block; first < item.end_key; first += kBlockKeys) {
+    Walk walk = walk_of(item);
+    Block block = block_at(blocks_ + thread * block_size_, pages_);
+    for (int64_t first = first_block(item); first < item.end_key; first += kBlockKeys) {
       if (first % kSplitKeys == 0 && first > item.first_key) {
-        if (has_whole) {
-          merge(whole, split, count, d);
-        } else {
-          std::swap(whole, split);
-          has_whole = true;
+        for (int64_t head = item.head; head < item.end_head; ++head) {
+          if (has_whole) merge(state(head, false), state(head, true), count, d);
+          clear(state(head, true), count, d);
         }
-        clear(split, count, d);
+        has_whole = true;
       }
-      const auto keys_from = [&](int64_t key) {
-        return static_cast<int>(std::clamp<int64_t>(item.end_key - key, 0, kBlockKeys));
-      };
-      const int num_keys = keys_from(first);
-      Walk next = walk;
-      for (int seen = 0; seen < num_keys;) seen += next.next(num_keys - seen).count;
-      Ahead ahead{next, head, keys_from(first + kBlockKeys)};
-      if (ahead.count == 0 && head + 1 < item.end_head) ahead = {start, head + 1, keys_from(first_block)};
+      const int num_keys = keys_of_block(item, first);
       const int num_hidden = static_cast<int>(std::max<int64_t>(0, item.first_key - first));
-      gather(walk, pages_, head, num_hidden, num_keys, ahead, block);
-      attend_block(item, head, first, block, split);
+      const Walk here = walk;
+      for (int seen = 0; seen < num_keys;) seen += walk.next(num_keys - seen).count;
+      for (int64_t head = item.head; head < item.end_head; ++head) {
+        const bool is_last = head + 1 == item.end_head;
+        const Ahead ahead = is_last ? behind_block(item, first + kBlockKeys, walk, next) : Ahead{here, head + 1, num_keys};
+        Walk own = here;
+        gather(own, pages_, head, num_hidden, num_keys, ahead, block);
+        attend_block(item, head, first, block, state(head, has_whole));
+      }
     }
     if (item.partial >= 0) return;
-    if (has_whole) {
-      merge(whole, split, count, d);
-    } else {
-      whole = split;
+    for (int64_t head = item.head; head < item.end_head; ++head) {
+      if (has_whole) merge(state(head, false), state(head, true), count, d);
+      store_output(*item.row, item.first, item.num_tokens, head, state(head, false));
     }
-    store_output(*item.row, item.first, item.num_tokens, head, whole);
   }
 
   void attend_block(const Item& item, int64_t key_head, int64_t first, const Block& block, State state) {
@@ -254,6 +271,7 @@ class Attention {
   float* output_;
   const int64_t group_;  // query heads that share a key head
   int32_t tokens_per_item_ = 1;  // the most of any
+  int64_t heads_per_item_ = 1;   // the most of any
   int64_t num_partials_ = 0, state_size_ = 0, partial_size_ = 0, block_size_ = 0;
   Queries queries_{};
   float* states_ = nullptr;

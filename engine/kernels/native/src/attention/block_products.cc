@@ -12,6 +12,7 @@ namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
+constexpr int kLinesAtOnce = 4;  // that are asked for beside a word of all columns
 constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
 constexpr int kMostVectors = kNumFloatsRegisters >= 32 ? 4 : 1;  // of 16 columns, of the same
 
@@ -32,7 +33,7 @@ template <bool kIsFloat, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
                      int num_words, LookAhead& ahead, Floats (&sums)[R][V]) {
   for (int64_t word = 0; word < num_words; ++word) {
-    if (!kIsFloat || word % 2 == 0) ahead.ask(1);
+    if (!kIsFloat || word % 2 == 0) ahead.ask<kLinesAtOnce>();
     Words words[V];
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + word * stride);

@@ -61,7 +61,7 @@ inline void add_products(int count, const std::byte* left, size_t left_stride, c
   tile_load<kA>(left, left_stride);
   for_each_result(count, [&](auto result) {
     tile_load<kB>(right(result()), right_stride);
-    ahead.ask(kLinesAhead);
+    ahead.ask_of_each(kLinesAhead);
     tile_dot_bf16<result(), kA, kB>();
   });
 }

@@ -1,12 +1,27 @@
 // What the library offers beside its kernels.
+#include <sys/mman.h>
+
+#include <cstdint>
+
 #include "border/handler.h"
 #include "runtime/tile_permission.h"
 
 namespace eagre {
 namespace {
 
-// Leaves its result as it is.
-ffi::Error empty(ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
+// Leaves its result as it is, but asks for huge pages where the system gives them: attention reads keys from many places,
+// each of which is looked up.
+ffi::Error empty(ffi::Result<ffi::AnyBuffer> array) {
+#ifdef MADV_HUGEPAGE  // on Linux
+  constexpr uintptr_t kHugePage = 2 << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(array->untyped_data());
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (begin + array->size_bytes()) / kHugePage * kHugePage;
+  // It is a wish: a kernel that was built without them refuses it.
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#endif
+  return ffi::Error::Success();
+}
 
 }  // namespace
 

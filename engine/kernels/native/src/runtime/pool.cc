@@ -109,7 +109,7 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   num_done_.fetch_add(done, std::memory_order_acq_rel);
   for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
     if (!callers_ahead_.is_done()) {
-      callers_ahead_.ask(1);
+      callers_ahead_.ask_of_each(1);
     } else if (spins < 1000) {
       pause();
     } else {
@@ -156,7 +156,7 @@ bool Pool::wait_for_job_after(uint64_t number, LookAhead& ahead) {
       if (ahead.is_done()) {
         pause();
       } else {
-        ahead.ask(1);
+        ahead.ask_of_each(1);
       }
     }
     if (std::chrono::steady_clock::now() - start < kSpinTime) continue;

@@ -33,7 +33,7 @@ extern "C" void follow(int num_threads, int num_calls, const int32_t* matrices, 
     for (int thread = 0; thread < num_threads; ++thread, ++expected) {
       *expected = 0;
       if (next == nullptr) continue;
-      for (LookAhead ahead = next[thread]; !ahead.is_done(); ahead.ask(1)) ++*expected;
+      for (LookAhead ahead = next[thread]; !ahead.is_done(); ahead.ask_of_each(1)) ++*expected;
     }
   }
 }
