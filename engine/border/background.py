@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -54,6 +55,7 @@ def run_in_background(
                 result = function()
         except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
             error = raised
+            _forget_locals(error)
         if not loop.is_closed():
             with contextlib.suppress(RuntimeError):  # the loop may close at this very moment
                 loop.call_soon_threadsafe(deliver, result, error)
@@ -65,6 +67,23 @@ def run_in_background(
 def is_narrow_here() -> bool:
     """Whether the calling thread is one of `run_in_background` that should compute on one core alone."""
     return getattr(_here, "is_narrow", False)
+
+
+def _forget_locals(error: BaseException) -> None:
+    """Lets go of what the functions held that an error has come through.
+
+    An error is often part of a cycle, with a future in a frame of its own traceback say, that stays until the garbage
+    collector finds it. A model that could not be loaded would keep all its weights so long, or for ever where what is
+    there is excluded from collections.
+    """
+    todo: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            todo += one.__cause__, one.__context__
 
 
 class _ShortSwitches:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
+import weakref
 
 import pytest
 
 from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL, run_in_background
+from engine.weights.concurrently import run_all
 from tests.patience import PATIENCE_S
 
 
@@ -16,6 +19,33 @@ async def test_the_result_and_the_error_come_back() -> None:
     assert await run_in_background(lambda: threading.current_thread().name, name="tide") == "tide"
     with pytest.raises(ZeroDivisionError):
         await run_in_background(lambda: 1 // 0, name="tide")
+
+
+async def test_what_a_function_held_that_failed_is_let_go_at_once() -> None:
+    """A model that could not be loaded kept its weights until the garbage collector came."""
+
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+
+    def load() -> None:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        try:
+            run_all([lambda: 1 // 0, lambda: None])
+        except ZeroDivisionError as error:
+            more = Weights()
+            held.append(weakref.ref(more))
+            raise ValueError("no such model") from error
+
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="no such model"):
+            await run_in_background(load, name="tide")
+        assert [reference() for reference in held] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
