@@ -10,6 +10,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from engine.border.background import SHORT_SWITCHES, stand_back
+from server.doors.rests import Rests
 
 NUM_SHORT = 2  # threads; more would only take turns at the interpreter lock, and take them from the asyncio thread
 NUM_LONG = 2  # threads of their own for calls that may take long, so that short calls need not wait for them
@@ -22,14 +23,16 @@ class Workers:
     """Three pools of threads for work that would hold up the streams. What does not fit waits for its turn.
 
     The threads for long calls stand behind the engine's: a library that tokenises a text without the interpreter lock
-    would otherwise take half of the cores from the steps that everybody's streams wait for. So does the one thread for
-    large bodies. Checking them takes milliseconds each, so that a few clients with nothing else to do would keep the
-    short threads busy for good. It is one, because parsers hold the interpreter lock, and two would only take turns.
+    would otherwise take half of the cores from the steps that everybody's streams wait for. The one thread for large
+    bodies rests between them: checking them takes milliseconds each, so that a few clients with nothing else to do
+    would keep the short threads busy for good. It is one, because parsers hold the interpreter lock, and two would only
+    take turns; and it does not stand behind, because the engine's thread needs that lock in each step.
     """
 
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(NUM_SHORT, thread_name_prefix="worker")
-        self._large = ThreadPoolExecutor(1, thread_name_prefix="body_worker", initializer=stand_back)
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="body_worker")
+        self._rests = Rests()  # of that one thread
         self._long = ThreadPoolExecutor(NUM_LONG, thread_name_prefix="long_worker", initializer=stand_back)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,7 +44,7 @@ class Workers:
 
     async def run_large(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, for a call that decodes, checks or encodes a large body of a client's."""
-        return await _run(self._large, partial(function, *args, **kwargs))
+        return await _run(self._large, partial(self._rests.call, partial(function, *args, **kwargs)))
 
     async def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, for a call that may take seconds, or computes for long without the interpreter lock."""

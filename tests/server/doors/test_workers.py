@@ -50,14 +50,14 @@ async def test_those_who_wait_for_the_interpreter_lock_get_it_soon_while_a_call_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
-async def test_long_calls_and_large_bodies_stand_behind_the_other_threads() -> None:
+async def test_long_calls_stand_behind_the_other_threads_and_large_bodies_do_not() -> None:
     def nice() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     workers, usual = Workers(), nice()
     assert await workers.run(nice) == usual
     assert await workers.run_long(nice) == max(usual, CALM_NICE)
-    assert await workers.run_large(nice) == max(usual, CALM_NICE)
+    assert await workers.run_large(nice) == usual
     workers.close()
 
 
