@@ -4,6 +4,7 @@ servers with which it shares them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -116,17 +117,16 @@ class KeptPages:
 
     def _share(self, kept: DiskConnector, key: str) -> PageConnector:
         """The folder together with what other servers have; they are offered what is in it."""
-        with self._lock:
+        with contextlib.ExitStack() as stack, self._lock:
             before, self._peers = self._peers, ()
+            stack.callback(_leave, before)
             if self._server is not None:
                 self._server.offer(kept, key, self._page_bytes)
-            if not self._is_closed:
-                self._peers = tuple(
-                    Peer(HostAddress.parse(text), self._config.prefix_cache_key or "", key, self._page_bytes)
-                    for text in self._config.prefix_cache_peers
-                )
+            for text in () if self._is_closed else self._config.prefix_cache_peers:
+                secret = self._config.prefix_cache_key or ""
+                # One by one: where the system gives no thread for one of them, `close` leaves those before it.
+                self._peers += (Peer(HostAddress.parse(text), secret, key, self._page_bytes),)
             peers = self._peers
-        _leave(before)
         return PeerConnector(kept, peers) if peers else kept
 
     def figures(self, page_size: int) -> KeptFigures:

@@ -199,6 +199,35 @@ def test_pages_that_another_server_has_computed_are_read_from_it(engine, tmp_pat
         assert (one == other).all()
 
 
+def test_peers_are_left_where_the_system_gives_no_thread_for_another(engine, tmp_path, monkeypatch):
+    following, num_refused = [], 0
+
+    class Peer:
+        num_damaged = 0
+
+        def __init__(self, address, *_):
+            nonlocal num_refused
+            if len(following) == 3:  # the second of the second time
+                num_refused += 1
+                raise RuntimeError("can't start new thread")
+            following.append(self)
+
+        def close(self):
+            following.remove(self)
+            following.append(None)
+
+    monkeypatch.setattr("engine.kept_pages.Peer", Peer)
+    config = dataclasses.replace(
+        engine.config, prefix_cache_dir=str(tmp_path), prefix_cache_peers=("a:1", "b:1"), prefix_cache_key=KEY
+    )
+    kept = KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+    asyncio.run(until(lambda: kept.transfers.connector is not None))
+    kept.open()
+    asyncio.run(until(lambda: num_refused))
+    kept.close(PATIENCE_S)
+    assert following == [None] * 3
+
+
 def test_an_address_that_is_taken_is_refused_by_name(engine):
     with contextlib.closing(PageServer("127.0.0.1", 0, KEY)) as server:
         address = f"127.0.0.1:{server.port}"
