@@ -245,7 +245,7 @@ class Lifecycle:
         finally:
             self._pending.discard(done)
         if errors:
-            raise errors[0]
+            raise errors.pop()  # a frame that held it would be in a cycle with it, and keep what `function` holds
         return results[0]
 
 

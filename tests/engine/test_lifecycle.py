@@ -1,6 +1,7 @@
 """Requests before, during and after each call of the lifecycle, on the real model."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -155,6 +156,27 @@ async def test_forgotten_weights_are_read_again(client, expected, real_engine, m
     monkeypatch.setattr(real_engine, "model_path", path)
     await client.lifecycle.wake()
     assert (await read(waiting))[0] == expected(FACT)
+
+
+async def test_a_wake_that_fails_lets_go_of_the_weights_that_it_has_read(client, expected, real_engine, monkeypatch):
+    def failing(params):
+        raise MemoryError("no room for the pages")
+
+    await client.lifecycle.sleep(forget_weights=True)
+    gc.collect()
+    asleep = sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted())
+    gc.disable()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(real_engine, "wake", failing)
+            with contextlib.suppress(MemoryError):  # pytest would keep the error
+                await client.lifecycle.wake()
+        assert client.lifecycle.state is EngineState.ASLEEP
+        assert sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted()) <= asleep
+    finally:
+        gc.enable()
+        await client.lifecycle.wake()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
 async def test_the_system_has_the_memory_of_forgotten_weights_again(client, real_engine):
