@@ -119,5 +119,8 @@ SHORT_SWITCHES = _ShortSwitches()  # entered by threads that compute beside an e
 def stand_back() -> None:
     """Lowers the priority of the calling thread; it cannot be raised again. Threads that it starts inherit it."""
     if sys.platform == "linux":
+        thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), CALM_NICE)
+            # To root the same call would raise a priority that is lower already, above that of the process's others.
+            if os.getpriority(os.PRIO_PROCESS, thread) < CALM_NICE:
+                os.setpriority(os.PRIO_PROCESS, thread, CALM_NICE)

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL, run_in_background
+from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL, run_in_background, stand_back
 from engine.weights.concurrently import run_all
 from tests.patience import PATIENCE_S
 
@@ -65,6 +65,19 @@ async def test_a_calm_thread_and_those_that_it_starts_stand_back() -> None:
     assert await run_in_background(nice_of_both, name="tide", is_calm=True) == (calm, calm)
     assert await run_in_background(nice_of_both, name="tide") == (usual, usual)
     assert nice() == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+async def test_a_thread_that_stands_further_back_stays_there() -> None:
+    """Of a server that was started with a lower priority the calm threads must not come before the engine's."""
+
+    def nice_of_one_far_back() -> int:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, 19)
+        stand_back()
+        return os.getpriority(os.PRIO_PROCESS, thread)
+
+    assert await run_in_background(nice_of_one_far_back, name="tide") == 19
 
 
 async def test_the_interpreter_lock_changes_hands_faster_beside_a_calm_thread() -> None:
