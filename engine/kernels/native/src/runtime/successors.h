@@ -21,9 +21,10 @@ class Successors {
   template <class BeginOf>
   const LookAhead* follow(const std::byte* matrix, int num_threads, const BeginOf& begin_of) {
     if (last_ != nullptr && last_->next != matrix) {
-      last_->next = matrix;
+      last_->next = nullptr;  // until all is there: memory for it may be refused
       last_->begins.clear();
       for (int thread = 0; thread < num_threads; ++thread) last_->begins.push_back(begin_of(thread));
+      last_->next = matrix;
     }
     last_ = &entries_[slot_of(matrix)];
     if (last_->matrix != matrix) *last_ = {matrix, nullptr, {}};

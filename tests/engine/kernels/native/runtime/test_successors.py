@@ -15,6 +15,7 @@ NUM_THREADS = 3
 # Follows matrices 1, 2, ... as they come. A stretch has as many lines of 64 bytes as tell its matrix and its thread:
 # what `expected` gets of each call and thread, 0 where nothing is known.
 HARNESS = """
+#include <new>
 #include "runtime/successors.h"
 
 extern "C" void follow(int num_threads, int num_calls, const int32_t* matrices, int32_t* expected) {
@@ -37,6 +38,35 @@ extern "C" void follow(int num_threads, int num_calls, const int32_t* matrices, 
     }
   }
 }
+
+// As above, where the beginnings of matrix 2 once do not come to their end, and one line tells what was noted of them.
+// Returns how many lines a thread is told the next time, when there are two.
+extern "C" int follow_after_failure(int num_threads) {
+  using namespace eagre;
+  Successors successors;
+  const auto matrix = [](intptr_t number) { return reinterpret_cast<const std::byte*>(4096 * number); };
+  const auto lines = [](int count) {
+    static const uint8_t nothing[64] = {};
+    const uint8_t* stretches[LookAhead::kStretches] = {nothing};
+    LookAhead ahead;
+    ahead.begin(stretches, 64 * count);
+    return ahead;
+  };
+  const auto two_lines = [&](int) { return lines(2); };
+  successors.follow(matrix(1), num_threads, two_lines);
+  try {
+    successors.follow(matrix(2), num_threads, [&](int thread) {
+      if (thread + 1 == num_threads) throw std::bad_alloc();
+      return lines(1);
+    });
+  } catch (const std::bad_alloc&) {
+  }
+  successors.follow(matrix(2), num_threads, two_lines);
+  int told = 0;
+  LookAhead ahead = *successors.follow(matrix(1), num_threads, two_lines);
+  for (; !ahead.is_done(); ahead.ask_of_each(1)) ++told;
+  return told;
+}
 """
 
 
@@ -51,6 +81,11 @@ def test_the_second_round_knows_what_follows(library: ctypes.CDLL) -> None:
 
 def test_what_follows_is_what_followed_last(library: ctypes.CDLL) -> None:
     assert follow(library, [1, 2, 1, 3, 1, 1, 1]) == [None, None, 2, None, 3, 1, 1]
+
+
+def test_what_could_not_be_noted_is_not_told(library: ctypes.CDLL) -> None:
+    """Workers would read behind the beginnings that were noted before memory was refused."""
+    assert library.follow_after_failure(NUM_THREADS) == 2
 
 
 @settings(max_examples=60, deadline=None)
