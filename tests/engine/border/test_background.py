@@ -82,8 +82,14 @@ async def test_a_thread_that_stands_further_back_stays_there() -> None:
 
 async def test_the_interpreter_lock_changes_hands_faster_beside_a_calm_thread() -> None:
     usual = sys.getswitchinterval()
-    may_end = threading.Event()
-    first = run_in_background(lambda: may_end.wait(PATIENCE_S), name="first", is_calm=True)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        has_begun.set()
+        return may_end.wait(PATIENCE_S)
+
+    first = run_in_background(wait, name="first", is_calm=True)
+    assert has_begun.wait(PATIENCE_S)
     inside = await run_in_background(sys.getswitchinterval, name="second", is_calm=True)
     assert inside == pytest.approx(SHORT_SWITCH_INTERVAL)
     assert sys.getswitchinterval() == pytest.approx(SHORT_SWITCH_INTERVAL)  # the first thread still runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -95,17 +95,19 @@ def test_a_host_that_differs_is_refused_by_name_and_may_come_again(
 
 def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
     with gathering(3) as (leader, gathered, join):
-        first = join(1)
+        rivals = [join(1), join(1)]
         stranger = socket.create_connection((leader.address.host, leader.address.plan_port))
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with suppress(ConnectionResetError):
             assert stranger.recv(4096) == b"", "it is sent away"
         stranger.close()
+        refused = next(as_completed(rivals, PATIENCE_S))  # whichever came later: the other one waits for host 2
+        rivals.remove(refused)
         with pytest.raises(ValueError, match="host_index 1 has joined already"):
-            join(1).result(PATIENCE_S)
+            refused.result()
         second = join(2).result(PATIENCE_S)
         gathered.result(PATIENCE_S)
-        for follower in (first.result(PATIENCE_S), second):
+        for follower in (rivals[0].result(PATIENCE_S), second):
             follower.close()
 
 
