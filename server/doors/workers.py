@@ -44,7 +44,7 @@ class Workers:
 
     async def run_large(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, for a call that decodes, checks or encodes a large body of a client's."""
-        return await _run(self._large, partial(self._rests.call, partial(function, *args, **kwargs)))
+        return await _run(self._large, partial(function, *args, **kwargs), self._rests.call)
 
     async def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, for a call that may take seconds, or computes for long without the interpreter lock."""
@@ -56,8 +56,12 @@ class Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def _run(pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(pool, _run_here, contextvars.copy_context(), call)
+async def _run(
+    pool: ThreadPoolExecutor, call: Callable[[], T], when: Callable[[Callable[[], T]], T] = lambda call: call()
+) -> T:
+    """Runs a call in a thread of the pool, where `when` calls it."""
+    here = partial(_run_here, contextvars.copy_context(), call)
+    return await asyncio.get_running_loop().run_in_executor(pool, when, here)
 
 
 def _run_here(context: contextvars.Context, call: Callable[[], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 from engine.border.background import CALM_NICE, SHORT_SWITCH_INTERVAL
+from server.doors.rests import Rests
 from server.doors.workers import NUM_LONG, Workers
 from tests.patience import PATIENCE_S
 
@@ -47,6 +49,22 @@ async def test_those_who_wait_for_the_interpreter_lock_get_it_soon_while_a_call_
     assert await workers.run_long(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
     workers.close()
     assert sys.getswitchinterval() == usual
+
+
+async def test_the_interpreter_lock_changes_hands_as_usual_while_the_thread_of_large_bodies_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual, computed, resting = sys.getswitchinterval(), itertools.count(), list[float]()
+
+    def rests() -> Rests:
+        return Rests(processor_time=lambda: next(computed), sleep=lambda _: resting.append(sys.getswitchinterval()))
+
+    monkeypatch.setattr("server.doors.workers.Rests", rests)
+    workers = Workers()
+    for _ in range(2):
+        assert await workers.run_large(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
+    assert resting == [pytest.approx(usual)]
+    workers.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
