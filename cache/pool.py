@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cache.free_queue import FreeCachePageQueue
 from cache.hashing import PageHash
@@ -42,6 +42,8 @@ class PagePool:
         self._page_by_hash: dict[bytes, CachePage] = {}
         self._num_cached = 0
         self.listener: Listener | None = None  # is told, in order, which names come and go
+        self.num_reached = 0  # the highest page that was handed out since this was last set to 0
+        self.on_reach: Callable[[int], None] | None = None  # is told when that rises
 
     @property
     def num_free(self) -> int:
@@ -91,6 +93,8 @@ class PagePool:
             if page.page_hash is not None:
                 self._evict(page)
             page.incr_ref()
+        if self.num_reached < self.num_pages:
+            self._reach(max((page.page_id for page in pages), default=0))
         return pages
 
     def touch(self, pages: Sequence[CachePage]) -> None:
@@ -164,11 +168,15 @@ class PagePool:
                 self._unname(page, page.page_hash)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix; refuses and returns False while any page is active."""
+        """Forgets every prefix, so that pages are handed out in their order again.
+
+        Refuses and returns False while any page is active.
+        """
         if self.num_active:
             return False
-        for page in self._queue.get_all_free_pages():
+        for page in self._queue.popleft_n(self.num_pages):
             page.reset_hash()
+        self._queue.append_n(self.pages[1:])
         self._page_by_hash.clear()
         self._num_cached = 0
         if self.listener is not None:
@@ -191,6 +199,12 @@ class PagePool:
         assert self.pages[NULL_PAGE_ID].ref_cnt == 0, "the null page was handed out"
         hashed = {page.page_hash.hash_value: page for page in self.pages if page.page_hash is not None}
         assert hashed == self._page_by_hash, "the pages that can be found are not those that have a hash"
+
+    def _reach(self, page_id: int) -> None:
+        if page_id > self.num_reached:
+            self.num_reached = page_id
+            if self.on_reach is not None:
+                self.on_reach(page_id)
 
     def _evict(self, page: CachePage) -> None:
         assert page.page_hash is not None

@@ -91,6 +91,7 @@ class Engine:
         )
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
+        self.pool.on_reach = self.runner.reach
         self.runner.compile(progress)
 
     @classmethod
@@ -220,6 +221,7 @@ class Engine:
         if params is not None:
             self._replace_params(params)
         self.runner.wake()
+        self.pool.num_reached = 0
         self._is_asleep = False
 
     def read_weights(self, path: Path | None = None) -> Params:

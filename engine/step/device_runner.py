@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cache.storage import KVLayout
+from cache.storage import KVLayout, KVPages
 from engine.border.config import TILE_SIZE
 from engine.border.types import Progress
 from engine.devices.placement import Kind, OneDevice, Placement, shapes_of
@@ -30,6 +30,7 @@ from engine.step.inputs import StepInputs, build_inputs
 from engine.step.jax_cache import cache_passed_by
 from engine.step.kept_programs import KeptPrograms, described, environment
 from engine.step.page_copies import PageBits, num_bytes, read_page, to_device, to_host, write_page
+from engine.step.page_memory import PageMemory
 from engine.step.program_trees import StepArrays
 from engine.step.programs import decode_chunk, forward, forward_prompt, pool_tile, score_tile
 from engine.step.runner import PendingStep
@@ -73,7 +74,9 @@ class DeviceRunner:
         self._table = table
         self._decode_chunk = decode_chunk
         self._layout = layout
-        self._kv = placement.allocate(layout, bodies.empty)
+        self._is_on_host = jax.default_backend() == "cpu"
+        self._page_memory: PageMemory | None = None  # None: the device has its own, or there are several
+        self._kv = self._allocate()
         self._copies_pages = copies_pages
         self._page_shapes: tuple[jax.ShapeDtypeStruct, ...] = jax.eval_shape(read_page, self._kv, _ANY_PAGE)
         self.page_bytes = num_bytes(self._page_shapes)
@@ -84,7 +87,6 @@ class DeviceRunner:
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
         self._store = store
-        self._is_on_host = jax.default_backend() == "cpu"
 
     def compile(self, progress: Progress) -> None:
         """Compiles the programs of every shape ahead of time, from abstract shapes."""
@@ -193,6 +195,8 @@ class DeviceRunner:
 
     def sleep(self, *, drop_weights: bool) -> None:
         """Frees the memory of the pages; with `drop_weights`, also moves the weights to host memory."""
+        if self._page_memory is not None:
+            self._page_memory.close()
         for leaf in jax.tree.leaves(self._kv):
             leaf.delete()
         if drop_weights:
@@ -220,8 +224,19 @@ class DeviceRunner:
 
     def wake(self) -> None:
         """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten."""
-        self._kv = self._placement.allocate(self._layout, self.bodies.empty)
+        self._kv = self._allocate()
         self._params = self._placement.put_params(self._params)
+
+    def reach(self, num_pages: int) -> None:
+        """Takes note that so many pages, from the first on, are in use or have been since they were allocated."""
+        if self._page_memory is not None:
+            self._page_memory.reach(num_pages)
+
+    def _allocate(self) -> KVPages:
+        pages = self._placement.allocate(self._layout, self.bodies.empty)
+        if self._is_on_host and isinstance(self._placement, OneDevice):
+            self._page_memory = PageMemory(pages)
+        return pages
 
     def accepts(self, params: Params) -> bool:
         """Whether the compiled programs accept these weights, because all shapes and formats are the same."""

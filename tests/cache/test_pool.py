@@ -22,6 +22,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.references = dict.fromkeys(range(1, num_pages), 0)
         self.names: dict[int, PageHash] = {}  # page id -> name
         self.queue = list(range(1, num_pages))  # the naive eviction order, front first
+        self.handed_out = {0}
+        self.told: list[int] = []
+        self.pool.on_reach = self.told.append
 
     @rule(n=st.integers(0, 5))
     def allocate(self, n):
@@ -34,6 +37,11 @@ class PoolMachine(RuleBasedStateMachine):
         for page_id in self.queue[:n]:
             self.names.pop(page_id, None)
             self.references[page_id] = 1
+        if max(self.queue[:n], default=0) > max(self.handed_out):
+            assert self.told.pop() == max(self.queue[:n])
+        assert self.told == []
+        self.handed_out.update(self.queue[:n])
+        assert self.pool.num_reached == max(self.handed_out)
         del self.queue[:n]
         self.holders.append(pages)
 
@@ -85,6 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.reset_prefix_cache() is is_idle
         if is_idle:
             self.names.clear()
+            self.queue.sort()
 
     @invariant()
     def the_books_balance(self):

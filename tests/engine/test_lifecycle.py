@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from cache.storage import PAGE_SIZE_BY_BACKEND
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy, EngineError, EngineState, FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.step import device_runner
+from engine.step.page_memory import PageMemory
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.gguf_tensors import write_random_model
@@ -103,6 +106,29 @@ async def test_an_abort_during_a_pause_takes_effect(client, expected):
     assert not client.abort(stream.request_id)
     await client.lifecycle.resume()
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
+async def test_memory_is_asked_for_ahead_of_requests_and_again_after_sleep(real_engine, client, expected, monkeypatch):
+    told = []
+
+    class Memory(PageMemory):
+        def reach(self, num_pages):
+            told.append((self, num_pages))
+            super().reach(num_pages)
+
+    def reached():
+        return [num_pages for memory, num_pages in told if memory is told[-1][0]]
+
+    monkeypatch.setattr(device_runner, "PageMemory", Memory)
+    for _ in range(2):
+        await client.lifecycle.sleep()
+        await client.lifecycle.wake()
+        assert reached() == [0]
+        assert (await read(submit(client, LONG)))[0] == expected(LONG)
+        num_pages = -(-(len(LONG["prompt_token_ids"]) + NUM_TOKENS) // PAGE_SIZE_BY_BACKEND["cpu"])
+        assert reached()[-1] in (num_pages - 1, num_pages)  # the last token may need no page
+        assert reached() == sorted(set(reached()))
+    assert len({memory for memory, _ in told}) == 2
 
 
 def device_bytes():
