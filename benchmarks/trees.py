@@ -11,10 +11,13 @@ compiles what is kept. Measured over SSE, with the clients in a process of their
 
     cN        N clients in a closed loop, prompts of 128 random tokens, 128 tokens out: output tokens per second, time
               to the first token, gaps between the chunks of a stream, processor seconds of the server
+    prefix, prefill
+              with --loads: as `benchmarks.peers` has them
     server    process start to readiness and to the first token, and resident memory
 
-With --step, no server runs: `benchmarks.kernels` of each checkout times whole compiled steps, in turn, so that nothing
-of the loop, of HTTP or of the clients is in the figures. Ratios are those of the medians, before to after.
+With --step, no server runs: `benchmarks.kernels` of each checkout times whole compiled steps, in turn, of as many rows
+as --clients says and of --tiles times 64 tokens of a prompt, so that nothing of the loop, of HTTP or of the clients is
+in the figures. Ratios are those of the medians, before to after.
 
 A checkout's own interpreter, .venv/bin/python, is taken if there is one, and otherwise the one that runs this.
 """
@@ -43,6 +46,7 @@ from benchmarks.serving.server_process import ServerFailed
 PROGRAM = "benchmarks.trees"
 NAMES = ("before", "after")
 FIGURES = ("tok/s", "TTFT p50", "gap p99", "processor s")
+LOADS = ("decode", "prefix", "prefill")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,12 +71,19 @@ class Tree:
         return Peer(self.name, command, "/readiness", self.folder)
 
 
-def load(num_clients: int, num_requests: int | None) -> PeerLoad:
-    """Both servers keep connections and know token ids, which the loads for other kinds of servers do without."""
-    decode = peer_loads.decode(num_clients)
-    workload = dataclasses.replace(decode.workload, keep_alive=True, return_token_ids=True)
-    of_trees = PeerLoad(decode.name, FIGURES, workload)
-    return of_trees if num_requests is None else of_trees.of_size(num_requests)
+def chosen_loads(options: argparse.Namespace) -> list[PeerLoad]:
+    loads = []
+    if "decode" in options.loads:
+        decodes = [peer_loads.decode(num_clients) for num_clients in options.clients]
+        loads += [PeerLoad(decode.name, FIGURES, decode.workload) for decode in decodes]
+    loads += [peer_loads.prefix()] if "prefix" in options.loads else []
+    loads += [peer_loads.prefill()] if "prefill" in options.loads else []
+    # Both servers keep connections and know token ids, which the loads for other kinds of servers do without.
+    loads = [
+        dataclasses.replace(load, workload=dataclasses.replace(load.workload, keep_alive=True, return_token_ids=True))
+        for load in loads
+    ]
+    return loads if options.requests is None else [load.of_size(options.requests) for load in loads]
 
 
 def step_turns(trees: Sequence[Tree], num_rounds: int, arguments: Sequence[str]) -> list[Turn]:
@@ -127,6 +138,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=Path, required=True, metavar="PATH", help="a checkout")
         parser.add_argument(f"--{name}-python", type=Path, metavar="PATH", help="the interpreter that runs it")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64], metavar="N", help="with --step, rows")
+    parser.add_argument("--tiles", type=int, nargs="*", default=[], metavar="N", help="with --step, tiles of a prompt")
+    parser.add_argument("--loads", choices=LOADS, nargs="+", default=["decode"], help="without --step")
     parser.add_argument("--requests", type=int, metavar="N", help="in each turn (default: 6 to 128, by clients)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--step", action="store_true", help="time whole steps instead of servers")
@@ -166,12 +179,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     trees = chosen_trees(options)
     if options.step:
-        cases = ["--tiles", "--rows", *map(str, options.clients)]
+        cases = ["--tiles", *map(str, options.tiles), "--rows", *map(str, options.clients)]
         turns = step_turns(trees, options.rounds, cases)
     else:
         peers = [tree.peer(shlex.split(options.server_args)) for tree in trees]
-        loads = [load(num_clients, options.requests) for num_clients in options.clients]
-        turns = Rounds(peers, loads, options.max_others, options.seed).run(options.rounds)
+        turns = Rounds(peers, chosen_loads(options), options.max_others, options.seed).run(options.rounds)
     servers = (trees[0].name, trees[1].name)
     table = rows(turns, servers)
     print_table(table, servers)

@@ -58,6 +58,15 @@ def test_servers_of_both_take_turns(
     assert {row["figure"] for row in figures["table"] if row["load"] == "c2"} >= {"tok/s", "processor s"}
 
 
+def test_other_loads_and_tiles(bench: Bench, checkouts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert trees.main([*checkouts, *"--loads prefix prefill --rounds 1".split()]) == 0
+    prompts = [(load.num_prompt_tokens, load.num_shared_tokens) for load in bench.measured]
+    assert prompts == [(1024, 960)] * 2 + [(1024, 0)] * 2
+    assert all(load.keep_alive and load.return_token_ids for load in bench.measured)
+    assert trees.main([*checkouts, *"--step --clients 4 --tiles 2 --rounds 1".split()]) == 0
+    assert "--tiles 2 --rows 4 whole step, ms" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_server_is_of_its_checkout(tmp_path: Path) -> None:
     peer = trees.Tree("before", tmp_path, Path("python")).peer(["--max-num-seqs", "4"])
     assert peer.folder == tmp_path
