@@ -91,7 +91,7 @@ def test_norm_and_product(variant, kind, num_tokens, outputs, groups, seed):
 
 
 @formats
-@pytest.mark.parametrize(("outputs", "inputs", "num_tokens"), [(48, 96, 5), (40, 576, 33)])
+@pytest.mark.parametrize(("outputs", "inputs", "num_tokens"), [(48, 96, 5), (40, 576, 33), (72, 64, 150)])
 def test_addend_and_product(variant, kind, outputs, inputs, num_tokens):
     random, inputs = np.random.default_rng(outputs), fitted(kind, inputs)
     matrix = make_matrix(random, kind, 1, outputs, inputs)
@@ -104,7 +104,7 @@ def test_addend_and_product(variant, kind, outputs, inputs, num_tokens):
 
 
 @formats
-@pytest.mark.parametrize(("outputs", "num_tokens"), [(16, 1), (40, 19)])
+@pytest.mark.parametrize(("outputs", "num_tokens"), [(16, 1), (40, 19), (40, 150)])
 def test_gated_product(variant, kind, outputs, num_tokens):
     inputs = fitted(kind, 192)
     random = np.random.default_rng(outputs)
@@ -157,7 +157,7 @@ def test_rows_of_the_embedding_are_exact(variant, kind):
 @formats
 def test_a_row_is_the_same_whatever_is_beside_it(variant, kind):
     random = np.random.default_rng(5)
-    num_tokens, inputs = 70, fitted(kind, 32 * 27)
+    num_tokens, inputs = 200, fitted(kind, 32 * 27)
     matrix = make_matrix(random, kind, 1, 40, inputs)
     norm = random.uniform(0.5, 1.5, (1, inputs)).astype(np.float32)
     x = random.standard_normal((num_tokens, inputs)).astype(np.float32)
@@ -167,7 +167,8 @@ def test_a_row_is_the_same_whatever_is_beside_it(variant, kind):
         return norm_product(x, rows, 0, norm, matrix.packed)
 
     together = np.asarray(run(x, make_step([0] * num_tokens).rows))
-    for count in (1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 33, 49, 64):  # every kernel of so many rows, and several blocks
+    # Every kernel of so many rows, several blocks, and so many of them that each thread has some for itself.
+    for count in (1, 2, 3, 4, 5, 8, 9, 12, 13, 16, 17, 33, 49, 64, 128, 145):
         order = random.permutation(num_tokens)
         real = np.sort(random.permutation(num_tokens)[:count])
         some = np.asarray(run(x[order], make_step([0 if i in real else -1 for i in range(num_tokens)]).rows))

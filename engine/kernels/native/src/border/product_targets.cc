@@ -75,7 +75,7 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
     return invalid("the addend has another shape");
   }
   if (from.empty()) return ffi::Error::Success();
-  static PackedRows& packed = *new PackedRows;  // the caller holds the pool
+  static RowPacker& packed = *new RowPacker;  // the caller holds the pool
   packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, matrix);
   multiply(step.pool(), packed, matrix,
            {y->typed_data(), to.data(), y_shape[1], bias, call.finish, call.scale, call.softcap, call.is_gated,

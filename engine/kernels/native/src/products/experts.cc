@@ -48,7 +48,7 @@ struct Pairs {
 // What is kept from call to call; the caller holds the pool.
 struct Memory {
   Pairs pairs;
-  PackedRows packed[kWaveExperts];
+  RowPacker packed[kWaveExperts];
   Scratch inner, results, unpacked, totals;
   std::vector<int32_t> order;  // 0, 1, 2, ...: rows of a wave go where they came from
 };

@@ -4,15 +4,16 @@
 #include <cstring>
 
 #include "isa/isa.h"
-#include "tiles/tile_kernel.h"
 #include "runtime/scratch.h"
 #include "runtime/successors.h"
+#include "tiles/tile_kernel.h"
 
 namespace eagre {
 namespace {
 
 constexpr int64_t kBytesAhead = 128 << 10;  // of the next product, for each thread; a part of its second cache
-constexpr int kTasksPerThread = 8;     // enough that a thread that the system puts aside is not waited for long
+constexpr int kLeastBlocksOfPart = 4;       // of rows, for which all weights are read once more
+constexpr int kTasksPerThread = 8;          // enough that a thread that the system puts aside is not waited for long
 
 // What the sums of a tile begin with: the biases of its outputs, from `first` on.
 void start_totals(const PackedRows& x, const Output& y, const float* bias, int64_t first, float* totals) {
@@ -125,20 +126,29 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
   UnpackedGroup* unpacked = unpacked_memory.take<UnpackedGroup>(size_t{1} * threads * kChunkGroups);
   float* totals = totals_memory.take<float>(threads * totals_size(x));
   const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
-  const int64_t fair = num_results / (threads * kTasksPerThread);
+  // Of many rows each thread begins with those that it has packed, and with all tiles: then what it reads and writes lies
+  // in its own second cache.
+  const int64_t num_parts = std::clamp(x.num_blocks() / kLeastBlocksOfPart, 1, threads);
+  const int64_t fair = num_results * num_parts / (threads * kTasksPerThread);
   // Pairs of tiles, because some kernels multiply two together.
   const int64_t per_task = fair >= kStoredTiles ? fair / kStoredTiles * kStoredTiles : fair >= 2 ? 2 : 1;
-  const int64_t num_tasks = (num_results + per_task - 1) / per_task;
+  const int64_t tasks_of_part = (num_results + per_task - 1) / per_task, num_tasks = num_parts * tasks_of_part;
   const auto begin_of = [&](int thread) {
     const auto [first_task, end_task] = Pool::share(num_tasks, threads, thread);
-    const int64_t first = std::min(first_task * per_task, num_results), end = std::min(end_task * per_task, num_results);
+    const int64_t first = first_task % tasks_of_part * per_task;
+    const int64_t end = std::min(num_results, first + (end_task - first_task) * per_task);
     return beginning(weights, first, end, y.is_gated ? num_results : 0);
   };
   static Successors& successors = *new Successors;
   const LookAhead* next = successors.follow(weights.parts[0].tiles, threads, begin_of);
   const auto multiply_task = [&](int64_t task, int thread) {
-    multiply_tiles(x, weights, y, task * per_task, std::min(num_results, (task + 1) * per_task),
-                   unpacked + thread * kChunkGroups, totals + thread * totals_size(x));
+    const auto [first_block, end_block] = Pool::share(x.num_blocks(), num_parts, task / tasks_of_part);
+    Output to = y;
+    to.index += first_block * kBlockRows;
+    const int64_t first = task % tasks_of_part * per_task;
+    multiply_tiles(x.blocks(static_cast<int>(first_block), static_cast<int>(end_block)), weights, to, first,
+                   std::min(num_results, first + per_task), unpacked + thread * kChunkGroups,
+                   totals + thread * totals_size(x));
   };
   pool.run(num_tasks, multiply_task, next);
 }

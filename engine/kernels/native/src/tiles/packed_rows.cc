@@ -15,7 +15,22 @@ constexpr int kRowsPerTask = 8;     // rows of a block share lines of memory, wh
 
 }  // namespace
 
-void PackedRows::pack(Pool& pool, const RowSource& source, const Matrix& weights) {
+PackedRows PackedRows::blocks(int begin, int end) const {
+  PackedRows part = *this;
+  const size_t at = first_group(begin);
+  part.num_rows_ = std::min(num_rows_, end * kBlockRows) - begin * kBlockRows;
+  for (int kind = 0; kind < kNumActivations; ++kind) {
+    if (values_[kind] != nullptr) part.values_[kind] = values_[kind] + at * group_bytes(static_cast<Activations>(kind));
+  }
+  if (scales_ != nullptr) part.scales_ = scales_ + at;
+  for (int kind = 0; kind < kNumSums; ++kind) {
+    const int parts = is_of_halves(static_cast<Sums>(kind)) ? 2 : 1;
+    if (sums_[kind] != nullptr) part.sums_[kind] = sums_[kind] + at * parts;
+  }
+  return part;
+}
+
+void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights) {
   num_rows_ = source.num_rows;
   num_groups_ = weights.num_groups;
   const size_t groups = size_t{1} * num_blocks() * kBlockRows * num_groups_;
@@ -47,7 +62,7 @@ void PackedRows::pack(Pool& pool, const RowSource& source, const Matrix& weights
   }
 }
 
-void PackedRows::pack_row(const RowSource& source, int row, float* normed) {
+void RowPacker::pack_row(const RowSource& source, int row, float* normed) {
   const int num_inputs = num_groups_ * kGroup;
   const float* x = source.values + int64_t{1} * source.index[row] * num_inputs;
   if (source.norm.kind != NormKind::kNone) {
@@ -60,7 +75,7 @@ void PackedRows::pack_row(const RowSource& source, int row, float* normed) {
   if (asks_for(Activations::kFloat32)) copy_row(x, row, Activations::kFloat32);
 }
 
-void PackedRows::copy_row(const float* x, int row, Activations kind) {
+void RowPacker::copy_row(const float* x, int row, Activations kind) {
   const int block = row / kBlockRows, within = row % kBlockRows, rows = rows_of(block);
   const size_t bytes = group_bytes(kind);
   std::byte* to = values_[static_cast<int>(kind)] + (first_group(block) + within) * bytes;
@@ -74,49 +89,62 @@ void PackedRows::copy_row(const float* x, int row, Activations kind) {
   }
 }
 
-void PackedRows::quantise_row(const float* x, int row) {
+void RowPacker::quantise_row(const float* x, int row) {
   const int block = row / kBlockRows, within = row % kBlockRows;
   const size_t first = first_group(block) + within;
+  Floats trace = zeros();
   for (int group = 0; group < num_groups_; group += kTile) {
     const int count = std::min(kTile, num_groups_ - group);
-    quantise_groups(x + group * kGroup, count, first + size_t{1} * group * rows_of(block), rows_of(block));
+    const Place place{first + size_t{1} * group * rows_of(block), rows_of(block), count};
+    if (count == kTile) {
+      quantise_groups<true>(x + group * kGroup, place, trace);
+    } else {
+      quantise_groups<false>(x + group * kGroup, place, trace);
+    }
   }
   // Quantised, a value that is not finite would look like any other. One scale that is NaN reaches all outputs.
-  scales_[first] += not_finite(x, num_groups_ * kGroup);
+  scales_[first] += sum(trace);
 }
 
-void PackedRows::quantise_groups(const float* x, int count, size_t at, int stride) {
+template <bool kIsWhole>
+void RowPacker::quantise_groups(const float* x, Place place, Floats& trace) {
+  const int count = kIsWhole ? kTile : place.count;
   // What is found for each group lies in one lane of a vector, so that all groups are reduced and divided together.
   Floats of_group[kTile];
-  for (int i = 0; i < kTile; ++i) {
-    of_group[i] = i < count ? max(abs(load(x + i * kGroup)), abs(load(x + i * kGroup + kTile))) : zeros();
+  Floats low_trace = zeros(), high_trace = zeros();
+  for (int i = 0; i < count; ++i) {
+    const Floats low = load(x + i * kGroup), high = load(x + i * kGroup + kTile);
+    of_group[i] = max(abs(low), abs(high));
+    low_trace = fma(low, zeros(), low_trace);
+    high_trace = fma(high, zeros(), high_trace);
   }
+  trace = add(trace, add(low_trace, high_trace));
+  for (int i = count; i < kTile; ++i) of_group[i] = zeros();
   // A scale is neither so small that its inverse overflows nor so small that it is flushed to zero.
   const Floats scale = max(div(largest_of_each(of_group), broadcast(kInt8Max)), broadcast(FLT_MIN));
   alignas(64) float scales[kTile], inverses[kTile];
   store(scales, scale);
   store(inverses, div(broadcast(1.0f), scale));
   Floats low_of_group[kTile];
-  int8_t* to = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]) + at * kGroup;
-  for (int i = 0; i < kTile; ++i) {
-    if (i >= count) {
-      of_group[i] = low_of_group[i] = zeros();
-      continue;
-    }
+  int8_t* to = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]) + place.at * kGroup;
+  for (int i = 0; i < count; ++i, to += place.stride * kGroup) {
     const Floats inverse = broadcast(inverses[i]);
-    store_bytes(to, mul(load(x + i * kGroup), inverse));
-    store_bytes(to + kTile, mul(load(x + i * kGroup + kTile), inverse));
-    low_of_group[i] = load_bytes(to);
-    of_group[i] = add(low_of_group[i], load_bytes(to + kTile));
-    to += stride * kGroup;
+    const Floats low = round_to_integer(mul(load(x + i * kGroup), inverse));
+    const Floats high = round_to_integer(mul(load(x + i * kGroup + kTile), inverse));
+    store_bytes(to, low);
+    store_bytes(to + kTile, high);
+    if (halves_are_asked_for_) low_of_group[i] = low;
+    of_group[i] = add(low, high);
   }
-  float* const scales_to = scales_ + at;
-  for (int i = 0; i < count; ++i) scales_to[i * stride] = scales[i];
+  float* const scales_to = scales_ + place.at;
+  for (int i = 0; i < count; ++i) scales_to[i * place.stride] = scales[i];
   const Floats total = sum_of_each(of_group);
-  store_sums({at, stride, count}, scale, total, halves_are_asked_for_ ? sum_of_each(low_of_group) : total);
+  if (!halves_are_asked_for_) return store_sums(place, scale, total, total);
+  for (int i = count; i < kTile; ++i) low_of_group[i] = zeros();
+  store_sums(place, scale, total, sum_of_each(low_of_group));
 }
 
-void PackedRows::store_sums(Place place, Floats scale, Floats total, Floats first) {
+void RowPacker::store_sums(Place place, Floats scale, Floats total, Floats first) {
   const Floats second = sub(total, first);
   // `per_group` sums of a group lie side by side.
   const auto put = [&](int32_t* sums, int per_group, int part, Floats x, bool as_int) {

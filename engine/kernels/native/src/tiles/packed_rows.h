@@ -38,9 +38,6 @@ constexpr size_t group_bytes(Activations kind) {
 // for each kind of activations that a matrix asks for. Each group of int8 values has a scale: a value is scale * int8.
 class PackedRows {
  public:
-  // `weights` says what will be asked for.
-  void pack(Pool& pool, const RowSource& source, const Matrix& weights);
-
   int num_rows() const { return num_rows_; }
   int num_groups() const { return num_groups_; }
   int num_blocks() const { return (num_rows_ + kBlockRows - 1) / kBlockRows; }
@@ -57,24 +54,42 @@ class PackedRows {
     return sums_[static_cast<int>(kind)] + first_group(block) * (is_of_halves(kind) ? 2 : 1);
   }
 
- private:
+  // The blocks from `begin` to `end`, in the same memory.
+  PackedRows blocks(int begin, int end) const;
+
+ protected:
   size_t first_group(int block) const { return size_t{1} * block * kBlockRows * num_groups_; }
-  void pack_row(const RowSource& source, int row, float* normed);
-  void copy_row(const float* x, int row, Activations kind);
-  void quantise_row(const float* x, int row);
-  // Up to 16 groups, whose results lie `stride` groups apart, from group `at` on.
-  void quantise_groups(const float* x, int count, size_t at, int stride);
-  struct Place {  // of the groups' results
-    size_t at;
-    int stride, count;
-  };
-  // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds.
-  void store_sums(Place place, Floats scale, Floats total, Floats first);
 
   int num_rows_ = 0, num_groups_ = 0;
   std::byte* values_[kNumActivations] = {};  // null where nobody asks for them
   float* scales_ = nullptr;
   int32_t* sums_[kNumSums] = {};
+};
+
+// Packs rows into memory of its own, which it keeps from call to call.
+class RowPacker : public PackedRows {
+ public:
+  RowPacker() = default;
+  RowPacker(const RowPacker&) = delete;
+  RowPacker& operator=(const RowPacker&) = delete;
+
+  // `weights` says what will be asked for.
+  void pack(Pool& pool, const RowSource& source, const Matrix& weights);
+
+ private:
+  void pack_row(const RowSource& source, int row, float* normed);
+  void copy_row(const float* x, int row, Activations kind);
+  void quantise_row(const float* x, int row);
+  struct Place {  // of the results of up to 16 groups, which lie `stride` groups apart, from group `at` on
+    size_t at;
+    int stride, count;
+  };
+  // `trace` becomes NaN where a value is infinite or NaN. There are 16 groups if kIsWhole.
+  template <bool kIsWhole>
+  void quantise_groups(const float* x, Place place, Floats& trace);
+  // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds.
+  void store_sums(Place place, Floats scale, Floats total, Floats first);
+
   bool halves_are_asked_for_ = false;
   Scratch values_memory_[kNumActivations], scales_memory_, sums_memory_[kNumSums], normed_memory_;
 };

@@ -13,7 +13,8 @@ namespace eagre {
 // formats they are whole blocks.
 constexpr int kChunkGroups = 24;
 
-// Adds the sums of a packed tile and all rows to totals, [rows][kTile]. `unpacked` is room for kChunkGroups.
+// Adds the sums of a packed tile and all rows to totals, [rows][kTile]. `unpacked` is room for kChunkGroups, which the
+// matrix unit and products of integers as bfloat16 use.
 using TileKernel = void (*)(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals);
 
 TileKernel float_kernel_of(Format format);
