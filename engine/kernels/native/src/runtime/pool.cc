@@ -20,6 +20,7 @@ namespace {
 
 constexpr auto kSpinTime = std::chrono::microseconds(50);  // before a worker sleeps
 constexpr int kPausesPerLook = 16;                         // between two looks at the clock
+constexpr int kPausesBeforeYield = 1000;                   // of the caller, who waits for the last tasks
 constexpr int kMostThreads = 1024;
 
 #ifdef __linux__
@@ -107,11 +108,12 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   const int64_t done = run_tasks(number, 0);
   if (job.next != nullptr) callers_ahead_ = job.next[0];
   num_done_.fetch_add(done, std::memory_order_acq_rel);
-  for (int spins = 0; num_done_.load(std::memory_order_acquire) < num_tasks; ++spins) {
+  for (int num_pauses = 0; num_done_.load(std::memory_order_acquire) < num_tasks;) {
     if (!callers_ahead_.is_done()) {
       callers_ahead_.ask_of_each(1);
-    } else if (spins < 1000) {
+    } else if (num_pauses < kPausesBeforeYield) {
       pause();
+      ++num_pauses;
     } else {
       std::this_thread::yield();  // the system has put a worker aside in the middle of a task
     }
