@@ -213,6 +213,36 @@ def test_rows_that_share_pages_get_what_they_get_alone(variant, kind, page_size,
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(page_size=32), Shape(group=1, head_dim=16, num_kv_heads=3, page_size=128), WINDOW, EVERYTHING],
+    ids=str,
+)
+def test_neighbours_with_a_long_beginning_in_common_get_what_they_get_alone(variant, kind, shape):
+    """As many as attend together, and more; of several lengths, with strangers between, across the ends of splits."""
+    random = np.random.default_rng(5)
+    shape = replace(shape, kind=kind)
+    families = [(1000, [1030, 1000, 1100, 1024, 1535, 1040]), (70, [70, 400, 71]), (0, [300, -1]), (640, [700] * 12)]
+    starts = [start for _, family in families for start in family]
+    step = make_step(starts, [(3, 5)], 20)
+    table, num_pages = make_table(random, step, shape.page_size)
+    kv = fill(random, make_pages(random, shape, num_pages), 0, step, table)
+    row = 0
+    for num_shared, family in families:
+        table[row : row + len(family), : num_shared // shape.page_size] = table[row, : num_shared // shape.page_size]
+        row += len(family)
+    qkv = random.standard_normal((step.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
+    rotations = angles(random, step.num_tokens, shape)
+    together, _ = run(shape, qkv, rotations, step, table, 0, kv)
+    for row in np.flatnonzero(step.rows[:, 1]):
+        rows = step.rows.copy()
+        rows[np.arange(len(rows)) != row, 1] = 0
+        alone, _ = run(shape, qkv, rotations, replace(step, rows=rows), table, 0, kv)
+        real = slice(step.first_token(row), step.first_token(row) + step.rows[row, 1])
+        np.testing.assert_array_equal(alone[real], together[real])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_number_stays_in_its_row(variant, kind):
     random = np.random.default_rng(2)
     shape = Shape(kind=kind)

@@ -3,26 +3,17 @@
 #include <algorithm>
 #include <vector>
 
-#include "attention/key_block.h"
 #include "attention/placement.h"
+#include "attention/plan.h"
 #include "attention/running_softmax.h"
 #include "isa/isa.h"
+#include "pages/key_block.h"
 #include "runtime/scratch.h"
 
 namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kSplitKeys = 512;  // the threads share the context of a single row in parts of so many keys
-
-// Queries of some key heads and tokens of one row of the step, and the keys that they are to see.
-struct Item {
-  const StepRow* row;
-  int64_t head, end_head;      // key heads
-  int32_t first, num_tokens;   // of the row's tokens
-  int64_t first_key, end_key;  // positions
-  int64_t partial;             // index of its first head's partial result, or -1 where this item is the whole
-};
 
 // One call's work, and the memory for it.
 class Attention {
@@ -32,34 +23,23 @@ class Attention {
 
   void run() {
     place_tokens();
-    plan();
+    plan().make(rows_, in_, pages_, pool_.num_threads());
     attend_items();
     merge_partials();
   }
 
  private:
-  static constexpr int32_t kMostTokens = 64, kLeastTokens = 16;  // of a prompt, in one item
-  static constexpr size_t kTokensInline = 4;   // the caller itself places so few, and merges them
-  static constexpr int64_t kItemsPerThread = 4;
-
-  struct Split {  // a row whose context several items share; partial results are [split][head]
-    const StepRow* row;
-    int64_t first_partial, num_partials;
-  };
+  static constexpr size_t kTokensInline = 4;  // the caller itself places so few, and merges them
 
   struct Memory {  // kept from call to call; the caller holds the pool
     Scratch queries, states, partials, blocks;
-    std::vector<Item> items;
-    std::vector<Split> splits;
+    Plan plan;
   };
   static Memory& memory() {
     static Memory& kept = *new Memory;
     return kept;
   }
-
-  int64_t first_visible(int64_t position) const {
-    return in_.window > 0 ? std::max<int64_t>(0, position - in_.window + 1) : 0;
-  }
+  static Plan& plan() { return memory().plan; }
 
   void place_tokens() {
     int64_t most = 0;
@@ -77,67 +57,19 @@ class Attention {
     });
   }
 
-  void plan() {
-    std::vector<Item>& items = memory().items;
-    std::vector<Split>& splits = memory().splits;
-    items.clear();
-    splits.clear();
-    num_partials_ = 0;
-    // One item for all heads of a row keeps its thread in one place of memory. Where there are few rows, each head is
-    // an item of its own.
-    const int64_t fair = kItemsPerThread * pool_.num_threads();
-    const int64_t heads = static_cast<int64_t>(rows_.rows().size()) >= fair ? pages_.num_heads : 1;
-    heads_per_item_ = heads;
-    tokens_per_item_ = 1;
-    const int32_t tokens_per_item = fair_number_of_tokens(fair);
-    for (const StepRow& row : rows_.rows()) {
-      if (row.num_tokens > 1) {
-        for (int64_t head = 0; head < pages_.num_heads; ++head) {
-          for (int32_t first = 0; first < row.num_tokens; first += tokens_per_item) {
-            const int32_t count = std::min(tokens_per_item, row.num_tokens - first);
-            tokens_per_item_ = std::max(tokens_per_item_, count);
-            const int64_t start = row.start + first;
-            items.push_back({&row, head, head + 1, first, count, first_visible(start), start + count, -1});
-          }
-        }
-        continue;
-      }
-      const int64_t begin = first_visible(row.start), end = row.start + 1;
-      const int64_t num_splits = (end - 1) / kSplitKeys - begin / kSplitKeys + 1;
-      if (num_splits > 1) splits.push_back({&row, num_partials_, num_splits});
-      for (int64_t at = begin; at < end;) {
-        const int64_t next = std::min(end, (at / kSplitKeys + 1) * kSplitKeys);
-        for (int64_t head = 0; head < pages_.num_heads; head += heads) {
-          items.push_back({&row, head, head + heads, 0, 1, at, next, num_splits > 1 ? num_partials_ + head : -1});
-        }
-        if (num_splits > 1) num_partials_ += pages_.num_heads;
-        at = next;
-      }
-    }
-  }
-
-  // How many tokens of a prompt an item has: the more, the fewer times its keys are gathered, but not so many that a
-  // short prompt leaves threads idle.
-  int32_t fair_number_of_tokens(int64_t num_items) const {
-    int64_t num_tokens = 0;
-    for (const StepRow& row : rows_.rows()) num_tokens += row.num_tokens > 1 ? row.num_tokens : 0;
-    int32_t count = kMostTokens;
-    while (count > kLeastTokens && num_tokens * pages_.num_heads < num_items * count) count /= 2;
-    return count;
-  }
-
   void attend_items() {
-    const int64_t most_rows = tokens_per_item_ * group_, d = pages_.head_dim;
-    state_size_ = state_floats(most_rows, d);
+    const int64_t d = pages_.head_dim;
+    state_size_ = state_floats(plan().most_tokens() * group_, d);
     partial_size_ = state_floats(group_, d);
-    states_ = memory().states.take<float>(pool_.num_threads() * heads_per_item_ * 2 * state_size_);
-    partials_ = memory().partials.take<float>(std::max<int64_t>(1, num_partials_) * partial_size_);
+    states_ = memory().states.take<float>(pool_.num_threads() * plan().heads_per_item() * 2 * state_size_);
+    partials_ = memory().partials.take<float>(std::max<int64_t>(1, plan().num_partials()) * partial_size_);
     block_size_ = block_words(pages_);
     blocks_ = memory().blocks.take<uint32_t>(pool_.num_threads() * block_size_);
-    const std::vector<Item>& items = memory().items;
+    const std::vector<Item>& items = plan().items();
     pool_.run(static_cast<int64_t>(items.size()), [&](int64_t index, int thread) {
       const Item* next = index + 1 < static_cast<int64_t>(items.size()) ? &items[index + 1] : nullptr;
-      attend_item(items[index], next, thread);
+      const Item& item = items[index];
+      item.num_rows > 1 ? attend_together(item, next, thread) : attend_item(item, next, thread);
     });
   }
 
@@ -160,17 +92,27 @@ class Attention {
     return {walk_of(*next), next->head, keys_of_block(*next, first_block(*next))};
   }
 
+  // Of an item's head: the present part of kSplitKeys, or all parts before it where there are any.
+  State state_of(const Item& item, int64_t head, int thread, bool is_behind_whole) const {
+    const int64_t count = item.num_tokens * group_, partial = plan().partial_of(item, head);
+    if (partial >= 0) return state_at(partials_ + partial * partial_size_, count);
+    const int64_t index = (thread * plan().heads_per_item() + head - item.head) * 2 + (is_behind_whole ? 1 : 0);
+    return state_at(states_ + index * state_size_, count);
+  }
+
   // Goes through the blocks of keys, and at each of them through the heads, whose keys lie side by side. `next` is what
   // follows, or null.
   void attend_item(const Item& item, const Item* next, int thread) {
+    for (int64_t head = item.head; head < item.end_head; ++head) {
+      clear(state_of(item, head, thread, false), item.num_tokens * group_, pages_.head_dim);
+    }
+    go_on(item, next, thread);
+  }
+
+  // Attends to the keys of an item, whose states have begun, and ends it.
+  void go_on(const Item& item, const Item* next, int thread) {
     const int64_t d = pages_.head_dim, count = item.num_tokens * group_;
-    // Of the present part of kSplitKeys, and of all parts before it where there are any.
-    const auto state = [&](int64_t head, bool is_behind_whole) {
-      if (item.partial >= 0) return state_at(partials_ + (item.partial + head - item.head) * partial_size_, count);
-      const int64_t index = (thread * heads_per_item_ + head - item.head) * 2 + (is_behind_whole ? 1 : 0);
-      return state_at(states_ + index * state_size_, count);
-    };
-    for (int64_t head = item.head; head < item.end_head; ++head) clear(state(head, false), count, d);
+    const auto state = [&](int64_t head, bool is_behind_whole) { return state_of(item, head, thread, is_behind_whole); };
     bool has_whole = false;
     Walk walk = walk_of(item);
     Block block = block_at(blocks_ + thread * block_size_, pages_);
@@ -194,10 +136,53 @@ class Attention {
         attend_block(item, head, first, block, state(head, has_whole));
       }
     }
-    if (item.partial >= 0) return;
+    if (plan().partial_of(item, item.head) >= 0) return;
     for (int64_t head = item.head; head < item.end_head; ++head) {
       if (has_whole) merge(state(head, false), state(head, true), count, d);
       store_output(*item.row, item.first, item.num_tokens, head, state(head, false));
+    }
+  }
+
+  // Rows that share pages attend to the keys in them together, so that these are loaded once for all, and then each row
+  // goes on by itself. A row's sums are made in the same order as if it were alone.
+  void attend_together(const Item& item, const Item* next, int thread) {
+    const int64_t d = pages_.head_dim, count = item.num_rows * group_;
+    const auto joint = [&](int64_t head) {  // in the place of what only tokens of a prompt use
+      return state_at(states_ + ((thread * plan().heads_per_item() + head - item.head) * 2 + 1) * state_size_, count);
+    };
+    for (int64_t head = item.head; head < item.end_head; ++head) clear(joint(head), count, d);
+    Walk walk = walk_of(item);
+    Block block = block_at(blocks_ + thread * block_size_, pages_);
+    for (int64_t first = item.first_key; first < item.shared_key; first += kBlockKeys) {
+      const Walk here = walk;
+      for (int seen = 0; seen < kBlockKeys;) seen += walk.next(kBlockKeys - seen).count;
+      for (int64_t head = item.head; head < item.end_head; ++head) {
+        const bool is_last = head + 1 == item.end_head;
+        const int num_next = is_last ? keys_of_block(plan().own_part(item, 0), first + kBlockKeys) : kBlockKeys;
+        Walk own = here;
+        gather(own, pages_, head, 0, kBlockKeys, {is_last ? walk : here, is_last ? item.head : head + 1, num_next}, block);
+        attend_whole_block(queries_.at(head, item.row->first_token), count, block, joint(head));
+      }
+    }
+    for (int32_t i = 0; i < item.num_rows; ++i) {
+      const Item own = plan().own_part(item, i);
+      for (int64_t head = item.head; head < item.end_head; ++head) {
+        copy_rows(joint(head), i * group_, group_, d, state_of(own, head, thread, false));
+      }
+      const Item following = i + 1 < item.num_rows ? plan().own_part(item, i + 1) : item;
+      go_on(own, i + 1 < item.num_rows ? &following : next, thread);
+    }
+  }
+
+  // Query rows that see all keys of a block.
+  void attend_whole_block(const std::byte* queries, int64_t count, const Block& block, State state) {
+    int32_t hidden[kRowsAtOnce], visible[kRowsAtOnce];
+    std::fill_n(hidden, kRowsAtOnce, 0);
+    std::fill_n(visible, kRowsAtOnce, kBlockKeys);
+    for (int64_t begin = 0; begin < count; begin += kRowsAtOnce) {
+      const int rows = static_cast<int>(std::min<int64_t>(kRowsAtOnce, count - begin));
+      attend_rows(pages_, block, in_.softcap, queries + begin * queries_.bytes_per_head, rows,
+                  {kBlockKeys, hidden, visible, true}, state_from(state, begin, pages_.head_dim));
     }
   }
 
@@ -232,11 +217,11 @@ class Attention {
 
   // How many of the block's first keys its window hides.
   int num_hidden(int64_t position, int64_t first) const {
-    return static_cast<int>(std::clamp<int64_t>(first_visible(position) - first, 0, kBlockKeys));
+    return static_cast<int>(std::clamp<int64_t>(first_visible(in_.window, position) - first, 0, kBlockKeys));
   }
 
   void merge_partials() {
-    const std::vector<Split>& splits = memory().splits;
+    const std::vector<Split>& splits = plan().splits();
     const auto merge_row = [&](int64_t index, int) {
       const Split& split = splits[index];
       for (int64_t head = 0; head < pages_.num_heads; ++head) {
@@ -270,9 +255,7 @@ class Attention {
   const Pages& pages_;
   float* output_;
   const int64_t group_;  // query heads that share a key head
-  int32_t tokens_per_item_ = 1;  // the most of any
-  int64_t heads_per_item_ = 1;   // the most of any
-  int64_t num_partials_ = 0, state_size_ = 0, partial_size_ = 0, block_size_ = 0;
+  int64_t state_size_ = 0, partial_size_ = 0, block_size_ = 0;
   Queries queries_{};
   float* states_ = nullptr;
   float* partials_ = nullptr;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/input.h"
-#include "attention/pages.h"
+#include "pages/pages.h"
 #include "runtime/pool.h"
 #include "runtime/step_rows.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "attention/key_block.h"
+#include "pages/key_block.h"
 
 namespace eagre {
 

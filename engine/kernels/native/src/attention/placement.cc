@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "attention/key_block.h"
-#include "attention/packed_pages.h"
 #include "isa/isa.h"
+#include "pages/key_block.h"
+#include "pages/packed_pages.h"
 #include "vectors/magnitudes.h"
 #include "vectors/norms.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "attention/input.h"
-#include "attention/pages.h"
+#include "pages/pages.h"
 #include "runtime/step_rows.h"
 
 namespace eagre {

@@ -117,6 +117,12 @@ void clear(State s, int64_t count, int64_t head_dim) {
   std::fill_n(s.mix, count * head_dim, 0.0f);
 }
 
+void copy_rows(State s, int64_t first, int64_t count, int64_t head_dim, State to) {
+  std::fill(std::copy_n(s.best + first, count, to.best), to.best + padded(count), kMinusInfinity);
+  std::copy_n(s.total + first * kLanes, count * kLanes, to.total);
+  std::copy_n(s.mix + first * head_dim, count * head_dim, to.mix);
+}
+
 void merge(State s, State other, int64_t count, int64_t head_dim) {
   const auto add_scaled = [](float* to, float mine, const float* from, float theirs) {
     store(to, fma(load(from), broadcast(theirs), mul(load(to), broadcast(mine))));

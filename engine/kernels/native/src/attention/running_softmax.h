@@ -24,6 +24,9 @@ State state_from(State s, int64_t row, int64_t head_dim);
 
 void clear(State s, int64_t count, int64_t head_dim);
 
+// Copies `count` rows, from row `first` on, to a state of so many.
+void copy_rows(State s, int64_t first, int64_t count, int64_t head_dim, State to);
+
 // Adds what `other`, which has seen later keys, holds. All merging is done by this function in the order of the keys,
 // whoever has computed them.
 void merge(State s, State other, int64_t count, int64_t head_dim);

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "attention/key_block.h"
 #include "isa/isa.h"
+#include "pages/key_block.h"
 
 namespace eagre::in_tiles {
 

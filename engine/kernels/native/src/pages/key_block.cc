@@ -1,11 +1,11 @@
-#include "attention/key_block.h"
+#include "pages/key_block.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "attention/packed_pages.h"
 #include "isa/isa.h"
 #include "isa/tile_registers.h"
+#include "pages/packed_pages.h"
 
 namespace eagre {
 namespace {

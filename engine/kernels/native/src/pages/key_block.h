@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/pages.h"
+#include "pages/pages.h"
 #include "runtime/look_ahead.h"
 
 namespace eagre {

@@ -1,4 +1,4 @@
-#include "attention/packed_pages.h"
+#include "pages/packed_pages.h"
 
 #include <algorithm>
 #include <cstring>

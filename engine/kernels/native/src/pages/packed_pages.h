@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "attention/key_block.h"
-#include "attention/pages.h"
+#include "pages/key_block.h"
+#include "pages/pages.h"
 
 namespace eagre {
 
