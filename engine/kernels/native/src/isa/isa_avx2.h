@@ -202,6 +202,36 @@ inline Ints dot4(Ints a, Words bytes, const void* b) {
   return {_mm256_add_epi32(a.low, dot(bytes.low)), _mm256_add_epi32(a.high, dot(bytes.high))};
 }
 
+// Eight lanes, for loops that need more registers than there are of sixteen.
+#define EAGRE_HAS_HALVES
+using HalfFloats = __m256;
+using HalfWords = __m256i;  // 8 lanes of 4 bytes, of 2 numbers of 16 bits, or of an int32
+
+inline HalfFloats load_half(const float* p) { return _mm256_loadu_ps(p); }
+inline void store_half(float* p, HalfFloats x) { _mm256_storeu_ps(p, x); }
+inline HalfFloats broadcast_half(float x) { return _mm256_set1_ps(x); }
+inline HalfFloats mul_half(HalfFloats a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
+inline HalfFloats fma_half(HalfFloats a, HalfFloats b, HalfFloats c) { return _mm256_fmadd_ps(a, b, c); }
+inline HalfFloats to_half_floats(HalfWords a) { return _mm256_cvtepi32_ps(a); }
+inline HalfWords load_half_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline HalfWords broadcast_half_int(int32_t x) { return _mm256_set1_epi32(x); }
+inline HalfWords broadcast_half_word(const void* p) { return _mm256_set1_epi32(word_at(p)); }
+inline HalfWords magnitudes(HalfWords bytes) { return _mm256_abs_epi8(bytes); }  // of int8, as unsigned bytes
+// int8, negated where the int8 at `p` is negative, and 0 where that is 0.
+inline HalfWords with_signs(HalfWords bytes, const void* p) { return _mm256_sign_epi8(bytes, load_half_words(p)); }
+// The products of unsigned bytes with int8, neighbours added up in 16 bits, which must hold them.
+inline HalfWords pairs_of(HalfWords bytes, HalfWords others) { return _mm256_maddubs_epi16(bytes, others); }
+inline HalfWords add_pairs(HalfWords a, HalfWords b) { return _mm256_add_epi16(a, b); }
+// Lanes of int32 and both halves of each lane of `pairs`, added up.
+inline HalfWords add_widened(HalfWords a, HalfWords pairs) {
+  return _mm256_add_epi32(a, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+// int8 of bytes whose zero is 128.
+inline Words less_128(Words bytes) {
+  const __m256i top = _mm256_set1_epi8(static_cast<char>(0x80));
+  return {_mm256_xor_si256(bytes.low, top), _mm256_xor_si256(bytes.high, top)};
+}
+
 // Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
 inline Floats dot2(Floats a, Words pairs, const void* b) {
   const auto even = [](__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); };

@@ -3,10 +3,21 @@
 #include <algorithm>
 
 #include "tiles/accumulate.h"
+#include "tiles/half_tiles.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {
 namespace {
+
+template <Format F, int R>
+void accumulate(const std::byte* blocks, const RowGroups& rows, int num_groups, float* totals) {
+#ifdef EAGRE_HAS_HALVES
+  if constexpr (HalfKind<F>::kIsHere && R >= kLeastRowsOfHalves) {
+    return accumulate_halves<F, R>(blocks, rows, num_groups, totals);
+  }
+#endif
+  accumulate_packed<F, R>(blocks, rows, num_groups, totals);
+}
 
 template <Format F>
 void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup*, float* totals) {
@@ -19,7 +30,7 @@ void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup*, f
       with_rows(x.rows_of(block), [&](auto constant) {
         constexpr int kRows = decltype(constant)::value;
         float* to = totals + size_t{1} * block * kBlockRows * kTile;
-        accumulate_packed<F, kRows>(tile + tile_bytes(F, first), rows, count, to);
+        accumulate<F, kRows>(tile + tile_bytes(F, first), rows, count, to);
       });
     }
   }
