@@ -174,9 +174,10 @@ class PagePool:
         """
         if self.num_active:
             return False
-        for page in self._queue.popleft_n(self.num_pages):
+        pages = self.pages[1:]  # the only thing here that takes memory; where there is none, nothing has changed yet
+        for page in pages:
             page.reset_hash()
-        self._queue.append_n(self.pages[1:])
+        self._queue.reorder(pages)
         self._page_by_hash.clear()
         self._num_cached = 0
         if self.listener is not None:

@@ -160,6 +160,29 @@ def test_forgotten_pages_become_free_when_they_are_released():
         pool.forget(pages)
 
 
+def test_a_reset_for_which_there_is_no_memory_changes_nothing():
+    class Full(list):
+        def __getitem__(self, index):
+            if isinstance(index, slice):
+                raise MemoryError
+            return super().__getitem__(index)
+
+    pool = PagePool(4)
+    pages = pool.allocate(2)
+    names = hash_request_tokens(sha256_hash, 1, [1, 2])
+    for page, name in zip(pages, names, strict=True):
+        pool.cache_page(page, name)
+    pool.release(pages)
+    usual, pool.pages = pool.pages, Full(pool.pages)
+    with pytest.raises(MemoryError):
+        pool.reset_prefix_cache()
+    pool.pages = usual
+    pool.check()
+    assert pool.match_prefix(names) == pages
+    assert pool.reset_prefix_cache()
+    assert [page.page_id for page in pool.allocate(3)] == [1, 2, 3]
+
+
 def test_each_page_tells_its_state():
     pool = PagePool(6)
     held, shared, cached, _ = pages = pool.allocate(4)
