@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 
+from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
@@ -221,7 +222,7 @@ class Engine:
         if params is not None:
             self._replace_params(params)
         self.runner.wake()
-        self.pool.num_reached = 0
+        self.pool.highest_page = NULL_PAGE_ID
         self._is_asleep = False
 
     def read_weights(self, path: Path | None = None) -> Params:
