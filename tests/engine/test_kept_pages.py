@@ -156,6 +156,22 @@ def test_an_engine_that_cannot_publish_its_pages_ends_its_threads(engine, monkey
     assert transfers.connector is None
 
 
+def test_an_address_is_free_again_where_the_system_gives_no_threads_for_pages(engine, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    with contextlib.closing(PageServer("127.0.0.1", 0, KEY)) as server:
+        port = server.port
+    config = dataclasses.replace(
+        engine.config, prefix_cache_dir=str(tmp_path), prefix_cache_listen=f"127.0.0.1:{port}", prefix_cache_key=KEY
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.pages.transfers.PageTransfers.start", refuse)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+    PageServer("127.0.0.1", port, KEY).close()
+
+
 def test_other_weights_have_other_pages(engine, folder, tmp_path):
     other = write_random_model(tmp_path / "other.gguf", lambda name: Kind.Q8_0, seed=1)
 
