@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -129,6 +130,34 @@ async def test_memory_is_asked_for_ahead_of_requests_and_again_after_sleep(real_
         assert reached()[-1] in (num_pages - 1, num_pages)  # the null page is one, and the last token may need none
         assert reached() == sorted(set(reached()))
     assert len({memory for memory, _ in told}) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for memory ahead")
+async def test_the_thread_of_the_pages_ends_with_the_client_and_begins_with_the_next(
+    real_engine, expected, monkeypatch
+):
+    made = []
+
+    class Memory(PageMemory):
+        def __init__(self, pages):
+            super().__init__(pages)
+            made.append(self)
+
+    def threads():
+        return [memory._thread for memory in made if memory._thread.is_alive()]
+
+    monkeypatch.setattr(device_runner, "PageMemory", Memory)
+    real_engine.runner.close()
+    for num_made in (1, 2):
+        client = EngineClient(real_engine)
+        client.start(asyncio.get_running_loop())
+        try:
+            assert len(made) == num_made
+            assert threads() == [made[-1]._thread]
+            assert (await read(submit(client, FACT)))[0] == expected(FACT)
+        finally:
+            client.shutdown()
+        assert threads() == []
 
 
 def device_bytes():
