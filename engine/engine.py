@@ -228,14 +228,19 @@ class Engine:
         self.runner.forget_weights()
 
     def wake(self, params: Params | None = None) -> None:
-        """Undoes `sleep`.
+        """Undoes `sleep`. Where it fails, the engine sleeps on, without weights if it had none.
 
         Args:
             params: the weights, where they were forgotten.
         """
-        if params is not None:
-            self._replace_params(params)
-        self.runner.wake()
+        try:
+            if params is not None:
+                self._replace_params(params)
+            self.runner.wake()
+        except BaseException:
+            if params is not None:
+                self.runner.forget_weights()  # an engine with weights counts as one that nobody has to wake
+            raise
         self.pool.highest_page = NULL_PAGE_ID
         self._is_asleep = False
 

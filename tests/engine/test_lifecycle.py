@@ -239,6 +239,41 @@ async def test_a_wake_that_fails_lets_go_of_the_weights_that_it_has_read(client,
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
+@pytest.mark.parametrize("forget_weights", [False, True])
+@pytest.mark.parametrize("lacking", ["pages", "thread", "weights"])
+async def test_a_wake_that_fails_half_way_leaves_the_engine_asleep_as_it_was(
+    client, expected, real_engine, monkeypatch, forget_weights, lacking
+):
+    """Weights that stayed made the model count as one in memory, which nobody wakes."""
+
+    def failing(*_, **__):
+        raise MemoryError(f"no room for the {lacking}")
+
+    made = []
+
+    class Memory(PageMemory):
+        def __init__(self, pages):
+            super().__init__(pages)
+            made.append(self)
+
+    placement = real_engine.runner._placement
+    await client.lifecycle.sleep(forget_weights=forget_weights)
+    gc.collect()
+    asleep = device_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(device_runner, "PageMemory", failing if lacking == "thread" else Memory)
+        if lacking != "thread":
+            patched.setattr(placement, "allocate" if lacking == "pages" else "put_params", failing)
+        with pytest.raises(MemoryError, match=f"no room for the {lacking}"):
+            await client.lifecycle.wake()
+    assert (client.lifecycle.state, client.lifecycle.has_weights) == (EngineState.ASLEEP, not forget_weights)
+    assert device_bytes() <= asleep
+    assert len(made) == (lacking == "weights")
+    assert not any(memory._thread is not None and memory._thread.is_alive() for memory in made)
+    await client.lifecycle.wake()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
 async def test_the_system_has_the_memory_of_forgotten_weights_again(client, real_engine):
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
     gc.collect()  # what other tests of this process left must not be freed in between
