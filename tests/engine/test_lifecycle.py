@@ -16,6 +16,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from cache.storage import PAGE_SIZE_BY_BACKEND
+from engine.border.background import is_narrow_here
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy, EngineError, EngineState, FinishReason
@@ -422,6 +423,28 @@ async def test_weights_of_other_formats_do_not_fit_the_programs(tmp_path):
     assert await read(client.submit([1, 2, 3], params)) != before
     assert client.stats().compiles_after_ready == 0
     client.shutdown()
+
+
+async def test_weights_are_read_by_a_single_thread_where_an_engine_runs_meanwhile(
+    client, real_engine, model_path, monkeypatch
+):
+    read_weights, narrow = real_engine.read_weights, []
+
+    def noting(path=None):
+        narrow.append(is_narrow_here())
+        return read_weights(path)
+
+    monkeypatch.setattr(real_engine, "read_weights", noting)
+    for is_beside_others in (False, True):
+        await client.lifecycle.sleep(forget_weights=True)
+        await client.lifecycle.wake(is_beside_others=is_beside_others)
+    assert narrow == [False, True]
+    await client.lifecycle.update_weights(model_path)
+    await client.lifecycle.pause()
+    for is_beside_others in (False, True):
+        await client.lifecycle.update_weights(model_path, is_beside_others=is_beside_others)
+    await client.lifecycle.resume()
+    assert narrow[2:] == [True, False, True]
 
 
 async def test_a_timeout_ends_a_request_wherever_it_is(client, expected):
