@@ -108,6 +108,11 @@ class FreeCachePageQueue:
         page.prev_free_page = page.next_free_page = None
         self.num_free_pages -= 1
 
+    def reorder(self, pages: Sequence[CachePage]) -> None:
+        """Brings the pages into another order. The caller makes sure that `pages` are those of the queue."""
+        self.num_free_pages = 0
+        self._link(self._head, pages, self._tail)
+
     def get_all_free_pages(self) -> list[CachePage]:
         """All pages in order, the first to be evicted at the front."""
         pages = []

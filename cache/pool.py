@@ -42,8 +42,8 @@ class PagePool:
         self._page_by_hash: dict[bytes, CachePage] = {}
         self._num_cached = 0
         self.listener: Listener | None = None  # is told, in order, which names come and go
-        self.num_reached = 0  # the highest page that was handed out since this was last set to 0
-        self.on_reach: Callable[[int], None] | None = None  # is told when that rises
+        self.highest_page = NULL_PAGE_ID  # of those that were handed out since this was last set to NULL_PAGE_ID
+        self.on_reach: Callable[[int], None] | None = None  # when that rises, is told how many pages there are up to it
 
     @property
     def num_free(self) -> int:
@@ -93,8 +93,8 @@ class PagePool:
             if page.page_hash is not None:
                 self._evict(page)
             page.incr_ref()
-        if self.num_reached < self.num_pages:
-            self._reach(max((page.page_id for page in pages), default=0))
+        if self.highest_page < self.num_pages:
+            self._reach(max((page.page_id for page in pages), default=NULL_PAGE_ID))
         return pages
 
     def touch(self, pages: Sequence[CachePage]) -> None:
@@ -174,9 +174,10 @@ class PagePool:
         """
         if self.num_active:
             return False
-        for page in self._queue.popleft_n(self.num_pages):
+        pages = self.pages[1:]  # the only thing here that takes memory; where there is none, nothing has changed yet
+        for page in pages:
             page.reset_hash()
-        self._queue.append_n(self.pages[1:])
+        self._queue.reorder(pages)
         self._page_by_hash.clear()
         self._num_cached = 0
         if self.listener is not None:
@@ -201,10 +202,10 @@ class PagePool:
         assert hashed == self._page_by_hash, "the pages that can be found are not those that have a hash"
 
     def _reach(self, page_id: int) -> None:
-        if page_id > self.num_reached:
-            self.num_reached = page_id
+        if page_id > self.highest_page:
+            self.highest_page = page_id
             if self.on_reach is not None:
-                self.on_reach(page_id)
+                self.on_reach(page_id + 1)  # the null page is one of them
 
     def _evict(self, page: CachePage) -> None:
         assert page.page_hash is not None

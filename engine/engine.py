@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import jax
 
+from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
 from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
@@ -92,7 +93,11 @@ class Engine:
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
         self.pool.on_reach = self.runner.reach
-        self.runner.compile(progress)
+        try:
+            self.runner.compile(progress)
+        except BaseException:
+            self.runner.close()
+            raise
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
@@ -108,15 +113,20 @@ class Engine:
         opened = open_model(path)
         group = open_group(config, opened, progress)
         try:
-            engine = cls._load_in(group, opened, config, progress)
-            group.become_ready()
+            with ExitStack() as undo:
+                engine = cls._load_in(group, opened, config, progress, undo)
+                group.become_ready()
+                undo.pop_all()
         except BaseException as error:
             group.close(str(error) or repr(error))
             raise
+        engine._group = group
         return engine
 
     @classmethod
-    def _load_in(cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress) -> Engine:
+    def _load_in(
+        cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress, undo: ExitStack
+    ) -> Engine:  # fmt: skip
         sizes = opened.config
         bodies, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
@@ -126,15 +136,19 @@ class Engine:
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
         with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            engine = cls._load(group, opened, config, bodies, layout, max_model_len, place, progress)
+            engine = cls._load(group, opened, config, bodies, layout, max_model_len, place, progress, undo)
         give_back_freed()
         return engine
 
     @classmethod
     def _load(
         cls, group: Group, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout,
-        max_model_len: int, place: Callable[[Params], Placement], progress: Progress,
+        max_model_len: int, place: Callable[[Params], Placement], progress: Progress, undo: ExitStack,
     ) -> Engine:  # fmt: skip
+        """
+        Args:
+            undo: closes the engine, should anything fail before it is handed to somebody who closes it.
+        """
         sizes = opened.config
         files = files_of(opened.path) if config.keeps_pages else None
         weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
@@ -161,8 +175,8 @@ class Engine:
             )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
+        undo.callback(engine.close)
         engine.model_path = opened.path
-        engine._group = group
         if files is not None:
             parts = page_parts(opened, config, bodies, layout)
             engine._kept = KeptPages(config, engine.pool, engine.runner, files, parts)
@@ -179,14 +193,15 @@ class Engine:
         """
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.runner.has_weights else self.read_weights())
-        if self._kept is not None:
-            self._kept.start()
-        loop = EngineLoop(
-            self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
-            transfers=None if self._kept is None else self._kept.transfers,
-        )  # fmt: skip
-        if self.config.kv_events is not None:
-            try:
+        try:
+            self.runner.start()
+            if self._kept is not None:
+                self._kept.start()
+            loop = EngineLoop(
+                self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
+                transfers=None if self._kept is None else self._kept.transfers,
+            )  # fmt: skip
+            if self.config.kv_events is not None:
                 self._kv_events = KVEventPublisher(
                     KVEndpoint.parse(self.config.kv_events),
                     self.config.kv_events_topic,
@@ -194,9 +209,9 @@ class Engine:
                     self.scheduler.requests.page_size,
                     has_array_events=self.config.kv_events_format == "arrays",
                 )
-            except ValueError:
-                self.close()  # the threads of pages would hold the weights for ever
-                raise
+        except BaseException:
+            self.close()  # the threads of pages would hold the weights for ever
+            raise
         self._compile_counter.start(loop.thread)
         return loop
 
@@ -213,15 +228,20 @@ class Engine:
         self.runner.forget_weights()
 
     def wake(self, params: Params | None = None) -> None:
-        """Undoes `sleep`.
+        """Undoes `sleep`. Where it fails, the engine sleeps on, without weights if it had none.
 
         Args:
             params: the weights, where they were forgotten.
         """
-        if params is not None:
-            self._replace_params(params)
-        self.runner.wake()
-        self.pool.num_reached = 0
+        try:
+            if params is not None:
+                self._replace_params(params)
+            self.runner.wake()
+        except BaseException:
+            if params is not None:
+                self.runner.forget_weights()  # an engine with weights counts as one that nobody has to wake
+            raise
+        self.pool.highest_page = NULL_PAGE_ID
         self._is_asleep = False
 
     def read_weights(self, path: Path | None = None) -> Params:
@@ -331,12 +351,15 @@ class Engine:
     def close(self, *, store_seconds: float = 0.0, failure: str = "") -> None:
         """Stops the counter of compiles, which would otherwise count for ever, and the threads of pages and events.
 
+        `make_loop` starts them anew.
+
         Args:
             store_seconds: how long to wait at most until pages are stored that have left the engine.
             failure: why the engine ends, if that is no wish of an operator; the other hosts are told.
         """
         self._group.close(failure)
         self._compile_counter.stop()
+        self.runner.close()
         if self._kv_events is not None:
             self._kv_events.close()
         if self._kept is not None:

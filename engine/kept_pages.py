@@ -65,9 +65,13 @@ class KeptPages:
         self._peers: tuple[Peer, ...] = ()
         self._lock = threading.Lock()  # of the server and the peers
         self._is_closed = False
-        self._listen()
-        self.transfers.start()
-        self.open()
+        try:
+            self._listen()
+            self.transfers.start()
+            self.open()
+        except BaseException:
+            self.close(0.0)
+            raise
 
     def open(self) -> None:
         """Keeps and takes from now on the pages of the weights that were read last."""

@@ -79,8 +79,11 @@ class Lifecycle:
             else:
                 await self._run(partial(self._sleep, drop_weights, forget_weights))
 
-    async def wake(self) -> None:
+    async def wake(self, *, is_beside_others: bool = False) -> None:
         """Allocates the memory again and goes on; does nothing if the engine is not asleep.
+
+        Args:
+            is_beside_others: whether other engines of the process run, to which a core is left.
 
         Raises:
             ModelError: the weights were forgotten, and can no longer be read from their file.
@@ -88,18 +91,22 @@ class Lifecycle:
         async with self._lock:
             params = None
             if self.state is EngineState.ASLEEP and not self._engine.runner.has_weights:
-                params = await run_in_background(self._engine.read_weights, name="eagre-wake", is_calm=True)
+                params = await run_in_background(
+                    self._engine.read_weights, name="eagre-wake", is_calm=True, is_narrow=is_beside_others
+                )
             await self._run(partial(self._wake, params))
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix; refuses and returns False while any request holds a page."""
         return await self._run(self._engine.reset_prefix_cache)
 
-    async def update_weights(self, path: Path, *, drain: bool = False) -> None:
+    async def update_weights(self, path: Path, *, drain: bool = False, is_beside_others: bool = False) -> None:
         """Replaces the weights by those of another file with the same architecture and sizes.
 
         Args:
             drain: whether to wait until the requests that have begun have ended, while new ones wait.
+            is_beside_others: whether other engines of the process run, to which a core is left. It is left to this one,
+                too, if it runs.
 
         Raises:
             EngineBusy: requests have begun and `drain` is not set, the engine is asleep or paused, or several hosts
@@ -113,7 +120,8 @@ class Lifecycle:
             if not drain:
                 self._refuse_while_busy()
             read = partial(self._engine.read_weights, path)
-            params = await run_in_background(read, name="eagre-read-weights", is_calm=True)
+            is_narrow = is_beside_others or self.state is EngineState.RUNNING
+            params = await run_in_background(read, name="eagre-read-weights", is_calm=True, is_narrow=is_narrow)
             replace = partial(self._replace, params, path, may_refuse=not drain)
             await (self._run_drained(replace) if drain else self._run(replace))
 

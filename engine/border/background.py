@@ -35,33 +35,45 @@ def run_in_background(
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-
-    def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
-
-    def run() -> None:
-        _here.is_narrow = is_narrow
-        if is_calm:
-            stand_back()
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            with SHORT_SWITCHES if is_calm else contextlib.nullcontext():
-                result = function()
-        except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
-            error = raised
-            _forget_locals(error)
-        if not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # the loop may close at this very moment
-                loop.call_soon_threadsafe(deliver, result, error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=_run, args=(function, loop, future, is_calm, is_narrow), name=name, daemon=True).start()
     return future
+
+
+def _run(
+    function: Callable[[], T],
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[T],
+    is_calm: bool,
+    is_narrow: bool,
+) -> None:
+    _here.is_narrow = is_narrow
+    if is_calm:
+        stand_back()
+    result: T | None = None
+    error: BaseException | None = None
+    try:
+        with SHORT_SWITCHES if is_calm else contextlib.nullcontext():
+            result = function()
+    except BaseException as raised:  # noqa: BLE001 - it is raised again where the future is awaited
+        error = raised
+        _forget_locals(error)
+    # An error holds the frames that it has come through, and so the variables of this call. If `function` were left in
+    # them, all that it is bound to would stay as long as the error; and if the future were, which holds the error, both
+    # would stay until the garbage collector came.
+    del function
+    if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop may close at this very moment
+            loop.call_soon_threadsafe(_settle, future, result, error)
+    del future, result, error
+
+
+def _settle(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
 
 
 def is_narrow_here() -> bool:
@@ -84,6 +96,8 @@ def _forget_locals(error: BaseException) -> None:
             seen.add(id(one))
             traceback.clear_frames(one.__traceback__)
             todo += one.__cause__, one.__context__
+            if isinstance(one, BaseExceptionGroup):
+                todo += one.exceptions
 
 
 class _ShortSwitches:

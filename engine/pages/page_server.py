@@ -84,7 +84,11 @@ class PageServer:
         self._is_closed = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
-        threading.Thread(target=self._accept, name="eagre-pages-door", daemon=True).start()
+        try:
+            threading.Thread(target=self._accept, name="eagre-pages-door", daemon=True).start()
+        except BaseException:  # the system gives no thread
+            self._listener.close()
+            raise
 
     @property
     def port(self) -> int:

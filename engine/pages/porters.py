@@ -50,9 +50,13 @@ class Porters:
         self._asked: queue.SimpleQueue[tuple[Fetch, int] | None] = queue.SimpleQueue()
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._storing = threading.Thread(target=self._run_errands, name="eagre-pages-out", daemon=True)
-        self._storing.start()
-        for _ in range(_NUM_READERS):
-            threading.Thread(target=self._load, name="eagre-pages-in", daemon=True).start()
+        try:
+            self._storing.start()
+            for _ in range(_NUM_READERS):
+                threading.Thread(target=self._load, name="eagre-pages-in", daemon=True).start()
+        except BaseException:  # the system gives no more threads; those that it gave would hold the device for ever
+            self._end_threads()
+            raise
 
     # ---------------------------------------------------------------- called by the engine thread
 
@@ -97,10 +101,13 @@ class Porters:
 
     def close(self, join_seconds: float) -> None:
         """Ends the threads once all is stored that was given to them, and waits for that at most so long."""
+        self._end_threads()
+        self._storing.join(join_seconds)
+
+    def _end_threads(self) -> None:
         self._errands.put(None)
         for _ in range(_NUM_READERS):
             self._asked.put(None)
-        self._storing.join(join_seconds)
 
     # ---------------------------------------------------------------- the threads
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cache.storage import KVLayout, KVPages
+from cache.storage import KVLayout
 from engine.border.config import TILE_SIZE
 from engine.border.types import Progress
 from engine.devices.placement import Kind, OneDevice, Placement, shapes_of
@@ -75,8 +75,8 @@ class DeviceRunner:
         self._decode_chunk = decode_chunk
         self._layout = layout
         self._is_on_host = jax.default_backend() == "cpu"
-        self._page_memory: PageMemory | None = None  # None: the device has its own, or there are several
-        self._kv = self._allocate()
+        self._page_memory: PageMemory | None = None  # None: closed, or the device has its own, or there are several
+        self._kv = placement.allocate(layout, bodies.empty)
         self._copies_pages = copies_pages
         self._page_shapes: tuple[jax.ShapeDtypeStruct, ...] = jax.eval_shape(read_page, self._kv, _ANY_PAGE)
         self.page_bytes = num_bytes(self._page_shapes)
@@ -87,6 +87,7 @@ class DeviceRunner:
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
         self._store = store
+        self.start()  # last: where anything before it fails, nobody could close the runner
 
     def compile(self, progress: Progress) -> None:
         """Compiles the programs of every shape ahead of time, from abstract shapes."""
@@ -195,10 +196,7 @@ class DeviceRunner:
 
     def sleep(self, *, drop_weights: bool) -> None:
         """Frees the memory of the pages; with `drop_weights`, also moves the weights to host memory."""
-        if self._page_memory is not None:
-            self._page_memory.close()
-        for leaf in jax.tree.leaves(self._kv):
-            leaf.delete()
+        self._free_pages()
         if drop_weights:
             host = jax.tree.map(_host_copy, self._params)
             for leaf in jax.tree.leaves(self._params):
@@ -223,20 +221,41 @@ class DeviceRunner:
         return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(self._params))
 
     def wake(self) -> None:
-        """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten."""
-        self._kv = self._allocate()
-        self._params = self._placement.put_params(self._params)
+        """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten.
+
+        Where it fails, the pages have no memory and the weights lie where they lay.
+        """
+        self._free_pages()  # there are some on a follower that has woken while its leader failed to
+        try:
+            self._kv = self._placement.allocate(self._layout, self.bodies.empty)
+            self.start()
+            self._params = self._placement.put_params(self._params)
+        except BaseException:
+            self._free_pages()
+            raise
+
+    def start(self) -> None:
+        """Begins what runs beside the steps, if it does not run; nothing may be in flight."""
+        has_pages = not self._kv.data.is_deleted()  # they have not, while the engine sleeps
+        if self._page_memory is None and has_pages and self._is_on_host and isinstance(self._placement, OneDevice):
+            self._page_memory = PageMemory(self._kv)
+
+    def close(self) -> None:
+        """Ends what runs beside the steps; `start` or `wake` may begin it anew. Idempotent; never raises."""
+        memory, self._page_memory = self._page_memory, None
+        if memory is not None:
+            memory.close()
 
     def reach(self, num_pages: int) -> None:
         """Takes note that so many pages, from the first on, are in use or have been since they were allocated."""
-        if self._page_memory is not None:
-            self._page_memory.reach(num_pages)
+        memory = self._page_memory  # another thread may close it
+        if memory is not None:
+            memory.reach(num_pages)
 
-    def _allocate(self) -> KVPages:
-        pages = self._placement.allocate(self._layout, self.bodies.empty)
-        if self._is_on_host and isinstance(self._placement, OneDevice):
-            self._page_memory = PageMemory(pages)
-        return pages
+    def _free_pages(self) -> None:
+        self.close()
+        for leaf in jax.tree.leaves(self._kv):
+            leaf.delete()
 
     def accepts(self, params: Params) -> bool:
         """Whether the compiled programs accept these weights, because all shapes and formats are the same."""

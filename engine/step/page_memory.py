@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import queue
 import sys
 import threading
 
@@ -13,18 +14,23 @@ from engine.border.background import stand_back
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14; the module mmap does not know it
 _HUGE_PAGE = 2 << 20  # bytes
 _SYSTEM_PAGE = 4096  # bytes; where the system's are larger, it refuses, and pages get memory as they are written
+_CLOSE_SECONDS = 5.0  # the wait for the stretch that is being asked for; the system may be slow to find memory
 
 
 class PageMemory:
     """Has the system put memory behind the pages of a CPU shortly before they are used for the first time.
 
-    The arrays of pages begin without memory, so that an engine takes no more than its requests need. The system then
-    clears memory in the middle of the step that is the first to write to a page. With huge pages that is 2 MiB for each
-    layer at once, and in a virtual machine, whose host has to find the memory too, such a step of a small model took
-    0.2 s in the place of 0.06. So a thread that stands behind the others asks for it (`madvise` with
+    The array of keys and values begins without memory, so that an engine takes no more than its requests need. The
+    system then clears memory in the middle of the step that is the first to write to a page. With huge pages that is
+    2 MiB for each layer at once, and in a virtual machine, whose host has to find the memory too, such a step of a
+    small model took 0.2 s in the place of 0.06. So a thread that stands behind the others asks for it (`madvise` with
     MADV_POPULATE_WRITE, which changes no content), in stretches of as many pages as make a huge page in each layer: for
-    the first one at once, and for each other one when half of the one before is in use. Where the system refuses, pages
-    get their memory when they are written.
+    the first one at once, and for each other one when half of the one before is in use. Where the system refuses, or
+    gives no thread, pages get their memory when they are written. So do the scales of int8 pages, which are small.
+
+    It knows the array by its address alone, and relies on it that the array stays there: each step donates the array to
+    its program, which writes into it in place and gives it back. Were it to move, the call would be refused or find
+    other memory of this process, whose content it does not change either.
     """
 
     def __init__(self, pages: KVPages) -> None:
@@ -38,51 +44,60 @@ class PageMemory:
         self._num_layers, self._num_pages = shape[:2]
         self._page_bytes = pages.data.nbytes // (self._num_layers * self._num_pages)  # of one layer
         self._stretch = -(-_HUGE_PAGE // self._page_bytes)
-        self._wanted = self._backed = 0  # pages, from the first on
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._wanted = 0  # pages, from the first on
+        self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # each value of `_wanted`; None: the end
         self._is_over = not sys.platform.startswith("linux")
+        self._thread: threading.Thread | None = None
+        if self._is_over:
+            return
+        try:
+            thread = threading.Thread(target=self._run, name="page memory", daemon=True)
+            thread.start()
+        except (RuntimeError, MemoryError):
+            self._is_over = True
+            return
+        self._thread = thread
         self.reach(0)
 
     def reach(self, num_pages: int) -> None:
-        """Takes note that so many pages, from the first on, are in use or have been; takes microseconds."""
+        """Takes note that so many pages, from the first on, are in use or have been. Never waits and never raises."""
         num_begun = (num_pages + self._stretch // 2) // self._stretch  # stretches of which half is in use
         wanted = min((num_begun + 1) * self._stretch, self._num_pages)
         if wanted <= self._wanted or self._is_over:
             return
-        with self._lock:
-            self._wanted = wanted
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._run, name="page memory", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # the system gives no thread
-                self._thread = None
+        try:
+            self._news.put(wanted)
+        except MemoryError:
+            return  # the next page that is reached asks again
+        self._wanted = wanted
 
     def close(self) -> None:
-        """Has nothing asked for any more. The pages may go afterwards."""
-        with self._lock:
-            self._is_over = True
-            thread = self._thread
-        if thread is not None:
-            thread.join()
+        """Has nothing asked for any more and ends the thread; the pages may go afterwards. Idempotent; never raises."""
+        self._is_over = True
+        with contextlib.suppress(MemoryError):  # then the thread waits for ever, but asks for nothing
+            self._news.put(None)
+        if self._thread is not None:
+            # A call that takes longer is harmless to whatever lies at these addresses by then.
+            self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         stand_back()
-        while True:
-            with self._lock:
-                first, end = self._backed, self._wanted
-                if first >= end or self._is_over:
-                    self._thread = None
+        backed = 0  # pages, from the first on
+        while backed < self._num_pages:
+            wanted = self._news.get()
+            if wanted is None:
+                return
+            while backed < wanted:
+                # One stretch at a time: other threads that need new memory wait while the system is in such a call.
+                end = min(wanted, backed + self._stretch)
+                if not self._populate(backed, end):
+                    self._is_over = True
                     return
-            if not self._populate(first, end):
-                self._is_over = True
-            self._backed = end
+                backed = end
 
     def _populate(self, first: int, end: int) -> bool:
         """Asks for the memory of some pages in every layer, and returns whether all was given."""
-        with contextlib.suppress(OSError, AttributeError):  # a system without such a library
+        with contextlib.suppress(Exception):  # whatever is wrong here, pages get their memory when they are written
             madvise = ctypes.CDLL(None).madvise
             for layer in range(self._num_layers):
                 start = self._address + (layer * self._num_pages + first) * self._page_bytes

@@ -33,9 +33,10 @@ def run_all(jobs: Sequence[Job]) -> None:
 
 
 def num_threads() -> int:
-    """How many threads a load may use: one for each core, and a single one beside engines that run.
+    """How many threads a load may use: one for each core, and a single one where it was started as a narrow one.
 
-    Their steps wait for the slowest of their own threads, so that a load on all cores would delay every step.
+    That is for a load beside engines that run: their steps wait for the slowest of their own threads, so that a load on
+    all cores would delay every step.
     """
     return 1 if is_narrow_here() else num_cores()
 

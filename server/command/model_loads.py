@@ -42,14 +42,15 @@ class ModelLoads:
         self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
 
     async def bring(self, model: ServedModel) -> None:
-        """Loads a model and opens it. The load stands back behind the models that are being used.
+        """Loads a model and opens it. The load stands back behind other models, and leaves a core to those that run.
 
         Raises:
             Exception: what the load raises.
         """
-        is_first = not any(other.is_open for other in self._served.all)
+        is_calm = any(other.is_open for other in self._served.all)  # one that sleeps may be woken meanwhile
+        is_narrow = self._served.residency.is_beside_others(model)
         load = partial(self._load, model.settings, self._tell(model))
-        loaded = await run_in_background(load, name="eagre-load", is_calm=not is_first, is_narrow=not is_first)
+        loaded = await run_in_background(load, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
         loaded.engine.start(asyncio.get_running_loop())
         loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
         model.open(loaded.engine, loaded.text_model)

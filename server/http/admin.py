@@ -83,8 +83,11 @@ async def update_weights(request: web.Request) -> web.Response:
     if not body.path:
         raise ApiError('path is ""; it must name a model on the server\'s machine', param="path", code="invalid_value")
     model = _model_of(request, body)
+    is_beside_others = request.app[SERVED].residency.is_beside_others(model)
     try:
-        await model.engine.lifecycle.update_weights(Path(body.path), drain=body.drain)
+        await model.engine.lifecycle.update_weights(
+            Path(body.path), drain=body.drain, is_beside_others=is_beside_others
+        )
     except EngineBusy as error:
         raise _busy(str(error)) from error
     except (ModelError, OSError) as error:

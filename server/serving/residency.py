@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from engine.border.types import EngineState
-from server.serving.served_model import ServedModel
+from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
 from server.wire.errors import SERVER_ERROR, ApiError
 
@@ -83,6 +83,10 @@ class Residency:
             place.used_at = _now()
             self._changed.set()
 
+    def is_beside_others(self, model: ServedModel) -> bool:
+        """Whether another model runs, with its weights in memory."""
+        return any(other.state is ModelState.READY for other in self._models if other is not model)
+
     def ask_for(self, model: ServedModel) -> None:
         """Has a model brought that somebody uses, unless it is in memory."""
         if not model.is_in_memory:
@@ -133,7 +137,7 @@ class Residency:
                 assert self._bring is not None
                 await self._bring(model)
             elif not model.is_in_memory:
-                await model.engine.lifecycle.wake()
+                await model.engine.lifecycle.wake(is_beside_others=self.is_beside_others(model))
         except Exception as failure:  # noqa: BLE001 - whatever is wrong with one model must not end the others
             is_foreseen = isinstance(failure, OSError | ValueError | RuntimeError | MemoryError)
             log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)

@@ -247,7 +247,7 @@ class ServedModels:
         """
         with self.residency.use(model):
             await self.residency.arrival(model)
-            await model.engine.lifecycle.wake()
+            await model.engine.lifecycle.wake(is_beside_others=self.residency.is_beside_others(model))
 
     def start_draining(self) -> None:
         """Refuses new work from now on, and what waits for a model that was never loaded.

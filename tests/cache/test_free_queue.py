@@ -8,7 +8,9 @@ from cache.free_queue import FreeCachePageQueue
 from cache.page import CachePage
 
 operations = st.lists(
-    st.tuples(st.sampled_from(["append", "appendleft", "popleft", "popleft_n", "remove"]), st.integers(0, 9)),
+    st.tuples(
+        st.sampled_from(["append", "appendleft", "popleft", "popleft_n", "remove", "reorder"]), st.integers(0, 9)
+    ),
     max_size=60,
 )
 
@@ -39,6 +41,9 @@ def test_the_queue_behaves_like_a_list(num_pages, script):
             page = model.pop(argument % len(model))
             queue.remove(page)
             outside.append(page)
+        elif name == "reorder":
+            model = model[argument:] + model[:argument]
+            queue.reorder(model)
         assert queue.get_all_free_pages() == model
         assert queue.num_free_pages == len(model)
 

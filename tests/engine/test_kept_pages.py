@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
+import threading
 
 import jax
 import numpy as np
@@ -154,6 +155,44 @@ def test_an_engine_that_cannot_publish_its_pages_ends_its_threads(engine, monkey
     with pytest.raises(ValueError, match="cannot listen"):
         EngineClient(engine)
     assert transfers.connector is None
+
+
+def threads_of_pages():
+    return {thread for thread in threading.enumerate() if thread.name.startswith(("eagre-pages", "page memory"))}
+
+
+@pytest.mark.parametrize(
+    "failing", ["step.compiled.CompiledPrograms.compile", "engine.page_parts", "engine.give_back_freed"]
+)
+def test_a_load_that_fails_late_ends_what_it_has_started(engine, tmp_path, monkeypatch, failing):
+    """Threads that waited for ever held the weights."""
+
+    def fail(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(f"engine.{failing}", fail)
+    monkeypatch.setattr("engine.step.page_memory._HUGE_PAGE", 1)  # so that not all pages have memory at once
+    config = dataclasses.replace(engine.config, prefix_cache_dir=str(tmp_path))
+    before = threads_of_pages()
+    with pytest.raises(MemoryError, match="no room"):
+        Engine.load(engine.model_path, config, silent)
+    asyncio.run(until(lambda: threads_of_pages() <= before))
+
+
+def test_an_address_is_free_again_where_the_system_gives_no_threads_for_pages(engine, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    with contextlib.closing(PageServer("127.0.0.1", 0, KEY)) as server:
+        port = server.port
+    config = dataclasses.replace(
+        engine.config, prefix_cache_dir=str(tmp_path), prefix_cache_listen=f"127.0.0.1:{port}", prefix_cache_key=KEY
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.pages.transfers.PageTransfers.start", refuse)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+    PageServer("127.0.0.1", port, KEY).close()
 
 
 def test_other_weights_have_other_pages(engine, folder, tmp_path):

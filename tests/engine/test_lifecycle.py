@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from cache.storage import PAGE_SIZE_BY_BACKEND
+from engine.border.background import is_narrow_here
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.border.errors import ModelError
 from engine.border.types import EngineBusy, EngineError, EngineState, FinishReason
@@ -125,10 +127,38 @@ async def test_memory_is_asked_for_ahead_of_requests_and_again_after_sleep(real_
         await client.lifecycle.wake()
         assert reached() == [0]
         assert (await read(submit(client, LONG)))[0] == expected(LONG)
-        num_pages = -(-(len(LONG["prompt_token_ids"]) + NUM_TOKENS) // PAGE_SIZE_BY_BACKEND["cpu"])
-        assert reached()[-1] in (num_pages - 1, num_pages)  # the last token may need no page
+        num_pages = 1 + -(-(len(LONG["prompt_token_ids"]) + NUM_TOKENS) // PAGE_SIZE_BY_BACKEND["cpu"])
+        assert reached()[-1] in (num_pages - 1, num_pages)  # the null page is one, and the last token may need none
         assert reached() == sorted(set(reached()))
     assert len({memory for memory, _ in told}) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for memory ahead")
+async def test_the_thread_of_the_pages_ends_with_the_client_and_begins_with_the_next(
+    real_engine, expected, monkeypatch
+):
+    made = []
+
+    class Memory(PageMemory):
+        def __init__(self, pages):
+            super().__init__(pages)
+            made.append(self)
+
+    def threads():
+        return [memory._thread for memory in made if memory._thread.is_alive()]
+
+    monkeypatch.setattr(device_runner, "PageMemory", Memory)
+    real_engine.runner.close()
+    for num_made in (1, 2):
+        client = EngineClient(real_engine)
+        client.start(asyncio.get_running_loop())
+        try:
+            assert len(made) == num_made
+            assert threads() == [made[-1]._thread]
+            assert (await read(submit(client, FACT)))[0] == expected(FACT)
+        finally:
+            client.shutdown()
+        assert threads() == []
 
 
 def device_bytes():
@@ -207,6 +237,41 @@ async def test_a_wake_that_fails_lets_go_of_the_weights_that_it_has_read(client,
     finally:
         gc.enable()
         await client.lifecycle.wake()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
+@pytest.mark.parametrize("forget_weights", [False, True])
+@pytest.mark.parametrize("lacking", ["pages", "thread", "weights"])
+async def test_a_wake_that_fails_half_way_leaves_the_engine_asleep_as_it_was(
+    client, expected, real_engine, monkeypatch, forget_weights, lacking
+):
+    """Weights that stayed made the model count as one in memory, which nobody wakes."""
+
+    def failing(*_, **__):
+        raise MemoryError(f"no room for the {lacking}")
+
+    made = []
+
+    class Memory(PageMemory):
+        def __init__(self, pages):
+            super().__init__(pages)
+            made.append(self)
+
+    placement = real_engine.runner._placement
+    await client.lifecycle.sleep(forget_weights=forget_weights)
+    gc.collect()
+    asleep = device_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(device_runner, "PageMemory", failing if lacking == "thread" else Memory)
+        if lacking != "thread":
+            patched.setattr(placement, "allocate" if lacking == "pages" else "put_params", failing)
+        with pytest.raises(MemoryError, match=f"no room for the {lacking}"):
+            await client.lifecycle.wake()
+    assert (client.lifecycle.state, client.lifecycle.has_weights) == (EngineState.ASLEEP, not forget_weights)
+    assert device_bytes() <= asleep
+    assert len(made) == (lacking == "weights")
+    assert not any(memory._thread is not None and memory._thread.is_alive() for memory in made)
+    await client.lifecycle.wake()
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 
@@ -358,6 +423,28 @@ async def test_weights_of_other_formats_do_not_fit_the_programs(tmp_path):
     assert await read(client.submit([1, 2, 3], params)) != before
     assert client.stats().compiles_after_ready == 0
     client.shutdown()
+
+
+async def test_weights_are_read_by_a_single_thread_where_an_engine_runs_meanwhile(
+    client, real_engine, model_path, monkeypatch
+):
+    read_weights, narrow = real_engine.read_weights, []
+
+    def noting(path=None):
+        narrow.append(is_narrow_here())
+        return read_weights(path)
+
+    monkeypatch.setattr(real_engine, "read_weights", noting)
+    for is_beside_others in (False, True):
+        await client.lifecycle.sleep(forget_weights=True)
+        await client.lifecycle.wake(is_beside_others=is_beside_others)
+    assert narrow == [False, True]
+    await client.lifecycle.update_weights(model_path)
+    await client.lifecycle.pause()
+    for is_beside_others in (False, True):
+        await client.lifecycle.update_weights(model_path, is_beside_others=is_beside_others)
+    await client.lifecycle.resume()
+    assert narrow[2:] == [True, False, True]
 
 
 async def test_a_timeout_ends_a_request_wherever_it_is(client, expected):

@@ -226,6 +226,7 @@ class FakeLifecycle:
     def __init__(self, num_begun: Callable[[], int]) -> None:
         self.state = EngineState.RUNNING
         self.calls: list[object] = []  # what was asked, in order
+        self.beside_others: list[bool] = []  # of each wake and update: whether it was said to be beside other engines
         self.error: Exception | None = None  # what the next change is refused with
         self.num_cached_prefixes = 1
         self.is_holding_pages = False
@@ -246,7 +247,8 @@ class FakeLifecycle:
         await self._change("forget" if forget_weights else ("sleep", drop_weights), EngineState.ASLEEP)
         self.has_weights = self.has_weights and not forget_weights
 
-    async def wake(self) -> None:
+    async def wake(self, *, is_beside_others: bool = False) -> None:
+        self.beside_others.append(is_beside_others)
         await self._change("wake", EngineState.RUNNING)
         self.has_weights = True
 
@@ -257,7 +259,8 @@ class FakeLifecycle:
         await self._change("reset_prefix_cache", self.state)
         return not self.is_holding_pages
 
-    async def update_weights(self, path: Path, *, drain: bool = False) -> None:
+    async def update_weights(self, path: Path, *, drain: bool = False, is_beside_others: bool = False) -> None:
+        self.beside_others.append(is_beside_others)
         await self._change(("update_weights", str(path), drain), self.state)
 
     async def _change(self, call: object, state: EngineState) -> None:

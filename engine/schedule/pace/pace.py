@@ -23,11 +23,12 @@ class Pace:
     prompts would starve. Where the device computes no padding the first tile is cut to pieces, of which no more are
     taken than fit into the target, or than make the step twice as long as its decode rows alone, whichever is longer:
     half of the time is left for prompts, so that their first tokens come at most twice as late as with whole tiles.
-    Beside streams of other tenants the others' rows count alone: so nobody makes others' gaps three or four times as
-    long, and who has many rows in the step already has taken a part of that with them. The margin between what is aimed
-    at and the target follows the quantile of measured over predicted durations (stochastic approximation: Robbins and
-    Monro, 1951), because a promise for the slowest steps in a hundred cannot be kept by a prediction that is right on
-    average.
+    Beside streams of other tenants the others' rows count alone, because who has many rows in the step already has
+    taken a part of the others' time with them. Gaps are longer where small pieces would make the prompt much slower or
+    save little of the tile's time: `TokenBudget` takes a larger piece then, or the whole tile. The margin between what
+    is aimed at and the target follows the quantile of measured over predicted durations (stochastic approximation:
+    Robbins and Monro, 1951), because a promise for the slowest steps in a hundred cannot be kept by a prediction that
+    is right on average.
     """
 
     def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:

@@ -97,8 +97,9 @@ class TokenBudget:
     def _part_of_first_tile(self, count: int, start: int, others: StepWork | None) -> int:
         """How many of the tokens of the step's first tile to compute: the most that keep the limit.
 
-        A piece may not spend more than `_MOST_PER_TOKEN` times as long on a token as the whole tile. If none of those
-        that do not keeps the limit, it is the smallest of them, where it is clearly cheaper than the whole tile.
+        Pieces that cost more than `_MOST_PER_TOKEN` times as much for each token as the whole tile are not considered.
+        If no other piece keeps the limit, the smallest of the others is taken, provided that it saves at least
+        `_LEAST_SAVED` of the tile's time; else the whole tile is.
         """
         if self._first_limit is None or self._costs is None or not self._costs.has_seen_tiles:
             return count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -46,6 +47,56 @@ async def test_what_a_function_held_that_failed_is_let_go_at_once() -> None:
         assert [reference() for reference in held] == [None, None]
     finally:
         gc.enable()
+
+
+async def test_a_function_that_failed_is_let_go_with_what_it_is_bound_to() -> None:
+    """Its error and the future that told of it held each other, and the function, until the garbage collector came."""
+
+    class Model:
+        def load(self) -> None:
+            raise ValueError("no such model")
+
+    model = Model()
+    held = weakref.ref(model)
+    gc.disable()
+    try:
+        loading = run_in_background(model.load, name="tide")
+        del model
+        with contextlib.suppress(ValueError):  # pytest would keep the error
+            await loading
+        del loading
+        for thread in threading.enumerate():
+            if thread.name == "tide":
+                thread.join(PATIENCE_S)  # until it ends, it holds what it was started with
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+async def test_what_the_functions_held_is_let_go_that_the_errors_of_a_group_have_come_through() -> None:
+    class Weights:
+        pass
+
+    held: list[weakref.ref[Weights]] = []
+
+    def load_part() -> None:
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        raise OSError("no such part")
+
+    def load() -> None:
+        errors: list[Exception] = []
+        for _ in range(2):
+            try:
+                load_part()
+            except OSError as error:
+                errors.append(error)
+        raise ExceptionGroup("no such model", [ExceptionGroup("no such parts", errors)])
+
+    with pytest.raises(ExceptionGroup, match="no such model") as raised:
+        await run_in_background(load, name="tide")
+    assert [reference() for reference in held] == [None, None]
+    assert len(raised.value.exceptions[0].exceptions) == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")

@@ -147,6 +147,20 @@ def test_a_page_server_survives_that_the_system_gives_no_thread(prefill, follow,
     until(lambda: name_of(0) in peer.names)
 
 
+def test_an_address_is_free_again_where_the_system_gives_no_thread_to_listen(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="start new thread") as raised:  # it holds what the call held
+            PageServer("127.0.0.1", port, KEY)
+    PageServer("127.0.0.1", port, KEY).close()
+    del raised
+
+
 def test_what_is_no_name_of_a_host_is_a_lost_peer(quick, ending, caplog):
     peer = Peer(HostAddress("a..b", 1), KEY, FINGERPRINT, PAGE_BYTES)
     ending.callback(peer.close)

@@ -1,6 +1,11 @@
 """The threads that carry pages."""
 
+import threading
+
+import pytest
+
 from engine.pages.porters import Porters
+from tests.patience import PATIENCE_S
 
 
 class Counter:
@@ -34,3 +39,22 @@ def test_a_failed_errand_does_not_end_the_thread(caplog):
     porters.close(20.0)
     assert done == [1]
     assert "Input/output error" in caplog.text
+
+
+@pytest.mark.parametrize("num_given", [0, 1, 2])
+def test_no_thread_stays_where_the_system_does_not_give_all(monkeypatch, num_given):
+    """Those that it had given waited for ever, and held the device."""
+    start, started = threading.Thread.start, []
+
+    def refuse(thread):
+        if len(started) == num_given:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        Porters(None, lambda: None, lambda: 0.0)
+    for thread in started:
+        thread.join(PATIENCE_S)
+    assert [thread.is_alive() for thread in started] == [False] * num_given

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import queue
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from engine.border.background import CALM_NICE
+from engine.step import page_memory
 from engine.step.page_memory import PageMemory
 from tests.patience import PATIENCE_S
 
@@ -54,10 +57,12 @@ class Pages:
 
 def settled(memory: PageMemory) -> PageMemory:
     """The same, once nothing is being asked for."""
-    for thread in threading.enumerate():
-        if thread.name == "page memory":
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+    thread = memory._thread
+    memory._news.put(0)  # asks for nothing; once it is taken, what was wanted before has been asked for
+    given_up = time.monotonic() + PATIENCE_S
+    while thread is not None and thread.is_alive() and not memory._news.empty():
+        assert time.monotonic() < given_up
+        time.sleep(0.001)
     return memory
 
 
@@ -65,37 +70,67 @@ def as_kv(pages: Pages) -> Any:
     return pages
 
 
-def test_half_a_stretch_or_more_is_ahead_of_what_was_handed_out() -> None:
+@pytest.fixture
+def begin() -> Iterator[Callable[[Pages], PageMemory]]:
+    """Makes the memory of pages, and closes it in the end."""
+    made: list[PageMemory] = []
+
+    def make(pages: Pages) -> PageMemory:
+        made.append(PageMemory(as_kv(pages)))
+        return made[-1]
+
+    yield make
+    for memory in made:
+        memory.close()
+        assert memory._thread is None or not memory._thread.is_alive()
+
+
+Begin = Callable[[Pages], PageMemory]
+
+
+def test_half_a_stretch_or_more_is_ahead_of_what_was_handed_out(begin: Begin) -> None:
     pages = Pages()
-    memory = settled(PageMemory(as_kv(pages)))
-    for reached, end in ((0, 8), (3, 8), (4, 16), (11, 16), (12, 24), (3, 24), (28, 40), (39, 40)):
+    memory = settled(begin(pages))
+    for reached, end in ((0, 8), (3, 8), (4, 16), (11, 16), (12, 24), (3, 24), (28, 40), (40, 40)):
         memory.reach(reached)
         settled(memory)
-        assert pages.backed() == [list(range(end))] * NUM_LAYERS, f"after page {reached}"
+        assert pages.backed() == [list(range(end))] * NUM_LAYERS, f"after {reached} pages"
     assert not pages.bytes.any(), "nothing was written"
 
 
-def test_what_is_written_stays() -> None:
+def test_what_is_written_stays(begin: Begin) -> None:
     pages = Pages()
     pages.bytes[::4096] = 7
-    settled(PageMemory(as_kv(pages))).reach(39)
+    memory = begin(pages)
+    memory.reach(40)
+    settled(memory)
+    assert pages.backed() == [list(range(NUM_PAGES))] * NUM_LAYERS
     assert (pages.bytes[::4096] == 7).all()
 
 
-def test_after_its_end_nothing_is_asked_for() -> None:
+def test_one_thread_serves_all_calls_and_ends_with_the_object(begin: Begin) -> None:
     pages = Pages()
-    memory = settled(PageMemory(as_kv(pages)))
+    memory = settled(begin(pages))
+    thread = memory._thread
+    memory.reach(4)
+    settled(memory)
+    assert thread is not None
+    assert memory._thread is thread
+    assert thread.is_alive()
     memory.close()
+    assert not thread.is_alive()
     memory.reach(30)
-    assert pages.backed() == [list(range(STRETCH))] * NUM_LAYERS
-    assert all(thread.name != "page memory" for thread in threading.enumerate())
+    memory.close()
+    assert pages.backed() == [list(range(2 * STRETCH))] * NUM_LAYERS
 
 
 def replace_madvise(monkeypatch: pytest.MonkeyPatch, madvise: Callable[..., int]) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(madvise=madvise))
 
 
-def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, begin: Begin
+) -> None:
     begun, may_go, real = threading.Event(), threading.Event(), ctypes.CDLL(None).madvise
 
     def slow(*arguments: Any) -> int:
@@ -104,7 +139,7 @@ def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(monkeypatch:
 
     replace_madvise(monkeypatch, slow)
     pages = Pages()
-    memory = PageMemory(as_kv(pages))
+    memory = begin(pages)
     assert begun.wait(PATIENCE_S)
     memory.reach(12)
     may_go.set()
@@ -112,27 +147,112 @@ def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(monkeypatch:
     assert pages.backed() == [list(range(24))] * NUM_LAYERS
 
 
-def test_it_goes_without_a_thread_and_without_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_asks_for_more_than_a_stretch_of_a_layer(monkeypatch: pytest.MonkeyPatch, begin: Begin) -> None:
+    """While the system is in a call, other threads wait that map memory."""
+    sizes: list[int] = []
+    replace_madvise(monkeypatch, lambda address, size, advice: sizes.append(size.value) or 0)
+    memory = begin(Pages())
+    memory.reach(36)  # of a prompt that takes nearly all pages at once
+    settled(memory)
+    assert sum(sizes) == NUM_LAYERS * NUM_PAGES * PAGE_BYTES
+    assert max(sizes) <= STRETCH * PAGE_BYTES
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_without_a_thread_pages_get_memory_as_they_are_written(
+    monkeypatch: pytest.MonkeyPatch, begin: Begin, error: Exception
+) -> None:
     pages = Pages()
 
     def refuse(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        memory = PageMemory(as_kv(pages))
-        assert pages.backed() == [[]] * NUM_LAYERS
+        memory = begin(pages)
     memory.reach(4)
+    memory.close()
+    assert pages.backed() == [[]] * NUM_LAYERS
+
+
+def test_the_engine_thread_starts_no_thread(monkeypatch: pytest.MonkeyPatch, begin: Begin) -> None:
+    """A thread that starts another waits until that one runs, however busy the cores are."""
+    pages = Pages()
+    memory = settled(begin(pages))
+    started: list[threading.Thread] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", started.append)
+        memory.reach(4)
     settled(memory)
-    assert pages.backed() == [list(range(16))] * NUM_LAYERS, "the next time there is a thread"
+    assert started == []
+    assert pages.backed() == [list(range(16))] * NUM_LAYERS
+
+
+def test_what_cannot_be_told_for_want_of_memory_is_told_with_the_next_page(
+    monkeypatch: pytest.MonkeyPatch, begin: Begin
+) -> None:
+    is_full = False
+
+    class Full(queue.SimpleQueue[int | None]):
+        def put(self, item: int | None, block: bool = True, timeout: float | None = None) -> None:
+            if is_full:
+                raise MemoryError
+            super().put(item)
+
+    monkeypatch.setattr(page_memory, "queue", SimpleNamespace(SimpleQueue=Full))
+    pages = Pages()
+    memory = settled(begin(pages))
+    is_full = True
+    memory.reach(4)
+    is_full = False
+    memory.reach(5)
+    settled(memory)
+    assert pages.backed() == [list(range(16))] * NUM_LAYERS
+
+
+@pytest.mark.parametrize("error", [None, MemoryError(), ctypes.ArgumentError("no such type")])
+def test_what_the_system_has_refused_it_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, begin: Begin, error: Exception | None
+) -> None:
     calls: list[int] = []
-    replace_madvise(monkeypatch, lambda *arguments: calls.append(1) or -1)
+
+    def refuse(*arguments: Any) -> int:
+        calls.append(1)
+        if error is not None:
+            raise error
+        return -1
+
+    replace_madvise(monkeypatch, refuse)
+    memory = settled(begin(Pages()))
     memory.reach(20)
-    settled(memory).reach(39)
-    assert len(calls) == 1, "what the system has refused it is not asked for again"
+    settled(memory).reach(40)
+    settled(memory)
+    assert len(calls) == 1
 
 
-def test_its_thread_stands_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_hangs_does_not_keep_those_who_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+
+    def hang(*arguments: Any) -> int:
+        begun.set()
+        may_go.wait(PATIENCE_S)
+        return 0
+
+    replace_madvise(monkeypatch, hang)
+    monkeypatch.setattr(page_memory, "_CLOSE_SECONDS", 0.01)
+    memory = PageMemory(as_kv(Pages()))
+    assert begun.wait(PATIENCE_S)
+    memory.reach(40)
+    memory.close()
+    thread = memory._thread
+    assert thread is not None
+    assert thread.is_alive()
+    may_go.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_its_thread_stands_back(monkeypatch: pytest.MonkeyPatch, begin: Begin) -> None:
     found: list[int] = []
 
     def note(*arguments: Any) -> int:
@@ -140,5 +260,5 @@ def test_its_thread_stands_back(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0
 
     replace_madvise(monkeypatch, note)
-    settled(PageMemory(as_kv(Pages())))
+    settled(begin(Pages()))
     assert found == [max(CALM_NICE, os.getpriority(os.PRIO_PROCESS, 0))] * NUM_LAYERS

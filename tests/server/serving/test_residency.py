@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import threading
 
 import pytest
 
+from engine.border.background import CALM_NICE, is_narrow_here
+from engine.border.types import Progress
 from server.command.model_loads import ModelLoads
 from server.serving import residency
+from server.startup.loaded_model import LoadedModel
 from server.startup.progress import silent
+from server.startup.settings import ServerSettings
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
@@ -38,6 +45,50 @@ async def test_a_request_loads_a_model_and_the_one_used_longest_ago_makes_room(s
         assert server.in_memory == ["two", "three"]
         assert server.engine("two").lifecycle.calls == ["forget", "wake"]
         assert [source.num_loads for source in server.sources.values()] == [1, 1, 1]
+
+
+async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that_sleep(
+    start_several: StartSeveral,
+) -> None:
+    async with start_several("one two three", models_max=2) as server:
+        found: list[tuple[bool, int]] = []
+
+        def load(settings: ServerSettings, progress: Progress) -> LoadedModel:
+            found.append((is_narrow_here(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+            raise ValueError("it was noted")
+
+        three = server.served.find("three")
+        loads = ModelLoads(server.served, load, silent)
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        calm = max(CALM_NICE, usual) if sys.platform == "linux" else usual
+        one, two = (server.engine(name).lifecycle for name in ("one", "two"))
+        for change in (one.sleep(), two.pause(), two.resume()):
+            with pytest.raises(ValueError, match="noted"):
+                await loads.bring(three)
+            await change
+        with pytest.raises(ValueError, match="noted"):
+            await loads.bring(three)
+        # Both run, then one sleeps and one runs, then that one is paused, and then it runs again.
+        assert found == [(True, calm), (True, calm), (False, calm), (True, calm)]
+
+
+async def test_a_wake_and_an_update_are_told_whether_other_models_run(start_several: StartSeveral) -> None:
+    key = "a-key-of-an-operator"
+
+    async def update(server: SeveralServer, model: str) -> None:
+        headers, body = {"Authorization": f"Bearer {key}"}, {"path": "x.gguf", "model": model}
+        async with server.http.post(f"{server.url}/admin/update_weights", headers=headers, json=body) as response:
+            assert response.status == 200
+
+    for models_max, is_beside_others in ((1, False), (2, True)):
+        async with start_several("one two three", models_max=models_max, admin_keys=(key,)) as server:
+            for name in ("three", "two", "one"):
+                await server.complete(name)
+            await server.reach(three="asleep", one="ready")
+            lifecycle = server.engine("one").lifecycle
+            assert lifecycle.calls == ["forget", "wake"]
+            await update(server, "one")
+            assert lifecycle.beside_others == [is_beside_others] * 2
 
 
 async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeveral) -> None:

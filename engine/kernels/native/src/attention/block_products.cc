@@ -12,7 +12,9 @@ namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kLinesAtOnce = 4;  // that are asked for beside a word of all columns
+// Lines of 64 bytes of the next block that are asked for whenever two numbers of every column are about to be
+// multiplied: a word of bfloat16, or two words of float32.
+constexpr int kLinesAtOnce = 4;
 constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
 constexpr int kMostVectors = kNumFloatsRegisters >= 32 ? 4 : 1;  // of 16 columns, of the same
 

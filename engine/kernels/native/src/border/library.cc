@@ -9,8 +9,9 @@
 namespace eagre {
 namespace {
 
-// Leaves its result as it is, but asks for huge pages where the system gives them: attention reads keys from many places,
-// each of which is looked up.
+// Leaves its result as it is, but asks for huge pages where the system gives them. Attention reads keys from many
+// places, and the processor has to translate the address of each system page that it reads from: one translation is
+// enough for a huge page, in the place of 512. The states of sampling are made here, too.
 ffi::Error empty(ffi::Result<ffi::AnyBuffer> array) {
 #ifdef MADV_HUGEPAGE  // on Linux
   constexpr uintptr_t kHugePage = 2 << 20;
