@@ -59,9 +59,11 @@ class Attention {
 
   void attend_items() {
     const int64_t d = pages_.head_dim;
-    state_size_ = state_floats(plan().most_tokens() * group_, d);
+    prompt_state_size_ = state_floats(plan().most_tokens() * group_, d);
+    row_state_size_ = state_floats(plan().most_rows() * group_, d);
+    thread_states_size_ = 2 * std::max(prompt_state_size_, plan().heads_per_item() * row_state_size_);
     partial_size_ = state_floats(group_, d);
-    states_ = memory().states.take<float>(pool_.num_threads() * plan().heads_per_item() * 2 * state_size_);
+    states_ = memory().states.take<float>(pool_.num_threads() * thread_states_size_);
     partials_ = memory().partials.take<float>(std::max<int64_t>(1, plan().num_partials()) * partial_size_);
     block_size_ = block_words(pages_);
     blocks_ = memory().blocks.take<uint32_t>(pool_.num_threads() * block_size_);
@@ -85,19 +87,24 @@ class Attention {
     return Walk(pages_, in_.page_table + item.row->row * in_.table_width, in_.table_width, first_block(item));
   }
 
-  // What a thread reads behind a block of an item's last head. `walk` stands at the item's next block, which begins at
-  // `first`.
+  // What a thread probably reads behind a block of an item's last head: another one may take the next item. `walk` stands
+  // at the item's next block, which begins at `first`.
   Ahead behind_block(const Item& item, int64_t first, const Walk& walk, const Item* next) const {
     if (first < item.end_key || next == nullptr) return {walk, item.head, keys_of_block(item, first)};
     return {walk_of(*next), next->head, keys_of_block(*next, first_block(*next))};
+  }
+
+  // Two of each head of an item, in the thread's memory.
+  State state_in_memory(const Item& item, int64_t head, int thread, bool is_second, int64_t count) const {
+    const int64_t size = item.num_tokens > 1 ? prompt_state_size_ : row_state_size_;
+    return state_at(states_ + thread * thread_states_size_ + ((head - item.head) * 2 + (is_second ? 1 : 0)) * size, count);
   }
 
   // Of an item's head: the present part of kSplitKeys, or all parts before it where there are any.
   State state_of(const Item& item, int64_t head, int thread, bool is_behind_whole) const {
     const int64_t count = item.num_tokens * group_, partial = plan().partial_of(item, head);
     if (partial >= 0) return state_at(partials_ + partial * partial_size_, count);
-    const int64_t index = (thread * plan().heads_per_item() + head - item.head) * 2 + (is_behind_whole ? 1 : 0);
-    return state_at(states_ + index * state_size_, count);
+    return state_in_memory(item, head, thread, is_behind_whole, count);
   }
 
   // Goes through the blocks of keys, and at each of them through the heads, whose keys lie side by side. `next` is what
@@ -147,9 +154,7 @@ class Attention {
   // goes on by itself. A row's sums are made in the same order as if it were alone.
   void attend_together(const Item& item, const Item* next, int thread) {
     const int64_t d = pages_.head_dim, count = item.num_rows * group_;
-    const auto joint = [&](int64_t head) {  // in the place of what only tokens of a prompt use
-      return state_at(states_ + ((thread * plan().heads_per_item() + head - item.head) * 2 + 1) * state_size_, count);
-    };
+    const auto joint = [&](int64_t head) { return state_in_memory(item, head, thread, true, count); };
     for (int64_t head = item.head; head < item.end_head; ++head) clear(joint(head), count, d);
     Walk walk = walk_of(item);
     Block block = block_at(blocks_ + thread * block_size_, pages_);
@@ -255,7 +260,7 @@ class Attention {
   const Pages& pages_;
   float* output_;
   const int64_t group_;  // query heads that share a key head
-  int64_t state_size_ = 0, partial_size_ = 0, block_size_ = 0;
+  int64_t prompt_state_size_ = 0, row_state_size_ = 0, thread_states_size_ = 0, partial_size_ = 0, block_size_ = 0;
   Queries queries_{};
   float* states_ = nullptr;
   float* partials_ = nullptr;

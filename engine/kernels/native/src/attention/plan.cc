@@ -27,7 +27,7 @@ void Plan::make(const StepRows& step, const AttentionInput& in, const Pages& pag
   splits_.clear();
   first_partials_.assign(rows.size(), -1);
   num_partials_ = 0;
-  most_tokens_ = 1;
+  most_tokens_ = most_rows_ = 1;
   first_row_ = rows.data();
   page_table_ = in.page_table;
   table_width_ = in.table_width;
@@ -88,7 +88,7 @@ void Plan::add_rows(const StepRow* rows, int32_t count) {
         shared = with_next;
       }
       const int32_t together = next - i;
-      most_tokens_ = std::max(most_tokens_, together);
+      most_rows_ = std::max(most_rows_, together);
       if (rows[i].start >= begin) {
         const int64_t end_key = together > 1 ? end : std::min<int64_t>(end, rows[i].start + 1);
         for (int64_t head = 0; head < num_heads_; head += heads_per_item_) {

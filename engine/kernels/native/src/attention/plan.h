@@ -42,8 +42,9 @@ class Plan {
   const std::vector<Item>& items() const { return items_; }
   const std::vector<Split>& splits() const { return splits_; }
   int64_t num_partials() const { return num_partials_; }
-  int32_t most_tokens() const { return most_tokens_; }      // of any item, of all its rows
-  int64_t heads_per_item() const { return heads_per_item_; }  // the most of any
+  int32_t most_tokens() const { return most_tokens_; }        // of any item of a prompt, which has one head
+  int32_t most_rows() const { return most_rows_; }            // of any item of rows of one token
+  int64_t heads_per_item() const { return heads_per_item_; }  // the most of those
 
   // Where the partial result of a head of an item of one row is, or -1 where the item is the whole.
   int64_t partial_of(const Item& item, int64_t head) const {
@@ -70,7 +71,7 @@ class Plan {
   const int32_t* page_table_ = nullptr;
   int64_t table_width_ = 0, page_size_ = 0, window_ = 0;
   int64_t num_heads_ = 0, heads_per_item_ = 1, num_partials_ = 0;
-  int32_t most_tokens_ = 1;
+  int32_t most_tokens_ = 1, most_rows_ = 1;
 };
 
 }  // namespace eagre
