@@ -29,6 +29,8 @@ MAX_INLINE_CHARS = 2 << 10
 MAX_SHORT_CHARS = 16 << 10  # above it, in one of the threads for long calls: it takes about as long as a step
 MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
+ANSWER_CHARS = 16  # what the parameters of an answer cost
+BIASES_OF_A_CHAR = 4  # that are checked once more for each prompt in the time of a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def _with_tokens_of_texts(
 
 
 def takes_long(request: GenerationRequest, most: int = MAX_INLINE_CHARS) -> bool:
-    """Whether work on the texts of `request` belongs in a worker thread.
+    """Whether work on the texts and parameters of `request` belongs in a worker thread.
 
     Args:
         most: characters that are few enough for the asyncio thread.
@@ -148,6 +150,8 @@ def takes_long(request: GenerationRequest, most: int = MAX_INLINE_CHARS) -> bool
     num_chars = sum(prompt.num_chars for prompt in request.prompts)
     if request.echoes:
         num_chars += sum(len(prompt.token_ids) for prompt in request.prompts if isinstance(prompt, TokenPrompt))
+    num_chars += ANSWER_CHARS * len(request.prompts) * request.num_sampled
+    num_chars += len(request.prompts) * len(request.sampling.get("logit_bias", ())) // BIASES_OF_A_CHAR
     num_chars += sum(2 * (len(word) + WORD_CHARS) for word in request.bad_words or ())
     return num_chars > most
 
