@@ -57,6 +57,25 @@ def is_deeper(value: Any, most: int) -> bool:
     return any(isinstance(part, dict | list) for part in level)
 
 
+def is_longer(value: Any, most: int) -> bool:
+    """Whether a decoded value has more than `most` characters and values together; no more than these are looked at."""
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        most -= 1
+        if isinstance(part, str):
+            most -= len(part)
+        elif isinstance(part, dict | list):
+            if len(part) > most:
+                return True
+            if isinstance(part, dict):
+                most -= sum(map(len, part))
+            rest += part.values() if isinstance(part, dict) else part
+        if most < 0:
+            return True
+    return False
+
+
 def _refuse_too_many_values(body: bytes, whole: str) -> None:
     codes = np.frombuffer(body, np.uint8)
     opens = (codes == _OPENING[0]) | (codes == _OPENING[1])

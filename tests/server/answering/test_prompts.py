@@ -9,7 +9,7 @@ import pytest
 from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.answering.prompts import prepare, prepare_here, takes_long
+from server.answering.prompts import MAX_INLINE_CHARS, prepare, prepare_here, work_of
 from server.doors.workers import Workers
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -119,7 +119,6 @@ def test_parameters_are_not_checked_again_for_each_answer(monkeypatch: pytest.Mo
 
 def test_many_answers_and_biases_belong_in_a_worker_thread() -> None:
     prompts = [TextPrompt("a")] * 64
-    assert not takes_long(request())
-    assert not takes_long(request(prompts=prompts))
-    assert takes_long(request(prompts=prompts, num_sampled=16))
-    assert takes_long(request(prompts=prompts, sampling={"logit_bias": ((1, 1.0),) * 1024}))
+    assert max(work_of(request()), work_of(request(prompts=prompts))) <= MAX_INLINE_CHARS
+    assert work_of(request(prompts=prompts, num_sampled=16)) > MAX_INLINE_CHARS
+    assert work_of(request(prompts=prompts, sampling={"logit_bias": ((1, 1.0),) * 1024})) > MAX_INLINE_CHARS
