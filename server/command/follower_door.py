@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from server.command.listeners import start_site
+from server.command.listeners import Site, start_site
 from server.doors.turns import Turns
 from server.http.app import hosts_of
 from server.http.entry.access_log import add_headers, log_access
@@ -38,7 +38,7 @@ async def follower_door(settings: ServerSettings) -> AsyncIterator[int | None]:
     runner = GuardedRunner(app, settings)
     await runner.setup()
     try:
-        await start_site(web.TCPSite(runner, settings.host, settings.metrics_port), settings.metrics_port)
+        await start_site(Site(runner, settings.host, settings.metrics_port), settings.metrics_port)
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()
