@@ -66,4 +66,5 @@ async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[N
     with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
         if not model.is_open:
             await served.residency.arrival(model)
+            await served.turns.next()  # all that have waited go on together
         yield
