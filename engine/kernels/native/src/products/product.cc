@@ -141,14 +141,17 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
   };
   static Successors& successors = *new Successors;
   const LookAhead* next = successors.follow(weights.parts[0].tiles, threads, begin_of);
+  const auto multiply_part = [&](const PackedRows& rows, const Output& to, int64_t first, int thread) {
+    multiply_tiles(rows, weights, to, first, std::min(num_results, first + per_task), unpacked + thread * kChunkGroups,
+                   totals + thread * totals_size(x));
+  };
   const auto multiply_task = [&](int64_t task, int thread) {
+    if (num_parts == 1) return multiply_part(x, y, task * per_task, thread);
     const auto [first_block, end_block] = Pool::share(x.num_blocks(), num_parts, task / tasks_of_part);
     Output to = y;
     to.index += first_block * kBlockRows;
-    const int64_t first = task % tasks_of_part * per_task;
-    multiply_tiles(x.blocks(static_cast<int>(first_block), static_cast<int>(end_block)), weights, to, first,
-                   std::min(num_results, first + per_task), unpacked + thread * kChunkGroups,
-                   totals + thread * totals_size(x));
+    const PackedRows rows = x.blocks(static_cast<int>(first_block), static_cast<int>(end_block));
+    multiply_part(rows, to, task % tasks_of_part * per_task, thread);
   };
   pool.run(num_tasks, multiply_task, next);
 }
