@@ -57,7 +57,7 @@ async def test_the_interpreter_lock_changes_hands_as_usual_while_the_thread_of_l
     usual, computed, resting = sys.getswitchinterval(), itertools.count(), list[float]()
 
     def rests() -> Rests:
-        return Rests(processor_time=lambda: next(computed), sleep=lambda _: resting.append(sys.getswitchinterval()))
+        return Rests(lambda: 0.0, lambda: next(computed), lambda _: resting.append(sys.getswitchinterval()))
 
     monkeypatch.setattr("server.doors.workers.Rests", rests)
     workers = Workers()
