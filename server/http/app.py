@@ -7,7 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from server.documents import handlers
-from server.doors.keyring import KeyRing
+from server.doors.keyring import FRONT_NAME, KeyRing
 from server.http import (
     admin,
     engine_events,
@@ -45,7 +45,7 @@ def read_keys(settings: ServerSettings) -> KeyRing:
     file = None if settings.api_key_file is None else Path(settings.api_key_file)
     keys = settings.api_keys
     if settings.front_key is not None and (keys or file is not None):  # alone it would close an open server
-        keys = (*keys, f"{settings.front_key} front")  # its fronts ask for figures
+        keys = (*keys, f"{settings.front_key} {FRONT_NAME}")  # its fronts ask for figures
     return KeyRing(keys, file, settings.admin_keys)
 
 
