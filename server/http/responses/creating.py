@@ -43,7 +43,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         if turn.body.background:
             response = await background.start(served, request[TENANT], turn, request_id)
             if turn.body.stream:
-                return await background.follow(request, response, 0)
+                return await background.follow(request, response["id"], 0)
             return await send_whole(request, json_response(response), served.settings)
         if turn.body.stream:
             return await _stream(request, turn, answering, preparing, request_id)

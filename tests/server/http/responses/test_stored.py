@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from io import BytesIO
 from typing import Any
 
@@ -11,6 +13,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer
 from tests.server.http.responses.conftest import TEMPLATE, ask, stream, text_of
 from tests.server.support.responses_judge import judge, judge_response
@@ -165,6 +168,21 @@ async def test_the_librarys_errors(client: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError, match="not kept"):
         await client.responses.retrieve(response.id, stream=True)
     await client.responses.delete(response.id)
+
+
+async def test_what_is_stored_does_not_wait_behind_large_bodies(server: RunningServer) -> None:
+    response = await ask(server, input="tide")
+    may_go = threading.Event()
+    bodies = asyncio.create_task(server.served.workers.run_large(may_go.wait, 2 * PATIENCE_S))
+    async with asyncio.timeout(PATIENCE_S):
+        assert await server.get(f"/v1/responses/{response['id']}") == (200, response)
+        assert (await server.get(f"/v1/responses/{response['id']}/input_items"))[0] == 200
+        _, conversation = await server.post("/v1/conversations", {})
+        path = f"/v1/conversations/{conversation['id']}/items"
+        assert (await server.post(path, {"items": [{"role": "user", "content": "ebb"}]}))[0] == 200
+        assert len((await server.get(path))[1]["data"]) == 1
+    may_go.set()
+    await bodies
 
 
 async def test_what_came_before_counts_as_if_it_was_sent(start_saying) -> None:
