@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from server.startup.settings import ServerSettings
+from server.transport import connections
 from server.transport.json_body import send_whole
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
@@ -46,6 +48,31 @@ async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> No
         writer.close()
     await asyncio.sleep(0.05)
     assert (await server.get("/liveness"))[0] == 200
+
+
+async def test_a_flood_beyond_the_limit_takes_few_descriptors(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REFUSAL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(connections, "MAX_REFUSALS", 3)
+    server = await start_server(max_connections=1)
+    assert server.runner.server is not None
+    first = await connect(server)
+    await eventually(lambda: len(server.runner.server.connections) == 1)
+    flood = [await connect(server) for _ in range(3)]
+    for reader, _ in flood:
+        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
+    for _ in range(3):  # these are ended at once, without a word
+        reader, writer = await connect(server)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(1), PATIENCE_S) == b""
+        writer.close()
+    flood[0][1].transport.abort()
+    await eventually(lambda: len(server.runner.server._refusals) == 2)
+    reader, writer = await connect(server)  # there is room for a word again
+    assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
+    for _, each in (first, *flood, (reader, writer)):
+        each.transport.abort()
 
 
 async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
