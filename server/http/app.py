@@ -35,6 +35,7 @@ from server.routes.route import BodyRoute, MessageRoute
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
+from server.transport.open_sockets import OpenSockets
 
 
 def read_keys(settings: ServerSettings) -> KeyRing:
@@ -57,7 +58,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
-    app[websocket.OPEN_SOCKETS] = set()
+    app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
     app[KEPT] = KeptRequests(served, ROUTES)
     app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)

@@ -39,6 +39,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         turn = await read_asked(request, parse_turn, preparing)
         answering = Answering(served, request[TENANT])
         await answering.look_back(turn, request[SHARE])
+        served.check_room_to_wait(served.find(turn.body.model))  # before a client is told that it is accepted
         request_id = turn.body.request_id or request[REQUEST_ID]
         if turn.body.background:
             response = await background.start(served, request[TENANT], turn, request_id)

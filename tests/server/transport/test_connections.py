@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from server.http.websocket import OPEN_SOCKETS
 from server.startup.settings import ServerSettings
 from server.transport import connections
 from server.transport.json_body import send_whole
@@ -83,6 +84,24 @@ async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
                 pass
     assert refused.value.response.status_code == 429
     assert json.loads(refused.value.response.body)["error"]["code"] == "too_many_websockets"
+
+
+async def test_one_key_leaves_sockets_to_others(start_server: StartServer) -> None:
+    server = await start_server(max_websockets=4, api_keys=("ann-key-1234 ann", "bob-key-1234 bob"))
+    ann, bob = ({"additional_headers": {"Authorization": f"Bearer {name}-key-1234"}} for name in ("ann", "bob"))
+    async with open_socket(server, **ann):
+        async with open_socket(server, **ann), open_socket(server, **bob):
+            with pytest.raises(InvalidStatus) as refused:
+                async with open_socket(server, **ann):
+                    pass
+            message = json.loads(refused.value.response.body)["error"]["message"]
+            assert message == (
+                "3 WebSockets are open, 2 with this key, which may have half of what others leave; "
+                "the limit of this server is 4; try again later"
+            )
+        await eventually(lambda: len(server.app[OPEN_SOCKETS]) == 1)
+        async with open_socket(server, **ann), open_socket(server, **bob):
+            pass
 
 
 @pytest.mark.parametrize("said_before", [b"", b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n"])
