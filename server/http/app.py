@@ -7,6 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from server.documents import handlers
+from server.doors.fair_limit import FairLimit
 from server.doors.keyring import FRONT_NAME, KeyRing
 from server.http import (
     admin,
@@ -35,6 +36,7 @@ from server.routes.route import BodyRoute, MessageRoute
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import GuardedRunner
+from server.transport.json_body import UNREAD
 from server.transport.open_sockets import OpenSockets
 
 
@@ -59,6 +61,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
+    app[UNREAD] = FairLimit(settings.max_preparing_bytes)
     app[KEPT] = KeptRequests(served, ROUTES)
     app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)

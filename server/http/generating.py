@@ -125,7 +125,7 @@ async def _answer_whole(
                 return json_response(writer.to_dict(answers))
 
             response = await served.workers.run(respond) if writer.is_slow else respond()
-            return await send_whole(request, response, served.settings)
+            return await send_whole(request, response, served.settings, is_owed=True)
         finally:
             note_generation(generation)
 

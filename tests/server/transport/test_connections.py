@@ -11,10 +11,13 @@ from types import SimpleNamespace
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from server.doors.caller import NOBODY, work_for
+from server.doors.fair_limit import FairLimit
 from server.http.websocket import OPEN_SOCKETS
 from server.startup.settings import ServerSettings
 from server.transport import connections
-from server.transport.json_body import send_whole
+from server.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
+from server.wire.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -164,10 +167,11 @@ async def test_a_client_that_leaves_while_it_is_not_read_is_noticed(start_server
 
 
 class Response:
-    """An answer whose client takes nothing of it."""
+    """An answer of which its client takes nothing until the connection is cut."""
 
-    def __init__(self, cut: asyncio.Event) -> None:
+    def __init__(self, cut: asyncio.Event, num_bytes: int = 0) -> None:
         self._cut = cut
+        self.body = bytes(num_bytes)
 
     async def prepare(self, request: object) -> None:
         pass
@@ -177,12 +181,71 @@ class Response:
         raise ConnectionResetError
 
 
+class Request:
+    """One whose connection can be cut, to an application with a limit of the bytes that are not read."""
+
+    def __init__(self, limit: FairLimit) -> None:
+        self.cut = asyncio.Event()
+        self.app = {UNREAD: limit}
+        self.transport = SimpleNamespace(abort=self.cut.set)
+
+    def send(
+        self, num_bytes: int = 0, *, tenant: str = NOBODY, write_timeout: float = PATIENCE_S, is_owed: bool = False
+    ) -> asyncio.Task:
+        settings = ServerSettings(write_timeout=write_timeout)
+
+        async def send() -> None:
+            work_for(tenant)
+            await send_whole(self, Response(self.cut, num_bytes), settings, is_owed=is_owed)  # type: ignore[arg-type]
+
+        return asyncio.create_task(send())
+
+
 async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
-    cut = asyncio.Event()
-    request = SimpleNamespace(transport=SimpleNamespace(abort=cut.set))
+    request = Request(FairLimit(1))
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(
-            send_whole(request, Response(cut), ServerSettings(write_timeout=0.05)),  # type: ignore[arg-type]
-            PATIENCE_S,
-        )
-    assert cut.is_set()
+        await asyncio.wait_for(request.send(write_timeout=0.05), PATIENCE_S)
+    assert request.cut.is_set()
+
+
+async def test_large_answers_that_are_not_read_are_bounded() -> None:
+    limit = FairLimit(10 * MAX_UNCOUNTED)
+    request = Request(limit)
+    large = 5 * MAX_UNCOUNTED
+    waiting = [request.send(large), request.send(large), request.send(MAX_UNCOUNTED)]  # the last is small
+    await asyncio.sleep(0)
+    assert limit.total == 2 * large
+    with pytest.raises(ApiError, match=f"answers of {2 * large} bytes wait until clients read them; the") as refused:
+        await request.send(MAX_UNCOUNTED + 1)
+    assert (refused.value.status, refused.value.code) == (429, "too_much_unread")
+    assert refused.value.headers["Retry-After"] == "1"
+    waiting.append(request.send(large, is_owed=True))
+    await asyncio.sleep(0)
+    assert limit.total == 3 * large
+    request.cut.set()
+    assert {type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)} == {ConnectionResetError}
+    assert limit.total == 0
+
+
+async def test_a_large_answer_alone_is_always_sent() -> None:
+    limit = FairLimit(1)
+    request = Request(limit)
+    sending = request.send(2 * MAX_UNCOUNTED)
+    await asyncio.sleep(0)
+    assert limit.total == 2 * MAX_UNCOUNTED
+    request.cut.set()
+    with pytest.raises(ConnectionResetError):
+        await sending
+
+
+async def test_one_key_leaves_unread_bytes_to_others() -> None:
+    request = Request(FairLimit(8 * MAX_UNCOUNTED))
+    sending = [request.send(2 * MAX_UNCOUNTED, tenant="ann") for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(ApiError, match="with this key, which may have half of what others leave"):
+        await request.send(2 * MAX_UNCOUNTED, tenant="ann")
+    sending.append(request.send(4 * MAX_UNCOUNTED, tenant="bob"))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in sending)
+    request.cut.set()
+    await asyncio.gather(*sending, return_exceptions=True)
