@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Annotated, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -157,6 +157,18 @@ class SamplingParams:
                 wanted = "an integer" if NUMBERS[name].is_whole else "a number"
                 raise InvalidParameter(name, f"{name} is {value!r}; it must be {wanted}")
 
+    def with_seed(self, seed: int) -> SamplingParams:
+        """The same with another seed, which fits in 64 bits.
+
+        Nothing else is checked again: a request may want a thousand answers, each with a seed of its own, and a
+        thousand biases in each.
+        """
+        copied = object.__new__(SamplingParams)
+        for name in _FIELDS:
+            object.__setattr__(copied, name, getattr(self, name))
+        object.__setattr__(copied, "seed", seed)
+        return copied
+
     def check_token_ids(self, vocab_size: int) -> None:
         """
         Raises:
@@ -212,6 +224,7 @@ def _limits(kind: type[Limits], *, of_optional: bool = False) -> dict[str, Limit
     }
 
 
+_FIELDS = tuple(field.name for field in fields(SamplingParams))
 NUMBERS: Mapping[str, Number] = dict(_numbers())  # in the order of the fields
 _KINDS = {
     name: (int, *(() if number.is_whole else (float,)), *((NoneType,) if number.is_optional else ()))

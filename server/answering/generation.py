@@ -7,6 +7,7 @@ lost, and nothing grows but a list of token ids, which `max_tokens` bounds.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,6 +40,8 @@ class Watcher(Protocol):
     def note(self, choice: Choice, event: TokenEvent) -> None:
         """`choice` has taken in an event of its stream."""
 
+
+QUEUED_AT_ONCE = 16  # answers of one request in one turn of the loop, for which all other streams wait
 
 # From the most complete answer to the least complete one.
 _SEVERITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT, FinishReason.ABORT)
@@ -126,7 +129,7 @@ class Generation:
         metrics.num_prompt_tokens += sum(len(prompt.token_ids) for prompt in prompts)
 
     @classmethod
-    def submit(
+    async def submit(
         cls,
         request: GenerationRequest,
         prompts: Sequence[PreparedPrompt],
@@ -139,6 +142,8 @@ class Generation:
         watcher: Watcher | None = None,
     ) -> Self:
         """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
+
+        The loop has a turn behind each QUEUED_AT_ONCE answers.
 
         Args:
             tokenizer: by which the answers' tokens become text.
@@ -153,6 +158,8 @@ class Generation:
         try:
             for prompt, rules_of_prompt in zip_longest(prompts, rules):
                 for index, params in enumerate(prompt.params):
+                    if choices and len(choices) % QUEUED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
                     choice = Choice.submit(
                         request,
                         len(choices),

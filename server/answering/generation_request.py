@@ -88,9 +88,9 @@ class GenerationRequest:
         """`params` for each answer to a prompt. Where there is a seed, each answer has its own, ascending from it."""
         if params.seed is None:
             return (params,) * self.num_sampled
-        return tuple(_with_seed(params, params.seed + answer) for answer in range(self.num_sampled))
+        return tuple(params.with_seed(_wrapped(params.seed + answer)) for answer in range(self.num_sampled))
 
 
-def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
-    """`params` with another seed, wrapped into 64 bits like the engine's own."""
-    return replace(params, seed=(seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1)
+def _wrapped(seed: int) -> int:
+    """A seed in 64 bits, like the engine's own."""
+    return (seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ MAX_INLINE_CHARS = 2 << 10
 MAX_SHORT_CHARS = 16 << 10  # above it, in one of the threads for long calls: it takes about as long as a step
 MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
+ANSWER_CHARS = 16  # what the parameters of an answer cost
+BIASES_OF_A_CHAR = 4  # that are checked once more for each prompt in the time of a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,12 @@ async def prepare(
     request: GenerationRequest, text_model: TextModel, engine: EngineClient, workers: Workers
 ) -> list[PreparedPrompt]:
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
-    template = text_model.chat_template
-    if not takes_long(request) and (template is None or not template.is_slow):
+    template, work = text_model.chat_template, work_of(request)
+    if work <= MAX_INLINE_CHARS and (template is None or not template.is_slow):
         # A template that takes longer begins again in a worker thread; a slow one is run in one from then on.
         with suppress(RenderingTakesLong), rendering_briefly(MAX_INLINE_SECONDS):
             return prepare_here(request, text_model, engine)
-    run = workers.run_long if takes_long(request, MAX_SHORT_CHARS) else workers.run
+    run = workers.run_long if work > MAX_SHORT_CHARS else workers.run
     return await run(prepare_here, request, text_model, engine)
 
 
@@ -134,22 +137,20 @@ def _with_tokens_of_texts(
     return params
 
 
-def takes_long(request: GenerationRequest, most: int = MAX_INLINE_CHARS) -> bool:
-    """Whether work on the texts of `request` belongs in a worker thread.
-
-    Args:
-        most: characters that are few enough for the asyncio thread.
+def work_of(request: GenerationRequest) -> int:
+    """The work on the texts and parameters of `request`, in characters of a text that takes as long to tokenise.
 
     Raises:
         ApiError: what it tells a chat template is nested too deeply.
     """
     if request.sampling.get("dry_multiplier"):
-        return True  # the whole vocabulary may have to be looked through for sequence breakers
+        return sys.maxsize  # the whole vocabulary may have to be looked through for sequence breakers
     num_chars = sum(prompt.num_chars for prompt in request.prompts)
     if request.echoes:
         num_chars += sum(len(prompt.token_ids) for prompt in request.prompts if isinstance(prompt, TokenPrompt))
-    num_chars += sum(2 * (len(word) + WORD_CHARS) for word in request.bad_words or ())
-    return num_chars > most
+    num_chars += ANSWER_CHARS * len(request.prompts) * request.num_sampled
+    num_chars += len(request.prompts) * len(request.sampling.get("logit_bias", ())) // BIASES_OF_A_CHAR
+    return num_chars + sum(2 * (len(word) + WORD_CHARS) for word in request.bad_words or ())
 
 
 def _encode(

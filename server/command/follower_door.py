@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from server.command.listeners import start_site
+from server.command.listeners import Site, start_site
+from server.doors.turns import Turns
 from server.http.app import hosts_of
 from server.http.entry.access_log import add_headers, log_access
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, guard_requests
 from server.startup.settings import ServerSettings
-from server.transport.connections import GuardedRunner
+from server.transport.connections import TURNS, GuardedRunner
 from server.transport.json_body import json_response
 
 
@@ -29,6 +30,7 @@ async def follower_door(settings: ServerSettings) -> AsyncIterator[int | None]:
         return
     app = web.Application(middlewares=[log_access, answer_errors, guard_requests])
     app[GUARD] = Guard(None, hosts_of(settings), ())
+    app[TURNS] = Turns()
     app[ERROR_SHAPES] = {}
     app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
     app.on_response_prepare.append(add_headers)
@@ -36,7 +38,7 @@ async def follower_door(settings: ServerSettings) -> AsyncIterator[int | None]:
     runner = GuardedRunner(app, settings)
     await runner.setup()
     try:
-        await start_site(web.TCPSite(runner, settings.host, settings.metrics_port), settings.metrics_port)
+        await start_site(Site(runner, settings.host, settings.metrics_port), settings.metrics_port)
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

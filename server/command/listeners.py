@@ -21,8 +21,9 @@ from server.transport.connections import GuardedRunner
 # Connections that may wait to be accepted, as far as the system allows. A Unix socket refuses those beyond it at once,
 # so a front whose clients all come together would lose some of them there.
 BACKLOG = 4096
-# So many of those that wait are accepted in one turn of the loop. What has arrived on all of them is handled in one
-# later turn, which takes about a millisecond for each, and meanwhile the tokens of all streams wait.
+# So many of those that wait are accepted in one turn of the loop, because the tokens of all streams wait meanwhile.
+# What arrives on them is not handled in that turn, nor all of it in the next one: like what arrives on connections that
+# are open already, it waits for its own (`server/doors/turns.py`).
 ACCEPTED_AT_ONCE = 8
 
 
@@ -84,11 +85,11 @@ class Listeners:
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
-            await start_site(_Site(self._runner, settings.host, settings.port, backlog=ACCEPTED_AT_ONCE), settings.port)
+            await start_site(Site(self._runner, settings.host, settings.port), settings.port)
         if self._metrics_runner is not None and settings.metrics_port is not None:
             await self._metrics_runner.setup()
             port = settings.metrics_port
-            await start_site(web.TCPSite(self._metrics_runner, settings.host, port), port)
+            await start_site(Site(self._metrics_runner, settings.host, port), port)
 
     async def close(self) -> None:
         """Lets nobody in any more and ends what is open."""
@@ -130,8 +131,11 @@ class Listeners:
         return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
 
 
-class _Site(web.TCPSite):
-    """A site whose backlog is only what it accepts in one turn of the loop; BACKLOG connections may wait."""
+class Site(web.TCPSite):
+    """A port at which ACCEPTED_AT_ONCE connections are accepted in one turn of the loop, and BACKLOG may wait."""
+
+    def __init__(self, runner: web.BaseRunner, host: str, port: int) -> None:
+        super().__init__(runner, host, port, backlog=ACCEPTED_AT_ONCE)
 
     async def start(self) -> None:
         await super().start()

@@ -1,1 +1,1 @@
-"""Who may come in, and from where: keys, host names, web origins, budgets."""
+"""Who may come in, from where, and when: keys, host names, web origins, budgets, turns of the loop."""

@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler
 
 from server.documents.operations import OPERATIONS, Operation, Tag
 from server.doors.keyring import KeyRing
+from server.doors.turns import Turns
 from server.fronting import probes, resuming, things
 from server.fronting.forwarding import forward_to_all, forward_to_best
 from server.fronting.front import FRONT, Front
@@ -21,7 +22,7 @@ from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
 from server.routes.route import BodyRoute
 from server.startup.settings import ServerSettings
-from server.transport.connections import GuardedRunner
+from server.transport.connections import TURNS, GuardedRunner
 from server.transport.open_sockets import OpenSockets
 
 # Paths as they are registered, where they differ from the document's.
@@ -93,6 +94,7 @@ def _make(front: Front, guard: Guard) -> web.Application:
     )
     app[FRONT] = front
     app[GUARD] = guard
+    app[TURNS] = Turns()
     app[GENERATING] = frozenset()
     app.on_response_prepare.append(add_headers)
     return app

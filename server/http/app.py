@@ -9,6 +9,7 @@ from aiohttp import web
 from server.documents import handlers
 from server.doors.fair_limit import FairLimit
 from server.doors.keyring import FRONT_NAME, KeyRing
+from server.doors.turns import Turns
 from server.http import (
     admin,
     engine_events,
@@ -35,7 +36,7 @@ from server.routes.messages.shapes import REQUEST_ID_HEADER
 from server.routes.route import BodyRoute, MessageRoute
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
-from server.transport.connections import GuardedRunner
+from server.transport.connections import TURNS, GuardedRunner
 from server.transport.json_body import UNREAD
 from server.transport.open_sockets import OpenSockets
 
@@ -56,7 +57,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     """The routes of `served`, which may still be loading: each request looks at its state."""
     settings = served.settings
     hosts = None if settings.uds is not None else hosts_of(settings)
-    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins))
+    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
@@ -102,8 +103,10 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
 
 
 def build_metrics_app(served: ServedModels) -> web.Application:
-    """What machines ask of `served`, for a port that only they can reach: no key is wanted there."""
-    app = _make_app(served, Guard(None, hosts_of(served.settings), ()))
+    """What machines ask of `served`, for a port that only they can reach: no key is wanted there, and nobody waits
+    there for the turns of clients.
+    """
+    app = _make_app(served, Guard(None, hosts_of(served.settings), ()), Turns())
     app[ERROR_SHAPES] = {}
     app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
     _add_probes(app)
@@ -116,13 +119,14 @@ def make_runner(app: web.Application) -> web.AppRunner:
     return GuardedRunner(app, app[SERVED].settings)
 
 
-def _make_app(served: ServedModels, guard: Guard) -> web.Application:
+def _make_app(served: ServedModels, guard: Guard, turns: Turns) -> web.Application:
     app = web.Application(
         middlewares=[log_access, answer_errors, guard_requests],
         client_max_size=served.settings.max_body_bytes,
     )
     app[SERVED] = served
     app[GUARD] = guard
+    app[TURNS] = turns
     app.on_response_prepare.append(add_headers)
     return app
 

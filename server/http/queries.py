@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -48,6 +49,26 @@ class AsksModel(HasIgnored, Protocol):
     def parse(cls, body: Any) -> Self: ...
 
 
+@dataclass(frozen=True, slots=True)
+class CountedConversation:
+    """What count_tokens asks for. The conversation is put together where the body is checked, because both take long
+    where the body is large.
+    """
+
+    model: str | None
+    ignored: Sequence[str]
+    conversation: Conversation
+
+    @classmethod
+    def parse(cls, body: Any) -> CountedConversation:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        query = CountTokensRequest.parse(body)
+        return cls(query.model, query.ignored, conversation_of(query))
+
+
 Asked = TypeVar("Asked", bound=AsksModel)
 Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any]]]
 
@@ -55,7 +76,7 @@ Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str
 def add_routes(app: web.Application) -> None:
     app.router.add_post("/tokenize", _make_handler(TokenizeRequest, _tokenize))
     app.router.add_post("/detokenize", _make_handler(DetokenizeRequest, _detokenize))
-    app.router.add_post(COUNT_TOKENS, _make_handler(CountTokensRequest, _count_tokens))
+    app.router.add_post(COUNT_TOKENS, _make_handler(CountedConversation, _count_tokens))
     app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, _embed))
 
 
@@ -110,10 +131,9 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
 
 
 async def _count_tokens(
-    query: CountTokensRequest, model: ServedModel, served: ServedModels, tenant: Tenant
+    query: CountedConversation, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
-    conversation = conversation_of(query)
-    return {"input_tokens": len(await served.workers.run_long(_encode, conversation, model))}
+    return {"input_tokens": len(await served.workers.run_long(_encode, query.conversation, model))}
 
 
 def _encode(conversation: Conversation, model: ServedModel) -> list[int]:
@@ -177,22 +197,31 @@ async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMod
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    vectors = [_unit(embedding, query.dimensions) for embedding in embeddings]
-    as_text = query.encoding_format == "base64"
     num_tokens = sum(map(len, token_lists))
     return {
         "object": "list",
-        "data": [
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
-            }
-            for index, vector in enumerate(vectors)
-        ],
+        "data": await served.workers.run(_show, embeddings, query),  # a million numbers, perhaps
         "model": model.model_name,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
+
+
+def _show(embeddings: Sequence[np.ndarray], query: EmbeddingsRequest) -> list[dict[str, Any]]:
+    """The embeddings as the answer has them.
+
+    Raises:
+        InvalidParameter: they have fewer numbers than are asked for.
+    """
+    vectors = [_unit(embedding, query.dimensions) for embedding in embeddings]
+    as_text = query.encoding_format == "base64"
+    return [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
+        }
+        for index, vector in enumerate(vectors)
+    ]
 
 
 def _unit(vector: np.ndarray, dimensions: int | None) -> np.ndarray:

@@ -17,6 +17,8 @@ from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
 from server.routes.route import MessageRoute
 from server.startup.settings import ServerSettings
+from server.transport.connections import TURNS
+from server.transport.fair_socket import FairSocket
 from server.transport.frames import text_frames
 from server.transport.open_sockets import OpenSockets
 from server.transport.outlet import Outlet
@@ -77,7 +79,8 @@ async def open_socket(request: web.Request, path: str, settings: ServerSettings)
     Raises:
         ApiError: it asks for no WebSocket, or too many are open.
     """
-    socket = web.WebSocketResponse(
+    socket = FairSocket(
+        request.app[TURNS],
         timeout=CLOSE_TIMEOUT_S,
         heartbeat=settings.ping_interval,
         max_msg_size=settings.max_body_bytes + SLACK_BYTES,

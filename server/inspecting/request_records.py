@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from server.answering.generation_request import GenerationRequest
-from server.answering.prompts import MAX_SHORT_CHARS, takes_long
+from server.answering.prompts import MAX_SHORT_CHARS, work_of
 from server.doors.workers import Workers
 from server.inspecting.asked import encode_asked
 from server.inspecting.request_record import RequestRecord
@@ -43,7 +43,7 @@ class RequestRecords:
         Raises:
             ApiError: what it asks for is nested too deeply.
         """
-        is_long = takes_long(request, MAX_SHORT_CHARS)
+        is_long = work_of(request) > MAX_SHORT_CHARS
         record.ask(await workers.run(encode_asked, request) if is_long else encode_asked(request))
 
     def refuse(self, request_id: str, tenant: str, route: str, error: ApiError) -> None:

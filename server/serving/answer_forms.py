@@ -9,7 +9,7 @@ from functools import cached_property
 
 from sampling.host.params import InvalidParameter
 from server.answering.generation_request import GenerationRequest
-from server.answering.prompts import PreparedPrompt, rules_behind
+from server.answering.prompts import MAX_INLINE_CHARS, PreparedPrompt, rules_behind
 from server.doors.workers import Workers
 from server.grammar.answer_rules import AnswerRules
 from server.grammar.compiled_grammar import CompiledGrammar
@@ -54,10 +54,12 @@ class AnswerForms:
             InvalidParameter: a grammar is refused, takes too long, or does not allow an answer so far.
         """
         wish = request.grammar
-        grammar = None if wish is None else wish.to_grammar()
         compiled = None
-        if wish is not None and grammar is not None:
-            compiled = await self._compiler.compile(grammar, wish.parameter)
+        if wish is not None:
+            is_long = wish.value.is_longer(MAX_INLINE_CHARS)
+            grammar = await workers.run(wish.to_grammar) if is_long else wish.to_grammar()
+            if grammar is not None:
+                compiled = await self._compiler.compile(grammar, wish.parameter)
         watched = await self._watched(request, workers) if compiled is None else None
         is_asked = compiled is not None or watched is not None or request.thinking_budget is not None
         if not is_asked:
@@ -110,7 +112,10 @@ class AnswerForms:
         if calls is None:
             return None
         try:
-            made = grammar_of_calls(syntax, calls, self._markers)
+            if calls.is_longer(MAX_INLINE_CHARS):
+                made = await workers.run(grammar_of_calls, syntax, calls, self._markers)
+            else:
+                made = grammar_of_calls(syntax, calls, self._markers)
         except ValueError as error:
             raise InvalidParameter("tools", f"tools: {error}") from error
         if made is None:

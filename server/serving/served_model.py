@@ -66,6 +66,7 @@ class ServedModel:
         self._forms: AnswerForms | None = None
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
+        self._num_submitting = 0  # requests of which some answers are not in the engine's queue yet
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
     def open(self, engine: EngineClient, text_model: TextModel) -> None:
@@ -200,7 +201,8 @@ class ServedModel:
 
     @property
     def num_generations(self) -> int:
-        return len(self._generations)
+        """With those of which some answers are not queued yet: a server that drains waits for them too."""
+        return len(self._generations) + self._num_submitting
 
     @asynccontextmanager
     async def generate(
@@ -229,18 +231,23 @@ class ServedModel:
             prompts = await prepare(request, text_model, engine, self._workers)
             rules = await forms.rules_of(request, prompts, self._workers)
             check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
-            generation = Generation.submit(
-                request,
-                prompts,
-                engine=engine,
-                tokenizer=self._shown_tokenizer(text_model.tokenizer, request),
-                metrics=self.metrics,
-                rules=rules,
-                tell_progress=tell_progress,
-                watcher=watcher,
-            )
-            self._generations.add(generation)
+            self._num_submitting += 1
             self._on_change()
+            try:
+                generation = await Generation.submit(
+                    request,
+                    prompts,
+                    engine=engine,
+                    tokenizer=self._shown_tokenizer(text_model.tokenizer, request),
+                    metrics=self.metrics,
+                    rules=rules,
+                    tell_progress=tell_progress,
+                    watcher=watcher,
+                )
+                self._generations.add(generation)
+            finally:
+                self._num_submitting -= 1
+                self._on_change()
             running.begin(generation)
             try:
                 async with generation:

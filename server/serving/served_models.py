@@ -18,6 +18,7 @@ from server.answering.metrics_page import MetricsPage, ProcessGauge
 from server.answering.running_requests import RunningRequest, RunningRequests
 from server.doors.keyring import ANYBODY, Tenant
 from server.doors.preparation import Preparation
+from server.doors.turns import Turns
 from server.doors.workers import Workers
 from server.holding.held_answers import HeldAnswers
 from server.inspecting.request_record import RequestRecord
@@ -61,6 +62,7 @@ class ServedModels:
             max_bytes=settings.store_bytes,
         )
         self.workers = Workers()
+        self.turns = Turns()  # of clients
         self.preparation = Preparation(
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
@@ -229,6 +231,7 @@ class ServedModels:
             if not model.is_open:
                 with self.preparation.wait_for_load():
                     request = await self._wait_for(model, request, running, tell)
+                await self.turns.next()  # all that have waited go on together
                 self.check_accepting()
             async with model.generate(request, running, self.check_accepting, tell, record) as generation:
                 self.residency.ask_for(model)  # once more: a load may have failed before the request was in the queue

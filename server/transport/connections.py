@@ -11,9 +11,12 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from server.doors.turns import Turns
 from server.startup.settings import ServerSettings
 from server.transport.handshake import Handshakes
-from server.transport.http_errors import Connection, shaping_errors
+from server.transport.http_errors import Connection, Handle, shaping_errors
+
+TURNS = web.AppKey("turns", Turns)  # of every application
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
 REFUSAL_S = 1.0  # for a client to read why it is refused
@@ -51,7 +54,7 @@ class GuardedRunner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
         return GuardedServer(
-            shaping_errors(plain.request_handler),
+            _taking_turns(shaping_errors(plain.request_handler), self.app[TURNS]),
             request_factory=plain.request_factory,
             settings=self._settings,
             tls_context=self._tls_context,
@@ -113,6 +116,16 @@ class GuardedServer(web.Server):
             for transport in unread:
                 if _has_left(transport):
                     transport.abort()
+
+
+def _taking_turns(handle: Handle, turns: Turns) -> Handle:
+    """An application's `handle`, to which requests come a few in each turn of the loop."""
+
+    async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
+        await turns.next()
+        return await handle(request)
+
+    return handle_in_turn
 
 
 class _Refusal(asyncio.Protocol):

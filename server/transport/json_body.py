@@ -14,6 +14,7 @@ from server.doors.caller import caller
 from server.doors.fair_limit import FairLimit
 from server.doors.preparation import Share
 from server.startup.settings import ServerSettings
+from server.transport.connections import TURNS
 from server.transport.http_errors import undecodable, unsupported_encoding
 from server.transport.write_watch import WriteWatch
 from server.wire.errors import RETRY_AFTER_S, ApiError, body_too_large
@@ -38,7 +39,7 @@ async def read_body(request: web.Request, share: Share, settings: ServerSettings
         raise unsupported_encoding(encoding)
     if request.content_length is not None and request.content_length > most:
         raise body_too_large(most)
-    body = bytearray()
+    body, has_arrived = bytearray(), request.content.is_eof()
     try:
         async with asyncio.timeout(settings.body_timeout):
             while chunk := await request.content.readany():
@@ -57,6 +58,8 @@ async def read_body(request: web.Request, share: Share, settings: ServerSettings
         raise (_ends_wrongly() if encoding in _PLAIN else undecodable(encoding)) from error
     if not body:
         raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
+    if not has_arrived:  # the ends of many bodies may come together
+        await request.app[TURNS].next()
     return bytes(body)
 
 

@@ -121,7 +121,7 @@ _OTHER_NAMES = {
 }  # fmt: skip
 # Fields of one route only. Who sends one to the other means something that would not happen.
 _OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
-_ASKS_FOR_NOTHING: tuple[Any, ...] = (None, False, [], {}, "")
+_EMPTY: tuple[Any, ...] = ([], {}, "")
 
 
 class Strangers:
@@ -129,6 +129,9 @@ class Strangers:
 
     def __init__(self) -> None:
         self.ignored: list[str] = []  # in the order of the body, each once
+        # Names that were compared with some fields and are none of them, by the identity of the fields. These are kept
+        # beside them, so that no others get their identity.
+        self._compared: dict[int, tuple[Collection[str], set[str]]] = {}
 
     def sort_out(self, part: Any, fields: Collection[str], neutral: Neutral, path: str = "") -> Any:
         """`part` of a body with only the names of `fields`; what is no JSON object comes back as it is.
@@ -156,8 +159,10 @@ class Strangers:
         return kept
 
     def _meet(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
-        if _asks_for_nothing(name, value):
-            return
+        told = path + name[:MAX_NAME_CHARS]
+        _, compared = self._compared.setdefault(id(fields), (fields, set()))
+        if told in compared or _asks_for_nothing(name, value):
+            return  # four thousand messages may have the same name, which is compared once
         if name in _OF_ONE_ROUTE:
             raise UnknownField(name)
         if name in _OTHER_NAMES:
@@ -166,7 +171,7 @@ class Strangers:
             meant = next((field for field in fields if is_slip(name, field)), None)
             if meant is not None:
                 raise UnknownField(name, meant)
-        told = path + name[:MAX_NAME_CHARS]
+        compared.add(told)
         if told in self.ignored:
             return
         if len(self.ignored) == MAX_STRANGERS:
@@ -197,9 +202,9 @@ def is_slip(name: str, meant: str) -> bool:
 def _asks_for_nothing(name: str, value: Any) -> bool:
     """Whether a stranger has the value that it has everywhere by itself. Where that is true, false is a wish."""
     defaults = _DEFAULTS_OF_PEERS.get(name, ())
-    if value is False and any(default is True for default in defaults):
-        return False
-    return any(_is_same(value, nothing) for nothing in (*_ASKS_FOR_NOTHING, *defaults))
+    if value is False:
+        return not any(default is True for default in defaults)
+    return value is None or value in _EMPTY or any(_is_same(value, default) for default in defaults)
 
 
 def _letters(name: str) -> str:

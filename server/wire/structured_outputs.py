@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sampling.host.params import InvalidParameter
 from server.wire.errors import shorten
+from server.wire.json_values import is_longer
 from server.wire.strict_model import StrictModel
 
 MAX_CHOICE_TEXTS = 1000
@@ -79,6 +80,10 @@ class ResponseFormat(StrictModel):
             return Grammar(GrammarKind.JSON_SCHEMA, _to_json(schema))
         return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
 
+    def is_longer(self, most: int) -> bool:
+        """As `HasGrammar.is_longer`."""
+        return is_longer(self.schema_ if self.json_schema is None else self.json_schema.schema_, most)
+
 
 class StructuredOutputs(StrictModel):
     """vLLM's parameter: exactly one of its four."""
@@ -124,6 +129,10 @@ class StructuredOutputs(StrictModel):
             return Grammar(GrammarKind.LARK, self.grammar)
         return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
 
+    def is_longer(self, most: int) -> bool:
+        """As `HasGrammar.is_longer`. What is a text already needs no writing."""
+        return is_longer([self.choice, None if isinstance(self.json_, str) else self.json_], most)
+
 
 class HasGrammar(Protocol):
     """The value of a parameter that asks for a form of the answer."""
@@ -134,6 +143,10 @@ class HasGrammar(Protocol):
         Raises:
             ValueError: it cannot be written.
         """
+        ...
+
+    def is_longer(self, most: int) -> bool:
+        """Whether what the grammar is made of has more than so many characters and values."""
         ...
 
 

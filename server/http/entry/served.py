@@ -67,4 +67,5 @@ async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[N
         if not model.is_open:
             with served.preparation.wait_for_load():
                 await served.residency.arrival(model)
+            await served.turns.next()  # all that have waited go on together
         yield

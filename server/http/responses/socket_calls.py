@@ -146,6 +146,7 @@ class ResponseCalls:
                     await asyncio.wait([before])
                 finally:
                     self._num_waiting_bytes -= share.num_bytes
+                await self._served.turns.next()  # the responses of many lanes may end together
                 share.complete()
             turn = await self._served.workers.run_large(_parse, message) if is_large else _parse(message)
             self._served.ignored_parameters.tell(turn.ignored)

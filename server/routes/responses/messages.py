@@ -18,8 +18,7 @@ def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[
     messages that the items begin with become one message, because many templates take no more.
     """
     messages: list[Message] = []
-    if instructions:
-        messages.append({"role": "system", "content": instructions})
+    beginning = [instructions] if instructions else []  # joined at the end: one by one, each would copy all before it
     reasoning: str | None = None
     names: dict[str, str] = {}  # of the functions, by the ids of their calls
     for item in items:
@@ -32,19 +31,22 @@ def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[
             _add_call(messages, item, reasoning)
         elif kind == "function_call_output":
             _add_output(messages, item, names.get(item["call_id"]))
+        elif not messages and _role_of(item) == "system":
+            beginning.append(text_of(item))
         else:
             _add_message(messages, item, reasoning)
         reasoning = None
-    return messages
+    return [{"role": "system", "content": "\n\n".join(beginning)}, *messages] if beginning else messages
+
+
+def _role_of(item: Item) -> str:
+    """The role of a message as templates know it."""
+    return "system" if item["role"] == "developer" else str(item["role"])
 
 
 def _add_message(messages: list[Message], item: Item, reasoning: str | None) -> None:
-    role = "system" if item["role"] == "developer" else item["role"]
-    if role == "system" and len(messages) == 1 and messages[0]["role"] == "system":
-        messages[0]["content"] += "\n\n" + text_of(item)
-        return
-    message: Message = {"role": role, "content": text_of(item)}
-    if role == "assistant" and reasoning is not None:
+    message: Message = {"role": _role_of(item), "content": text_of(item)}
+    if message["role"] == "assistant" and reasoning is not None:
         message["reasoning_content"] = reasoning
     messages.append(message)
 

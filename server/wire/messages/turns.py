@@ -6,7 +6,8 @@ tools. For them the same conversation is told in plain turns, where all of that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -41,26 +42,30 @@ def without_changing_blocks(texts: Sequence[str]) -> list[str]:
 
 def to_messages(system: Sequence[str], turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """The conversation with roles of its own for systems and results of tools; turns of one role in a row are one."""
-    names = {block.id: block.name for turn in turns for block in turn.content if isinstance(block, ToolUse)}
-    messages: list[dict[str, Any]] = [{"role": "system", "content": "\n".join(system)}] if system else []
-    for turn in turns:
-        for message in _messages_of(turn, names):
-            _append(messages, message)
-    return messages
+    return _joined(_own_messages(system, turns))
 
 
 def to_plain_messages(system: Sequence[str], turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """The conversation as texts of user and assistant alone, by turns, the user first."""
-    messages: list[dict[str, Any]] = []
+    return _joined(_plain_messages(system, turns))
+
+
+def _own_messages(system: Sequence[str], turns: Sequence[Turn]) -> Iterator[dict[str, Any]]:
+    names = {block.id: block.name for turn in turns for block in turn.content if isinstance(block, ToolUse)}
     if system:
-        messages.append({"role": "user", "content": "\n".join(system) + "\n"})
+        yield {"role": "system", "content": "\n".join(system)}
+    for turn in turns:
+        yield from _messages_of(turn, names)
+
+
+def _plain_messages(system: Sequence[str], turns: Sequence[Turn]) -> Iterator[dict[str, Any]]:
+    if system:
+        yield {"role": "user", "content": "\n".join(system) + "\n"}
+    elif turns and turns[0].role == "assistant":
+        yield {"role": "user", "content": ""}
     for turn in turns:
         text = "\n".join(_as_text(block) for block in turn.content if not isinstance(block, Thinking))
-        role = "assistant" if turn.role == "assistant" else "user"
-        if not messages and role == "assistant":
-            messages.append({"role": "user", "content": ""})
-        _append(messages, {"role": role, "content": text})
-    return messages
+        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": text}
 
 
 def _messages_of(turn: Turn, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -98,13 +103,23 @@ def _assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
     return message
 
 
-def _append(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
-    """Adds a message, to the last one where both are nothing but text of the same role."""
-    last = messages[-1] if messages else {}
-    if last.keys() == message.keys() == {"role", "content"} and last["role"] == message["role"]:
-        last["content"] = f"{last['content']}\n{message['content']}"
-    else:
-        messages.append(message)
+def _joined(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, where those in a row that are nothing but text of one role are one.
+
+    All texts of a row are joined in one go: one by one, each would copy all those before it.
+    """
+    joined: list[dict[str, Any]] = []
+    for role, row in groupby(messages, _role_of_text):
+        if role is None:
+            joined += row
+        else:
+            joined.append({"role": role, "content": "\n".join(message["content"] for message in row)})
+    return joined
+
+
+def _role_of_text(message: Mapping[str, Any]) -> str | None:
+    """The role of a message that is nothing but text; None of any other."""
+    return message["role"] if message.keys() == {"role", "content"} else None
 
 
 def _result_text(result: ToolResult) -> str:

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from server.wire.errors import ApiError, shorten
-from server.wire.strict_model import StrictModel
+from server.wire.strict_model import StrictModel, bounded
 from server.wire.structured_outputs import NAME_PATTERN
 from server.wire.tools import MAX_TOOLS, FunctionDefinition, Tool
+
+MAX_CALLERS = 16  # of one tool
 
 
 class FunctionTool(StrictModel):
@@ -22,7 +24,9 @@ class FunctionTool(StrictModel):
     strict: bool | None = None  # calls that must be made follow the schema always
     # What other servers do with a tool before or after a call; nothing that the model is told.
     defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: (
+        Annotated[list[Literal["direct"]], Field(fail_fast=True), bounded("allowed_callers", MAX_CALLERS)] | None
+    ) = None
     output_schema: dict[str, Any] | None = None
 
     def to_tool(self) -> Tool:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.border.types import EngineError, FinishReason
+from engine.border.types import EngineError, FinishReason, QueueFull
 from server.answering.choice import Delta
-from server.answering.generation import Generation, Watcher
+from server.answering.generation import QUEUED_AT_ONCE, Generation, Watcher
 from server.answering.metrics import Metrics
 from server.answering.prompts import prepare_here
 from server.routes.completions import CompletionCall
@@ -25,13 +25,41 @@ async def submit(engine: FakeEngineClient, *, watcher: Watcher | None = None, **
     request = CompletionCall.parse(body).request
     text_model = FakeTextModel().model
     prompts = prepare_here(request, text_model, engine.client)
-    return Generation.submit(
+    return await Generation.submit(
         request, prompts, engine=engine.client, tokenizer=text_model.tokenizer, metrics=Metrics(), watcher=watcher
     )
 
 
 async def read_some(generation: Generation) -> list[Delta]:
     return await asyncio.wait_for(generation.__anext__(), PATIENCE_S)
+
+
+async def test_a_thousand_answers_are_queued_in_many_turns_of_the_loop() -> None:
+    engine = FakeEngineClient(is_manual=True)
+    submitting = asyncio.create_task(submit(engine, prompt=[f"{place}" for place in range(64)], n=16))
+    queued, most = 0, 0
+    while not submitting.done():
+        await asyncio.sleep(0)
+        most, queued = max(most, len(engine.submitted) - queued), len(engine.submitted)
+    assert (queued, most) == (1024, QUEUED_AT_ONCE)
+    prompts = [bytes(stream.prompt_token_ids).decode() for stream in engine.submitted]
+    assert prompts == [f"{place}" for place in range(64) for _ in range(16)]
+    await (await submitting).aclose()
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_none_of_many_answers_is_left_in_the_queue(is_refused: bool) -> None:
+    """Where the last one is refused, and where the client leaves while they are being queued."""
+    engine = FakeEngineClient(is_manual=True, max_num_queued=3 * QUEUED_AT_ONCE - 1 if is_refused else 1024)
+    submitting = asyncio.create_task(submit(engine, prompt=["a", "b", "c"], n=QUEUED_AT_ONCE))
+    while not submitting.done():
+        await asyncio.sleep(0)
+        if not is_refused and len(engine.submitted) > QUEUED_AT_ONCE:
+            submitting.cancel()
+    with pytest.raises(QueueFull if is_refused else asyncio.CancelledError):
+        await submitting
+    assert len(engine.submitted) > QUEUED_AT_ONCE
+    assert not engine.running
 
 
 async def test_what_piles_up_is_one_delta() -> None:

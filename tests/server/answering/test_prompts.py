@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sampling.host.params import InvalidParameter, SamplingParams
+from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.answering.prompts import prepare, prepare_here
+from server.answering.prompts import MAX_INLINE_CHARS, prepare, prepare_here, work_of
 from server.doors.workers import Workers
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -93,3 +93,32 @@ def test_a_conversation_is_rendered_by_the_models_template() -> None:
     assert bytes(conversation.encode(FakeTextModel().model)) == b"user:hi\nassistant:"
     assert conversation.num_chars > len("hi")
     assert TokenPrompt([1, 2]).encode(FakeTextModel().model) == [1, 2]
+
+
+def test_parameters_are_not_checked_again_for_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    check, checked = SamplingParams.__post_init__, []
+
+    def noted(params: SamplingParams) -> None:
+        checked.append(params)
+        check(params)
+
+    monkeypatch.setattr(SamplingParams, "__post_init__", noted)
+    engine = FakeEngineClient(max_model_len=LIMIT)
+    sampling = {"seed": MAX_SEED, "logit_bias": ((1, 2.0),)}
+    prompts = [TextPrompt("a"), TextPrompt("b")]
+    prepared = prepare_here(
+        request(prompts=prompts, sampling=sampling, max_tokens=4, num_choices=16, num_sampled=16),
+        FakeTextModel().model,
+        engine.client,
+    )
+    assert len(checked) < 4
+    seeds = (MAX_SEED, *range(-MAX_SEED - 1, -MAX_SEED + 14))
+    expected = tuple(SamplingParams(max_tokens=4, seed=seed, logit_bias=((1, 2.0),)) for seed in seeds)
+    assert [prompt.params for prompt in prepared] == [expected, expected]
+
+
+def test_many_answers_and_biases_belong_in_a_worker_thread() -> None:
+    prompts = [TextPrompt("a")] * 64
+    assert max(work_of(request()), work_of(request(prompts=prompts))) <= MAX_INLINE_CHARS
+    assert work_of(request(prompts=prompts, num_sampled=16)) > MAX_INLINE_CHARS
+    assert work_of(request(prompts=prompts, sampling={"logit_bias": ((1, 1.0),) * 1024})) > MAX_INLINE_CHARS

@@ -11,6 +11,7 @@ from server.http.websocket import CLOSE_TIMEOUT_S
 from server.startup.settings import ServerSettings
 from server.transport.connections import SHUTDOWN_S
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
 from tests.server.support.socket_client import open_socket, read_to_end, send
 
@@ -50,3 +51,22 @@ async def test_a_hung_engine_still_lets_each_stream_end_once(start_server: Start
         assert answer.endswith(b"data: [DONE]\n\n")
     assert sorted(end["id"] for end in ends) == ["x", "y"]
     assert {end["finish_reason"] for end in ends} == {"abort"}
+
+
+async def test_a_request_whose_answers_are_still_being_queued_is_waited_for(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    num_answers = 64 * 16
+    asking = asyncio.create_task(server.post("/v1/completions", {"prompt": ["a"] * 64, "n": 16}))
+    while not engine.submitted:
+        assert not asking.done()
+        await asyncio.sleep(0)
+    server.served.start_draining()
+    draining = asyncio.create_task(server.served.wait_idle(PATIENCE_S))
+    while len(engine.submitted) < num_answers:
+        assert not draining.done()
+        await asyncio.sleep(0)
+    engine.step(2)
+    assert await draining
+    status, answer = await asking
+    assert (status, len(answer["choices"])) == (200, num_answers)

@@ -45,17 +45,18 @@ async def test_a_unix_socket_for_its_owner(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("is_unix", [False, True])
-async def test_a_flood_of_connections_is_accepted_in_small_parts(tmp_path: Path, is_unix: bool) -> None:
+@pytest.mark.parametrize("door", ["port", "socket", "metrics"])
+async def test_a_flood_of_connections_is_accepted_in_small_parts(tmp_path: Path, door: str) -> None:
     """And none of it is lost, however many wait."""
     path, num_clients = str(tmp_path / "eagre.socket"), 10 * ACCEPTED_AT_ONCE
     life = Life()
-    serving = await life.start_ready(**({"uds": path} if is_unix else {}))
+    serving = await life.start_ready(**{"port": {}, "socket": {"uds": path}, "metrics": {"metrics_port": 0}}[door])
+    port = int(life.lines[0].rpartition(" ")[2]) if door == "metrics" else life.port
     with contextlib.ExitStack() as stack:
         clients = []
         for _ in range(num_clients):  # the system connects them while the loop does nothing
-            client = stack.enter_context(socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET))
-            client.connect(path if is_unix else ("127.0.0.1", life.port))
+            client = stack.enter_context(socket.socket(socket.AF_UNIX if door == "socket" else socket.AF_INET))
+            client.connect(path if door == "socket" else ("127.0.0.1", port))
             client.sendall(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             client.setblocking(False)
             clients.append(client)

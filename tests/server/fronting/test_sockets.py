@@ -8,11 +8,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from server.doors.keyring import WEBSOCKET_KEY_PREFIX, WEBSOCKET_PROTOCOL
 from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
 from tests.server.fronting.conftest import FRONT_KEY, RunningFront, StartFront
+from tests.server.http.test_crowds import MOST, most_in_a_turn
+from tests.server.http.test_websocket_fuzz import HANDSHAKE, PING, frame
 from tests.server.support.resumable import Follower
 
 KEY = "a-client-of-this-test"
@@ -97,3 +100,22 @@ async def test_streams_of_responses_are_found_after_a_cut(start_server: StartSer
         async with front.http.delete(f"{front.url}/v1/responses/{follower.stream_id}") as answer:
             assert answer.status == 200
     assert not any(server.served.held.num_answers for server in front.servers.values())
+
+
+async def test_small_frames_give_the_loop_its_turns(
+    start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await start_front([await start_server()])
+    answered, pong = list[bytes](), web.WebSocketResponse.pong
+
+    async def note_pong(socket: web.WebSocketResponse, message: bytes = b"") -> None:
+        answered.append(message)
+        await pong(socket, message)
+
+    monkeypatch.setattr(web.WebSocketResponse, "pong", note_pong)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(front.url.rpartition(":")[2]))
+    writer.write(HANDSHAKE)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+    writer.write(frame(PING, b"") * 1000)
+    assert 0 < await most_in_a_turn(answered, 1000) <= MOST
+    writer.transport.abort()

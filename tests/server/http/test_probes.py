@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from server.http.app import build_metrics_app, make_runner
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer
 
 
@@ -19,3 +26,18 @@ async def test_an_engine_that_does_not_turn_flips_liveness_and_readiness(server:
     assert await server.get("/liveness") == (503, {"status": "dead"})
     status, body = await server.get("/readiness")
     assert (status, body["detail"]) == (503, "the engine does not turn")
+
+
+async def test_probes_at_the_port_of_metrics_do_not_wait_behind_clients(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.served.turns, "next", asyncio.Event().wait)  # no client's turn ever comes
+    runner = make_runner(build_metrics_app(server.served))
+    try:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/liveness"
+        async with asyncio.timeout(PATIENCE_S), server.http.get(url) as response:
+            assert response.status == 200
+    finally:
+        await runner.cleanup()

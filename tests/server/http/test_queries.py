@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from openai import AsyncOpenAI
 from engine.border.types import Pooling
 from server.answering import prompt_sources
 from server.http import queries
+from server.wire.json_values import MAX_INLINE_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 
@@ -118,3 +120,39 @@ async def test_what_has_too_many_tokens_is_not_counted(
     status, told = await server.post(path, body)
     assert (status, told["error"].get("param")) == (400, param)
     assert "has more than 40 tokens, the limit of this route" in told["error"]["message"]
+
+
+async def test_a_large_conversation_is_put_together_beside_the_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation_of, threads = queries.conversation_of, []
+
+    def noted(query: Any) -> Any:
+        threads.append(threading.current_thread())
+        return conversation_of(query)
+
+    monkeypatch.setattr(queries, "conversation_of", noted)
+    body = {"messages": [{"role": "user", "content": "x" * 100}] * (MAX_INLINE_BYTES // 100)}
+    status, told = await server.post("/v1/messages/count_tokens", body)
+    assert (status, told["input_tokens"] > MAX_INLINE_BYTES) == (200, True)
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_the_numbers_of_embeddings_are_listed_beside_the_loop(start_server: StartServer) -> None:
+    threads = []
+
+    class Listed(np.ndarray):
+        def tolist(self) -> Any:
+            threads.append(threading.current_thread())
+            return super().tolist()
+
+    class ListedEngine(EmbeddingEngine):
+        async def embed(self, token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+            return (await super().embed(token_ids, pooling)).view(Listed)
+
+    server = await start_server(ListedEngine())
+    _, told = await server.post("/v1/embeddings", {"input": ["a", "b"]})
+    assert [len(item["embedding"]) for item in told["data"]] == [4, 4]
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

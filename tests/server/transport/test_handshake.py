@@ -13,9 +13,10 @@ import pytest
 from aiohttp import web
 
 from server.doors.certificate import Certificate
+from server.doors.turns import Turns
 from server.startup.settings import ServerSettings
 from server.transport import connections, handshake
-from server.transport.connections import GuardedRunner
+from server.transport.connections import TURNS, GuardedRunner
 from tests.patience import PATIENCE_S
 from tests.server.doors.test_certificate import make_certificate, needs_openssl
 
@@ -32,6 +33,7 @@ async def guarded(tmp_path: Path, **limits: int) -> AsyncIterator[int]:
         return web.Response(text=f"here {request.scheme}")
 
     app = web.Application()
+    app[TURNS] = Turns()
     app.router.add_get("/", here)
     context = Certificate(*make_certificate(tmp_path, "served")).context
     runner = GuardedRunner(app, ServerSettings(**limits), context)

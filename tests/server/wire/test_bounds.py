@@ -11,7 +11,7 @@ import pytest
 from server.wire.chat_request import MAX_MESSAGES, MAX_PARTS, ChatCompletionRequest
 from server.wire.completion_request import MAX_PROMPT_TOKENS, CompletionRequest
 from server.wire.errors import ApiError, to_api_error
-from server.wire.json_values import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, parse_json
+from server.wire.json_values import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, is_longer, parse_json
 from server.wire.sampling_fields import MAX_ALLOWED_IDS
 
 
@@ -100,6 +100,18 @@ def test_too_many_values_are_refused_before_they_are_parsed(body: bytes, what: s
     with pytest.raises(ApiError, match=what) as caught:
         parse_json(body)
     assert caught.value.code == "too_many_values"
+
+
+def test_no_more_of_a_value_is_looked_at_than_is_asked_for() -> None:
+    value = {"ab": [1, None, "cde", {"f": {}}]}  # 7 values, and 6 characters
+    assert not is_longer(value, 13)
+    assert is_longer(value, 12)
+
+    class Unread(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    assert is_longer(["x" * 10, Unread(range(11))], 10)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.wire.chat_request import ChatCompletionRequest
+from server.wire import strangers
+from server.wire.chat_request import ChatCompletionRequest, Message
 from server.wire.completion_request import CompletionRequest
 from server.wire.errors import ApiError, to_api_error
 from server.wire.strangers import MAX_STRANGERS, is_slip
@@ -156,6 +157,25 @@ def test_a_message_may_have_whatever_a_library_keeps_in_it() -> None:
         {"role": "assistant", "content": "a"},
         {"role": "user", "content": "b"},
     ]
+
+
+def test_a_name_of_many_messages_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(strangers, "is_slip", lambda *names: compared.append(names))
+    message = {"role": "user", "content": "a", "j": 1, "z" * 70: 1, "z" * 71: 1}
+    body = {"messages": [message] * 100, "j": 1}
+    assert ChatCompletionRequest.parse(body).ignored == ("j", "messages[].j", "messages[]." + "z" * 64)
+    num_fields = len(ChatCompletionRequest.model_fields) + 2 * len(Message.model_fields)
+    assert len(compared) == len(set(compared)) == num_fields
+
+
+def test_a_name_that_asked_for_nothing_first_is_looked_at_again() -> None:
+    asked: list[Any] = [{"nam": None}, {"x": []}, {"x": 1}, {"nam": 1}]
+    messages = [{"role": "user", "content": "a", **part} for part in asked]
+    assert ChatCompletionRequest.parse({"messages": messages[:3]}).ignored == ("messages[].x",)
+    with pytest.raises(ValueError, match="nam") as caught:
+        ChatCompletionRequest.parse({"messages": messages})
+    assert 'did you mean "name"' in to_api_error(caught.value).message
 
 
 def test_names_are_cut_and_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,10 @@ from engine.border.types import FinishReason
 from sampling.host.params import InvalidParameter
 from server.grammar.compiler import GrammarCompiler
 from server.offline.llm import LLM
-from server.serving import served_model
+from server.serving import answer_forms, served_model
 from server.startup.loaded_model import LoadedModel
-from server.wire.structured_outputs import MAX_CHOICE_TEXTS
+from server.wire.structured_outputs import MAX_CHOICE_TEXTS, ResponseFormat, StructuredOutputs
+from server.wire.tools import ForcedCalls
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import EOS, FakeTextModel
@@ -191,6 +193,39 @@ async def test_every_wish_reaches_the_engine_by_every_route(
     assert "".join(message.get("text", "") for message in messages) == text
     assert len(server.engine.submitted) == 4
     assert all(stream.matcher is not None for stream in server.engine.submitted)
+
+
+LARGE = {"type": "object", "properties": {"a": {"enum": ["x" * 90] * 1000}}}
+LARGE_TOOL = {"type": "function", "function": {"name": "f", "parameters": LARGE, "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("maker", "wish"),
+    [
+        ((ForcedCalls, "to_grammar"), {"tools": [LARGE_TOOL], "tool_choice": "required"}),
+        ((answer_forms, "grammar_of_calls"), {"tools": [LARGE_TOOL]}),
+        ((ResponseFormat, "to_grammar"), {"response_format": {"type": "json_object", "schema": LARGE}}),
+        ((StructuredOutputs, "to_grammar"), {"structured_outputs": {"json": LARGE}}),
+    ],
+    ids=["forced", "strict", "format", "structured"],
+)
+async def test_a_large_grammar_is_made_beside_the_loop(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, maker: tuple[Any, str], wish: dict[str, Any]
+) -> None:
+    make, threads = getattr(*maker), []
+
+    def noted(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return make(*args)
+
+    monkeypatch.setattr(*maker, noted)
+    server = await start_server(FakeEngineClient(max_model_len=1 << 18))
+    body = {"messages": [{"role": "user", "content": "a"}], **wish}
+    status, told = await server.post("/v1/chat/completions", body)
+    assert status == 400
+    assert "bytes; the limit of this server is 65536" in told["error"]["message"]
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 @pytest.mark.parametrize("wish", [{}, {"response_format": {"type": "text"}}, {"response_format": None}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 from server.routes.responses.items import shape_items
@@ -23,6 +24,21 @@ def test_instructions_and_the_first_system_messages_are_one() -> None:
     assert [(message["role"], message["content"]) for message in told] == [
         ("system", "a\n\nb"), ("user", "c"), ("system", "d"),
     ]  # fmt: skip
+
+
+def test_the_first_system_messages_are_copied_once() -> None:
+    """Where each was put behind all those before it, two copies of them would exist at the end."""
+    request = ResponsesRequest.parse({"input": [{"role": "system", "content": "x" * 10_000}] * 200})
+    items = shape_items(request.input, lambda kind, at: f"{kind}{at}")
+    tracemalloc.start()
+    try:
+        messages = to_messages(items, "be brief")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    (message,) = messages
+    assert len(message["content"]) == len("be brief") + 200 * 10_002
+    assert peak < 1.5 * len(message["content"])
 
 
 def test_reasoning_and_calls_belong_to_one_answer() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from server.wire.messages.turns import Turn, to_messages, to_plain_messages, without_changing_blocks
 
@@ -27,6 +31,21 @@ def test_a_system_stays_where_it_stands_and_turns_of_one_role_are_one() -> None:
         {"role": "system", "content": "c"},
         {"role": "assistant", "content": "d"},
     ]
+
+
+@pytest.mark.parametrize("to_any", [to_messages, to_plain_messages])
+def test_the_texts_of_a_row_are_copied_once(to_any: Callable[[list[str], list[Turn]], list[dict[str, Any]]]) -> None:
+    """Where each text was put behind all those before it, two copies of these would exist at the end."""
+    told = turns(*[("user", "x" * 10_000)] * 200)
+    tracemalloc.start()
+    try:
+        messages = to_any([], told)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    (message,) = messages
+    assert len(message["content"]) == 200 * 10_001 - 1
+    assert peak < 1.5 * len(message["content"])
 
 
 def test_calls_and_results_have_roles_of_their_own() -> None:

@@ -1,0 +1,36 @@
+"""The server's side of a WebSocket, on which no client has the loop for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import WSMessage, WSMsgType, web
+
+from server.doors.turns import Turns
+
+_ANSWERED_HERE = (WSMsgType.PING, WSMsgType.PONG)
+
+
+class FairSocket(web.WebSocketResponse):
+    """A WebSocket whose every frame asks for a turn of the loop.
+
+    aiohttp hands on what has arrived, and answers pings, without ever waiting: one read may bring forty thousand
+    frames.
+    """
+
+    def __init__(self, turns: Turns, **options: Any) -> None:
+        """Args:
+        options: of `web.WebSocketResponse`, but for `autoping`.
+        """
+        super().__init__(autoping=False, **options)
+        self._turns = turns
+
+    async def receive(self, timeout: float | None = None) -> WSMessage:  # noqa: ASYNC109
+        """The next message; pings on the way are answered."""
+        while True:
+            message: WSMessage = await super().receive(timeout)
+            if message.type is WSMsgType.PING:
+                await self.pong(message.data)
+            await self._turns.next()
+            if message.type not in _ANSWERED_HERE:
+                return message
