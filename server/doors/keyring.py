@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.border.regular_file import open_regular
+from server.doors.caller import NOBODY
 from server.wire.errors import ApiError
 
 LEAST_KEY_LENGTH = 8  # characters; a shorter key can be guessed
 MAX_FILE_BYTES = 1 << 20
 
 AUTHENTICATION_ERROR = "authentication_error"
+FRONT_NAME = "front"  # of the key with which a front asks for figures
 
 # A WebSocket in a browser cannot send headers, but it can ask for subprotocols.
 WEBSOCKET_PROTOCOL = "eagre"
@@ -90,6 +92,7 @@ class KeyRing:
         }
         self._tenants: dict[bytes, Tenant] = {}
         self._in_force: frozenset[Tenant] = frozenset()
+        self._has_several_names = False
         self.reload()
 
     @property
@@ -115,10 +118,18 @@ class KeyRing:
             entries += read
         self._tenants = {_digest(key): tenant for key, tenant in entries}
         self._in_force = frozenset((*self._tenants.values(), *self._admins.values()))
+        self._has_several_names = len({tenant.name for tenant in self._tenants.values()} - {FRONT_NAME}) > 1
 
     def holds(self, tenant: Tenant) -> bool:
         """Whether a tenant that was identified before is still one, with the same rights."""
         return tenant in self._in_force or (self.is_open and tenant is ANYBODY)
+
+    def caller_of(self, tenant: Tenant) -> str:
+        """The name by which budgets and queues tell the tenant from others; NOBODY where there are no others.
+
+        A client that is the only one has all that there is, and nothing is kept free for others.
+        """
+        return tenant.name if self._has_several_names or tenant.is_admin else NOBODY
 
     @property
     def num_keys(self) -> int:

@@ -9,7 +9,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 RESTS = 3.0  # times the processor time of a call
-LONGEST_REST = 0.25  # seconds
 
 
 class Rests:
@@ -17,20 +16,21 @@ class Rests:
 
     A call that holds the interpreter lock should be over soon, so the thread must not stand behind others while it
     computes: whoever waits for the lock would wait for those others, too. So it computes at full speed and then rests,
-    and has at most a quarter of a core, however many calls there are. Whoever calls now and then meets no rest.
+    and has at most a quarter of a core, however many and however long the calls are. Whoever calls now and then meets
+    no rest.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         processor_time: Callable[[], float] = time.thread_time,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         """
         Args:
             clock: seconds.
             processor_time: seconds that the calling thread has computed.
-            sleep: lets the calling thread sleep for some seconds.
+            sleep: lets the calling thread sleep for some seconds; it may return early where the thread is to end.
         """
         self._clock, self._processor_time, self._sleep = clock, processor_time, sleep
         self._end = clock()  # of the last rest
@@ -44,4 +44,4 @@ class Rests:
         try:
             return function()
         finally:
-            self._end = self._clock() + min(LONGEST_REST, RESTS * (self._processor_time() - begin))
+            self._end = self._clock() + RESTS * (self._processor_time() - begin)

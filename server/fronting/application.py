@@ -23,6 +23,7 @@ from server.http.table import ROUTES
 from server.routes.route import BodyRoute
 from server.startup.settings import ServerSettings
 from server.transport.connections import TURNS, GuardedRunner
+from server.transport.open_sockets import OpenSockets
 
 # Paths as they are registered, where they differ from the document's.
 _PATTERNS = {"/static/{path}": "/static/{path:.+}", "/v1/models/{id}": "/v1/models/{id:.+}"}
@@ -60,7 +61,7 @@ def front_application(replicas: Replicas, settings: ServerSettings, keys: KeyRin
     app = _make(Front(replicas, settings), Guard(keys, hosts, settings.allowed_origins))
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(operation.path for operation in OPERATIONS if operation.is_socket)
-    app[websocket.OPEN_SOCKETS] = set()
+    app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
     app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
     app.on_cleanup.append(_close)

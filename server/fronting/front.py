@@ -67,7 +67,7 @@ class Front:
         self.preparation = Preparation(
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
-        self.workers = Workers()
+        self.workers = Workers(rests=False)  # no engine computes in this process
         self.streams = FollowedStreams(
             grace=2 * settings.resume_grace,  # unread until it is stopped, and as long again until it is forgotten
             max_bytes=settings.resume_max_bytes,

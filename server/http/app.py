@@ -7,7 +7,8 @@ from pathlib import Path
 from aiohttp import web
 
 from server.documents import handlers
-from server.doors.keyring import KeyRing
+from server.doors.fair_limit import FairLimit
+from server.doors.keyring import FRONT_NAME, KeyRing
 from server.doors.turns import Turns
 from server.http import (
     admin,
@@ -36,6 +37,8 @@ from server.routes.route import BodyRoute, MessageRoute
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.transport.connections import TURNS, GuardedRunner
+from server.transport.json_body import UNREAD
+from server.transport.open_sockets import OpenSockets
 
 
 def read_keys(settings: ServerSettings) -> KeyRing:
@@ -46,7 +49,7 @@ def read_keys(settings: ServerSettings) -> KeyRing:
     file = None if settings.api_key_file is None else Path(settings.api_key_file)
     keys = settings.api_keys
     if settings.front_key is not None and (keys or file is not None):  # alone it would close an open server
-        keys = (*keys, f"{settings.front_key} front")  # its fronts ask for figures
+        keys = (*keys, f"{settings.front_key} {FRONT_NAME}")  # its fronts ask for figures
     return KeyRing(keys, file, settings.admin_keys)
 
 
@@ -58,7 +61,8 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
-    app[websocket.OPEN_SOCKETS] = set()
+    app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
+    app[UNREAD] = FairLimit(settings.max_preparing_bytes)
     app[KEPT] = KeptRequests(served, ROUTES)
     app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)

@@ -13,6 +13,8 @@ import orjson
 from aiohttp import web
 
 from server.answering.engine_view import NameOf, show
+from server.doors.caller import caller
+from server.doors.fair_limit import FairLimit
 from server.doors.keyring import Tenant
 from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
@@ -25,14 +27,14 @@ from server.wire.errors import ApiError
 PATH = "/engine/events"
 INTERVAL_S = 0.2
 MOST_SHARE = 0.005  # of one core's time that one reader's events may take; a large engine's come less often
-MAX_READERS = 8
+MAX_READERS = 8  # at once, of all keys
 
-READERS = web.AppKey("engine_readers", set[object])
+READERS = web.AppKey("engine_readers", FairLimit)
 
 
 def add_routes(app: web.Application) -> None:
     """GET /engine/events"""
-    app[READERS] = set()
+    app[READERS] = FairLimit(MAX_READERS)
     app.router.add_get(PATH, engine_events, allow_head=False)  # the answer to HEAD has no end to be without
 
 
@@ -42,20 +44,19 @@ async def engine_events(request: web.Request) -> web.StreamResponse:
     _check_reader(served, tenant)
     model = served.find(request.query.get("model"))
     _ = model.engine  # a model that is not loaded is refused before the stream begins
-    if len(readers) >= MAX_READERS:
-        raise ApiError(
-            f"{len(readers)} readers follow the engine already; the limit is {MAX_READERS}",
+
+    def refusal() -> ApiError:
+        return ApiError(
+            f"{readers.total} readers follow the engine already{readers.part_of(caller())}; "
+            f"the limit is {readers.limit}",
             status=429,
             error_type="rate_limit_error",
             code="too_many_readers",
             headers={"Retry-After": "5"},
         )
-    reader = object()
-    readers.add(reader)
-    try:
+
+    with readers.hold(refusal):
         return await _stream(request, served, model, tenant)
-    finally:
-        readers.discard(reader)
 
 
 def _check_reader(served: ServedModels, tenant: Tenant) -> None:

@@ -57,6 +57,8 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
         answer = None if stream_id is None else served.held.get(request[TENANT].owner, stream_id)
         is_new = answer is None
         if answer is None:
+            if after is None:
+                served.check_room_to_wait(model)
             held = HeldStream(
                 served, kept_requests(request), model, route, call, route.framing, _ids(request, call)[0],
                 request[TENANT], _ids(request, call), is_recomputed=after is not None, is_fronted=front is not None,
@@ -65,6 +67,7 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
         if answer is not None:
             return await _follow(request, route, answer, preparing, after, is_new=is_new)
         held_id = NOT_HELD
+    served.check_room_to_wait(model)  # now, because a stream that is open has its status
     async with EventStream(request, route, served, held_id) as stream:
         if not model.is_open:
             await stream.open()  # the client waits for the model, and sees that it does
@@ -122,7 +125,7 @@ async def _answer_whole(
                 return json_response(writer.to_dict(answers))
 
             response = await served.workers.run(respond) if writer.is_slow else respond()
-            return await send_whole(request, response, served.settings)
+            return await send_whole(request, response, served.settings, is_owed=True)
         finally:
             note_generation(generation)
 

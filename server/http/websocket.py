@@ -20,9 +20,10 @@ from server.startup.settings import ServerSettings
 from server.transport.connections import TURNS
 from server.transport.fair_socket import FairSocket
 from server.transport.frames import text_frames
+from server.transport.open_sockets import OpenSockets
 from server.transport.outlet import Outlet
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import RETRY_AFTER_S, ApiError
+from server.wire.errors import ApiError
 
 # aiohttp can only close on a message above its limit. One that is larger than a body may be by so many bytes is
 # answered with an error instead; the socket buffers no more than that.
@@ -35,7 +36,7 @@ _HANDSHAKE = (
     hdrs.SEC_WEBSOCKET_EXTENSIONS,
 )  # fmt: skip
 
-OPEN_SOCKETS = web.AppKey("open_sockets", set[web.WebSocketResponse])
+OPEN_SOCKETS = web.AppKey("open_sockets", OpenSockets)
 
 
 class SocketMessages(AbstractAsyncContextManager["SocketMessages"], Protocol):
@@ -96,14 +97,7 @@ async def open_socket(request: web.Request, path: str, settings: ServerSettings)
             code="upgrade_required",
             headers={"Upgrade": "websocket", "Connection": "Upgrade"},
         )
-    if len(request.app[OPEN_SOCKETS]) >= settings.max_websockets:
-        raise ApiError(
-            f"{settings.max_websockets} WebSockets are open, the limit of this server; try again later",
-            status=429,
-            error_type="rate_limit_error",
-            code="too_many_websockets",
-            headers={"Retry-After": str(RETRY_AFTER_S)},
-        )
+    request.app[OPEN_SOCKETS].check_room()
     await socket.prepare(request)
     request.app[OPEN_SOCKETS].add(socket)
     return socket

@@ -153,6 +153,14 @@ class ServedModels:
             case Phase.FAILED:
                 raise EngineError("the engine has failed")
 
+    def check_room_to_wait(self, model: ServedModel) -> None:
+        """
+        Raises:
+            ApiError: 429, the model is not loaded yet, and too many requests wait for such models already.
+        """
+        if not model.is_open:
+            self.preparation.check_load()
+
     def find(self, name: str | None) -> ServedModel:
         """The model that clients know by this name; None means the first.
 
@@ -221,7 +229,8 @@ class ServedModels:
             if record is not None and self.records is not None:
                 await self.records.describe(record, request, self.workers)
             if not model.is_open:
-                request = await self._wait_for(model, request, running, tell)
+                with self.preparation.wait_for_load():
+                    request = await self._wait_for(model, request, running, tell)
                 await self.turns.next()  # all that have waited go on together
                 self.check_accepting()
             async with model.generate(request, running, self.check_accepting, tell, record) as generation:

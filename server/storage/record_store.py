@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
-from engine.border.background import SHORT_SWITCHES, stand_back
+from engine.border.background import SHORT_SWITCHES
+from server.doors.caller import caller
+from server.doors.fair_pool import FairPool
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 from server.storage.table import Table
@@ -19,7 +21,10 @@ T = TypeVar("T")
 
 
 class RecordStore:
-    """JSON values by key. One thread does everything, in the order of the calls, behind the engine's threads."""
+    """JSON values by key. One thread does everything; tenants take turns at it, and calls of one come in their order.
+
+    It rests between calls, because it holds the interpreter lock while it takes large values apart.
+    """
 
     def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
         """
@@ -32,14 +37,14 @@ class RecordStore:
         """
         self._path = path
         self._shares = Shares(max_records, max_bytes)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store", initializer=stand_back)
+        self._thread = FairPool(1, "store", rests=True)
         self._table: Table | None = None
         self._is_closed = False
         if path is not None:
             try:
-                self._thread.submit(self._open).result()
+                self._thread.submit(caller(), self._open).result()
             except BaseException:
-                self._thread.shutdown(wait=False)
+                self._thread.close()
                 raise
 
     @property
@@ -94,9 +99,11 @@ class RecordStore:
         """
         return await self._run(lambda table: table.delete(key))
 
-    async def put_bytes(self, key: RecordKey, content: bytes) -> None:
-        """As `put`, of a value that is encoded, in a form that `read` and `change` understand."""
-        await self._run(lambda table: table.put(key, content))
+    async def put_made(self, key: RecordKey, make: Callable[[], bytes]) -> None:
+        """As `put`, of the bytes that `make` returns in the store's thread, in a form that `read` and `change`
+        understand.
+        """
+        await self._run(lambda table: table.put(key, make()))
 
     async def change(self, key: RecordKey, change: Callable[[bytes], bytes | None]) -> bytes | None:
         """Sets the bytes of `key` to what `change` makes of them, with nothing else in between; returns the new ones.
@@ -164,14 +171,13 @@ class RecordStore:
         if self._is_closed:
             return
         self._is_closed = True
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown(wait=False)
+        await asyncio.wrap_future(self._thread.finish(self._close))
 
     async def _run(self, work: Callable[[Table], T]) -> T:
         """The result of `work`. It happens even where its waiter is cancelled."""
         if self._is_closed:
             raise StoreError("the store is closed")
-        future = asyncio.wrap_future(self._thread.submit(self._work, work))
+        future = asyncio.wrap_future(self._thread.submit(caller(), partial(self._work, work)))
         future.add_done_callback(_look_at)
         return await asyncio.shield(future)
 

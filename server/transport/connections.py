@@ -20,7 +20,7 @@ TURNS = web.AppKey("turns", Turns)  # of every application
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
 REFUSAL_S = 1.0  # for a client to read why it is refused
-MAX_REFUSALS = 32  # TLS handshakes beyond the limit of connections, for clients that are to read why they are refused
+MAX_REFUSALS = 32  # connections beyond the limit, for clients that are to read why they are refused
 SHUTDOWN_S = 2.0  # for what is left in socket buffers when the streams have ended
 _HAS_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
@@ -73,19 +73,21 @@ class GuardedServer(web.Server):
         super().__init__(handler, **options)
         self._settings = settings
         self._handshakes = None if tls_context is None else Handshakes(tls_context)
+        self._refusals: set[_Refusal] = set()  # connections that are being told so
         self._watching = asyncio.create_task(self._cut_those_who_left())
 
     def __call__(self) -> web.RequestHandler:
         limit, handshakes = self._settings.max_connections, self._handshakes
         num_open = len(self.connections) + (0 if handshakes is None else len(handshakes))
-        make = self._make_connection if num_open < limit else lambda: _Refusal(limit)
-        if handshakes is None:
-            protocol = make()
-        elif num_open < limit + MAX_REFUSALS:
-            protocol = handshakes.begin(make)
+        make = self._make_connection if num_open < limit else self._make_refusal
+        if num_open >= limit and num_open + len(self._refusals) >= limit + MAX_REFUSALS:
+            protocol: asyncio.Protocol = _Closing()
         else:
-            protocol = _Closing()
+            protocol = make() if handshakes is None else handshakes.begin(make)
         return cast(web.RequestHandler, protocol)  # asyncio asks of it only what it asks of every protocol
+
+    def _make_refusal(self) -> asyncio.Protocol:
+        return _Refusal(self._settings.max_connections, self._refusals)
 
     def _make_connection(self) -> asyncio.Protocol:
         return Connection(self, loop=self._loop, **self._kwargs)
@@ -127,17 +129,26 @@ def _taking_turns(handle: Handle, turns: Turns) -> Handle:
 
 
 class _Refusal(asyncio.Protocol):
-    """Tells a client that there is no room for its connection, and ends it."""
+    """Tells a client that there is no room for its connection, and ends it.
 
-    def __init__(self, limit: int) -> None:
+    Args:
+        refusals: all of them, as long as they have descriptors.
+    """
+
+    def __init__(self, limit: int, refusals: set[_Refusal]) -> None:
         body = _REFUSAL_BODY % limit
         self._answer = _REFUSAL % (len(body), body)
+        self._refusals = refusals
+        refusals.add(self)  # now, because connections that come together are all made before the first is told
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Answers without reading. The end comes late: it would overtake the answer where a request is unread."""
         assert isinstance(transport, asyncio.Transport)
         transport.write(self._answer)
         asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._refusals.discard(self)
 
 
 class _Closing(asyncio.Protocol):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
 from aiohttp import hdrs, web
 
+from server.doors.caller import caller
+from server.doors.fair_limit import FairLimit
 from server.doors.preparation import Share
 from server.startup.settings import ServerSettings
 from server.transport.connections import TURNS
 from server.transport.http_errors import undecodable, unsupported_encoding
 from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, body_too_large
+from server.wire.errors import RETRY_AFTER_S, ApiError, body_too_large
+
+UNREAD = web.AppKey("unread", FairLimit)  # bytes of large answers that are being sent whole
+MAX_UNCOUNTED = 64 << 10  # bytes of an answer that a connection may always keep, as its buffers do
 
 _PLAIN = ("", "identity")
 _DECODED = (*_PLAIN, "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
@@ -69,8 +76,18 @@ def json_response(body: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(body), status=status, content_type="application/json")
 
 
-async def send_whole(request: web.Request, response: web.Response, settings: ServerSettings) -> web.Response:
-    """Sends an answer; a client that accepts nothing of it for `write_timeout` seconds is cut off."""
+async def send_whole(
+    request: web.Request, response: web.Response, settings: ServerSettings, *, is_owed: bool = False
+) -> web.Response:
+    """Sends an answer; a client that accepts nothing of it for `write_timeout` seconds is cut off.
+
+    Args:
+        is_owed: whether the engine has computed the answer. It counts, and is not refused: what the engine computes is
+            bounded by its pace, and would have to be computed again.
+
+    Raises:
+        ApiError: 429, too many bytes of large answers wait for clients that do not read them.
+    """
 
     def cut() -> None:
         if request.transport is not None:
@@ -79,8 +96,38 @@ async def send_whole(request: web.Request, response: web.Response, settings: Ser
     async def write(data: bytes) -> None:
         raise AssertionError("a whole answer has one write, its last")
 
-    watch = WriteWatch(write, cut, ping=b"", ping_interval=settings.ping_interval, write_timeout=settings.write_timeout)
-    await response.prepare(request)
-    async with watch:
-        await watch.finish(response.write_eof)
+    with _unread(request, response, is_owed=is_owed):
+        watch = WriteWatch(
+            write, cut, ping=b"", ping_interval=settings.ping_interval, write_timeout=settings.write_timeout
+        )
+        await response.prepare(request)
+        async with watch:
+            await watch.finish(response.write_eof)
     return response
+
+
+@contextmanager
+def _unread(request: web.Request, response: web.Response, *, is_owed: bool) -> Iterator[None]:
+    """Counts the bytes of a large answer while the context lasts. One alone is always sent."""
+    limit, num_bytes, tenant = request.app.get(UNREAD), _size(response), caller()
+    if limit is None or num_bytes <= MAX_UNCOUNTED:
+        yield
+        return
+    if limit.total and not is_owed and not limit.has_room_for(tenant, num_bytes):
+        raise ApiError(
+            f"large answers of {limit.total} bytes wait until clients read them{limit.part_of(tenant)}; "
+            f"the limit is {limit.limit}",
+            status=429,
+            error_type="rate_limit_error",
+            code="too_much_unread",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
+    limit.take(tenant, num_bytes)
+    try:
+        yield
+    finally:
+        limit.give_back(tenant, num_bytes)
+
+
+def _size(response: web.Response) -> int:
+    return len(response.body) if isinstance(response.body, bytes) else 0

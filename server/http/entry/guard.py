@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from server.doors.caller import NOBODY, work_for
 from server.doors.hosts import ANY_ORIGIN, check_host, check_origin, foreign_origin, is_allowed
 from server.doors.keyring import ANYBODY, KeyRing, Tenant, presented_key
 from server.startup.logs import REQUEST_ID_HEADER, note
@@ -65,6 +66,10 @@ class Guard:
             return ANYBODY
         return self.keys.identify(presented_key(request.headers))
 
+    def caller_of(self, tenant: Tenant) -> str:
+        """The name by which budgets and queues tell the tenant from others."""
+        return NOBODY if self.keys is None else self.keys.caller_of(tenant)
+
     def still_admits(self, tenant: Tenant) -> bool:
         """Whether a tenant that came in before may ask for more: the keys may have been read again since."""
         return self.keys is None or self.keys.holds(tenant)
@@ -94,6 +99,7 @@ async def guard_requests(request: web.Request, handler: Handler) -> web.StreamRe
         return _answer_preflight(request, guard)
     tenant = guard.admit(request)
     request[TENANT] = tenant
+    work_for(guard.caller_of(tenant))  # the task takes one request of the connection after the other
     if tenant is not ANYBODY:
         note(tenant=tenant.name)
     return await handler(request)

@@ -61,10 +61,11 @@ async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[N
     """Waits until the model is loaded; while the context lasts, it is not put to sleep or out of memory for another.
 
     Raises:
-        ApiError: it cannot be loaded.
+        ApiError: it cannot be loaded, or too many requests wait for such models.
     """
     with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
         if not model.is_open:
-            await served.residency.arrival(model)
+            with served.preparation.wait_for_load():
+                await served.residency.arrival(model)
             await served.turns.next()  # all that have waited go on together
         yield

@@ -103,13 +103,13 @@ async def tell_failure(channel: EventChannel, error: Exception, number: int) -> 
     await channel.write(error_event(failure_of(error, "stream_failed"), number).to_sse())
 
 
-async def follow(request: web.Request, response: Response, start_at: int) -> web.StreamResponse:
+async def follow(request: web.Request, response_id: str, start_at: int) -> web.StreamResponse:
     """Streams the events of a response from a number on, to its end.
 
     Raises:
         ApiError: the events are not kept (any more).
     """
-    served, response_id = request.app[SERVED], response["id"]
+    served = request.app[SERVED]
     answer = served.held.get(request[TENANT].owner, response_id)
     if answer is None:
         raise ApiError(

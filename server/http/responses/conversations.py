@@ -38,22 +38,20 @@ async def create(request: web.Request) -> web.Response:
         conversation_id = new_conversation_id()
         told = {"id": conversation_id, "created_at": int(time.time()), "metadata": body.metadata or {}}
         key = conversation_key(request[TENANT].owner, conversation_id)
-        content = await served.workers.run_large(lambda: StoredConversation.new(told, items).to_bytes())
-        await served.store.put_bytes(key, content)
+        await served.store.put_made(key, lambda: StoredConversation.new(told, items).to_bytes())
     return json_response({"object": "conversation", **told})
 
 
 async def fetch(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}."""
-    return json_response(await _read(request, lambda conversation: conversation.told))
+    return json_response(await _read(request, _told))
 
 
 async def change(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}: other metadata."""
     with ExitStack() as preparing:
         body = await read_asked(request, ConversationChange.parse, preparing)
-        changed = await _change(request, lambda conversation: conversation.with_metadata(body.metadata or {}))
-        return json_response(changed)
+        return json_response(await _change(request, lambda stored: stored.with_metadata(body.metadata or {}), _told))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -81,9 +79,11 @@ async def add(request: web.Request) -> web.Response:
         body = await read_asked(request, AddedItems.parse, preparing)
         items = await _shape(request, body.items)
         most = served.settings.max_body_bytes
-        await _change(request, lambda conversation: conversation.with_items(items, most))
         listed = ListQuery(limit=len(items), is_ascending=True).page(items, itemgetter("id"))
-        return await _send(request, await served.workers.run_large(json_response, listed))
+        response = await _change(
+            request, lambda stored: stored.with_items(items, most), lambda _: json_response(listed)
+        )
+        return await _send(request, response)
 
 
 async def fetch_item(request: web.Request) -> web.Response:
@@ -109,7 +109,7 @@ async def delete_item(request: web.Request) -> web.Response:
             raise _item_not_found(item_id)
         return conversation.without(item_id)
 
-    return json_response(await _change(request, remove))
+    return json_response(await _change(request, remove, _told))
 
 
 async def _shape(request: web.Request, items: Sequence[InputItem]) -> list[Item]:
@@ -131,21 +131,28 @@ async def _read(request: web.Request, pick: Callable[[StoredConversation], T]) -
     return _found(request, await request.app[SERVED].store.read(_key(request), work))
 
 
-async def _change(request: web.Request, change: Callable[[StoredConversation], StoredConversation]) -> dict[str, Any]:
-    """What the API shows of the conversation after `change`, which runs in the store's thread.
+async def _change(
+    request: web.Request, change: Callable[[StoredConversation], StoredConversation],
+    tell: Callable[[StoredConversation], T],
+) -> T:  # fmt: skip
+    """What `tell` makes of the conversation after `change`; both run in the store's thread.
 
     Raises:
         ApiError: 404, the tenant has no such conversation.
     """
-    told: dict[str, Any] = {}
+    answers: list[T] = []
 
     def work(content: bytes) -> bytes:
         changed = change(StoredConversation.from_bytes(content))
-        told.update(changed.told)
+        answers.append(tell(changed))
         return changed.to_bytes()
 
     _found(request, await request.app[SERVED].store.change(_key(request), work))
-    return told
+    return answers[0]
+
+
+def _told(conversation: StoredConversation) -> dict[str, Any]:
+    return conversation.told
 
 
 def _found(request: web.Request, found: T | None) -> T:

@@ -39,19 +39,20 @@ async def create(request: web.Request) -> web.StreamResponse:
         turn = await read_asked(request, parse_turn, preparing)
         answering = Answering(served, request[TENANT])
         await answering.look_back(turn, request[SHARE])
+        served.check_room_to_wait(served.find(turn.body.model))  # before a client is told that it is accepted
         request_id = turn.body.request_id or request[REQUEST_ID]
         if turn.body.background:
             response = await background.start(served, request[TENANT], turn, request_id)
             if turn.body.stream:
-                return await background.follow(request, response, 0)
-            return await send_whole(request, json_response(response), served.settings)
+                return await background.follow(request, response["id"], 0)
+            return await send_whole(request, json_response(response), served.settings, is_owed=True)
         if turn.body.stream:
             return await _stream(request, turn, answering, preparing, request_id)
         accepted = close_on_acceptance(preparing)
         response = await answering.answer(turn, None, request_id=request_id, on_accepted=accepted)
         is_slow = turn.body.wants_logprobs  # and so the body is long
         whole = await served.workers.run(json_response, response) if is_slow else json_response(response)
-        return await send_whole(request, whole, served.settings)
+        return await send_whole(request, whole, served.settings, is_owed=True)
 
 
 async def _stream(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TypeVar
 
+import orjson
 from aiohttp import web
 
 from server.http.entry.guard import TENANT
@@ -17,6 +18,8 @@ from server.routes.responses.response_object import fail_response
 from server.transport.json_body import json_response, send_whole
 from server.wire.errors import ApiError, shorten
 from server.wire.responses.list_query import ListQuery, parse_number, parse_switch
+
+T = TypeVar("T")
 
 MAX_SEQUENCE_NUMBER = 2**53
 _RUNNING = ("queued", "in_progress")
@@ -33,10 +36,10 @@ async def fetch(request: web.Request) -> web.StreamResponse:
             param="starting_after",
             code="invalid_value",
         )
-    record = await _find(request, response_id)
-    if not is_stream:
-        return await _send(request, record["response"])
-    return await background.follow(request, record["response"], after + 1)
+    if is_stream:
+        await _read(request, response_id, lambda _: True)
+        return await background.follow(request, response_id, after + 1)
+    return await _send(request, await _read(request, response_id, _tell))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -52,43 +55,58 @@ async def delete(request: web.Request) -> web.Response:
 async def cancel(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses/{id}/cancel: one that is being made ends early; one that has ended stays as it is."""
     served, tenant, response_id = request.app[SERVED], request[TENANT], request.match_info["id"]
-    if await background.stop(served, tenant, response_id):
-        return await _send(request, (await _find(request, response_id))["response"])
-    record = await _find(request, response_id)
-    if not record["response"]["background"]:
-        raise ApiError(
-            f"the response {shorten(response_id)} was not made in the background; only such responses are cancelled",
-            param="response_id",
-            code="not_cancellable",
-        )
-    return await _send(request, record["response"])
+    was_running = await background.stop(served, tenant, response_id)
+
+    def tell(record: Record) -> web.Response:
+        if not was_running and not record["response"]["background"]:
+            raise ApiError(
+                f"the response {shorten(response_id)} was not made in the background; only such responses are "
+                "cancelled",
+                param="response_id",
+                code="not_cancellable",
+            )
+        return _tell(record)
+
+    return await _send(request, await _read(request, response_id, tell))
 
 
 async def list_input(request: web.Request) -> web.StreamResponse:
     """GET /v1/responses/{id}/input_items: what the response was made from, less what came before it."""
     query = ListQuery.parse(request.query)
-    record = await _find(request, request.match_info["id"])
-    items: Sequence[Item] = record["input"]
-    return await _send(request, query.page(items, itemgetter("id")))
+
+    def tell(record: Record) -> web.Response:
+        items: Sequence[Item] = record["input"]
+        return json_response(query.page(items, itemgetter("id")))
+
+    return await _send(request, await _read(request, request.match_info["id"], tell))
 
 
-async def _find(request: web.Request, response_id: str) -> Record:
-    """
+async def _read(request: web.Request, response_id: str, pick: Callable[[Record], T]) -> T:
+    """What `pick` makes of the record, in the store's thread: it may be as large as a request's body.
+
     Raises:
         ApiError: 404, the tenant has no such response.
     """
     served, tenant = request.app[SERVED], request[TENANT]
-    record: Record | None = await served.store.get(response_key(tenant.owner, response_id))
-    if record is None:
+    is_running = background.is_running(served, tenant, response_id)  # if it ends before it is read, its end is stored
+
+    def work(content: bytes) -> T:
+        record: Record = orjson.loads(content)
+        response = record["response"]
+        if response["status"] in _RUNNING and not is_running:
+            # A server that ended before it had made the response has left it like this.
+            fail_response(response, response["output"], "the server ended before the response was made", "server_error")
+        return pick(record)
+
+    found = await served.store.read(response_key(tenant.owner, response_id), work)
+    if found is None:
         raise response_not_found(response_id)
-    response = record["response"]
-    if response["status"] in _RUNNING and not background.is_running(served, tenant, response_id):
-        # A server that ended before it had made the response has left it like this.
-        fail_response(response, response["output"], "the server ended before the response was made", "server_error")
-    return record
+    return found
 
 
-async def _send(request: web.Request, body: dict[str, Any]) -> web.Response:
-    """Answers with `body`. A stored response may be as large as a request's body."""
-    served = request.app[SERVED]
-    return await send_whole(request, await served.workers.run_large(json_response, body), served.settings)
+def _tell(record: Record) -> web.Response:
+    return json_response(record["response"])
+
+
+async def _send(request: web.Request, response: web.Response) -> web.Response:
+    return await send_whole(request, response, request.app[SERVED].settings)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from server.doors.caller import NOBODY
 from server.doors.keyring import ANYBODY, KeyFileError, KeyRing, presented_key
 from server.wire.errors import ApiError
 
@@ -49,6 +50,17 @@ def test_a_key_has_a_name_a_salt_and_a_least_priority(key_file):
         alice.check_priority(-6)
     with pytest.raises(ApiError, match="must be at least 0"):
         bob.check_priority(-1)
+
+
+def test_tenants_are_told_apart_by_their_names_where_there_are_several(key_file):
+    ring = KeyRing([f"{ADMIN} third"], key_file, ["operator-key"])
+    assert [ring.caller_of(ring.identify(key)) for key in (ALICE, ADMIN)] == ["alice", "third"]
+    assert ring.caller_of(ring.identify_admin("operator-key")) == "admin"
+
+
+def test_a_client_that_is_the_only_one_is_told_from_nobody():
+    for ring in (KeyRing(), KeyRing([f"{ALICE} alice", f"{BOB} alice", f"{ADMIN} front"])):
+        assert ring.caller_of(ring.identify(ALICE)) == NOBODY
 
 
 def test_what_is_stored_has_an_owner_for_each_key(key_file):

@@ -56,10 +56,10 @@ async def test_the_interpreter_lock_changes_hands_as_usual_while_the_thread_of_l
 ) -> None:
     usual, computed, resting = sys.getswitchinterval(), itertools.count(), list[float]()
 
-    def rests() -> Rests:
-        return Rests(processor_time=lambda: next(computed), sleep=lambda _: resting.append(sys.getswitchinterval()))
+    def rests(*, sleep: object) -> Rests:
+        return Rests(lambda: 0.0, lambda: next(computed), lambda _: resting.append(sys.getswitchinterval()))
 
-    monkeypatch.setattr("server.doors.workers.Rests", rests)
+    monkeypatch.setattr("server.doors.fair_pool.Rests", rests)
     workers = Workers()
     for _ in range(2):
         assert await workers.run_large(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)

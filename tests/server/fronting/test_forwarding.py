@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 
+from server.doors.rests import Rests
 from server.fronting.passing import REPLICA_HEADER
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -293,3 +295,19 @@ async def test_replicas_come_and_go(slow: RunningFront) -> None:
     await eventually(lambda: len(slow.front.replicas.usable) == 2)
     with pytest.raises(ValueError, match="unix:"):
         slow.front.replicas.add("odd", "ftp://x")
+
+
+async def test_a_front_never_rests_because_no_engine_waits_for_it(
+    start_front: StartFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_rests = 0
+
+    def call(_rests: Rests, function: Callable[[], object]) -> object:
+        nonlocal num_rests
+        num_rests += 1
+        return function()
+
+    monkeypatch.setattr(Rests, "call", call)
+    front = await start_front([])
+    assert await front.front.workers.run_large(len, "abc") == 3
+    assert num_rests == 0

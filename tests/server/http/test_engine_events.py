@@ -87,7 +87,24 @@ async def test_readers_are_few_and_leave_nothing(start_server: StartServer, monk
         await anext(events)
         status, body = await server.get(engine_events.PATH)
         assert (status, body["error"]["code"]) == (429, "too_many_readers")
-    await eventually(lambda: not server.app[engine_events.READERS])
+    await eventually(lambda: server.app[engine_events.READERS].total == 0)
+
+
+async def test_one_key_leaves_readers_to_others(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_events, "MAX_READERS", 2)
+    server = await start_server(**KEYS)
+    async with following(server, "key-of-ann") as anns:
+        await anext(anns)
+        url = server.url + engine_events.PATH
+        async with server.http.get(url, headers=keyed("key-of-ann")) as response:
+            assert response.status == 429
+            message = (await response.json())["error"]["message"]
+            assert (
+                message == "1 readers follow the engine already, 1 with this key, which may have half of what "
+                "others leave; the limit is 2"
+            )
+        async with following(server, "key-of-ben") as bens:
+            await anext(bens)
 
 
 async def test_the_stream_ends_when_the_server_drains(start_server: StartServer) -> None:
@@ -98,7 +115,7 @@ async def test_the_stream_ends_when_the_server_drains(start_server: StartServer)
         async with asyncio.timeout(PATIENCE_S):
             async for _ in events:
                 pass  # until the server ends it
-    await eventually(lambda: not server.app[engine_events.READERS])
+    await eventually(lambda: server.app[engine_events.READERS].total == 0)
 
 
 async def test_where_figures_have_a_port_of_their_own_the_stream_is_the_administrators(

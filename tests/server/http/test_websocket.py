@@ -84,4 +84,4 @@ async def test_closing_the_socket_aborts_all(start_server: StartServer) -> None:
         socket.transport.abort()
         await server.assert_all_streams_ended()
     assert len(engine.aborted) == 10
-    await eventually(lambda: server.app[OPEN_SOCKETS] == set())
+    await eventually(lambda: not server.app[OPEN_SOCKETS])

@@ -108,6 +108,33 @@ async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeve
         assert server.engine("one").lifecycle.calls == ["forget"]
 
 
+async def test_requests_that_wait_for_a_model_leave_room_for_those_of_others(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=2, loads_at_once=False, max_preparing_requests=4) as server:
+        server.sources["one"].may_load.set()
+        await server.reach(one="ready", two="loading")
+        waiting = [asyncio.create_task(server.complete("two"))]
+        embedding = {"model": "two", "input": "ab"}
+        waiting.append(asyncio.create_task(server.post("/v1/embeddings", embedding)))
+        preparation = server.served.preparation
+        await eventually(lambda: preparation.num_requests == 2)
+        asked = {"model": "two", "prompt": "ab", "stream": True}
+        for path, body in (
+            ("/v1/completions", asked),
+            ("/v1/completions", {**asked, "stream": False}),
+            ("/v1/completions", {**asked, "resumable": True}),
+            ("/v1/responses", {"model": "two", "input": "ab", "stream": True}),
+            ("/v1/responses", {"model": "two", "input": "ab", "background": True}),
+            ("/v1/embeddings", embedding),
+        ):
+            status, answer = await server.post(path, body)
+            assert (status, answer["error"]["code"]) == (429, "too_much_in_preparation")
+            assert answer["error"]["message"] == "2 requests wait for a model to be loaded; the limit is 2"
+        assert text_of(await server.complete("one")) == "one:ab"
+        server.sources["two"].may_load.set()
+        assert [status for status, _ in await asyncio.gather(*waiting)] == [200, 200]
+        assert text_of(await server.complete("two")) == "two:ab"
+
+
 async def test_a_socket_waits_for_one_model_and_streams_from_another(start_several: StartSeveral) -> None:
     async with start_several("one two three", models_max=2) as server:
         server.sources["three"].may_load.clear()

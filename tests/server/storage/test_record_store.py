@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from server.doors.caller import work_for
+from server.doors.rests import Rests
 from server.storage.record_key import RecordKey, StoreError
 from server.storage.record_store import RecordStore
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ async def test_values_are_json(store: RecordStore) -> None:
 
 
 async def test_changes_do_not_lose_one_another(store: RecordStore) -> None:
-    await store.put_bytes(key("list"), b"")
+    await store.put_made(key("list"), bytes)
     assert await asyncio.gather(*(store.change(key("list"), lambda old: old + b"x") for _ in range(20))) == [
         b"x" * number for number in range(1, 21)
     ]
@@ -69,6 +75,55 @@ async def test_what_was_begun_happens_although_the_waiter_leaves(store: RecordSt
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await store.get(key("a")) == "kept"
+
+
+async def test_a_tenant_with_many_calls_holds_no_others_call_up(store: RecordStore) -> None:
+    await store.put(key("a"), "tide")
+    is_held, may_go, order = threading.Event(), threading.Event(), list[str]()
+
+    async def read(name: str) -> None:
+        work_for(name[0])
+        await store.read(key("a"), lambda _: order.append(name))
+
+    holding = asyncio.create_task(store.read(key("a"), lambda _: (is_held.set(), may_go.wait(PATIENCE_S))))
+    await asyncio.to_thread(is_held.wait, PATIENCE_S)
+    reading = [asyncio.create_task(read(name)) for name in ("a1", "a2", "a3", "b1")]
+    await asyncio.sleep(0)
+    may_go.set()
+    await asyncio.gather(holding, *reading)
+    assert order == ["a1", "b1", "a2", "a3"]
+
+
+async def test_the_thread_rests_between_calls_until_the_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def rests(*, sleep: Callable[[float], bool]) -> Rests:
+        computed = iter(range(100))
+
+        def rest(seconds: float) -> None:
+            if not sleep(0):
+                slept.append(seconds)
+
+        return Rests(lambda: 0.0, lambda: next(computed), rest)
+
+    monkeypatch.setattr("server.doors.fair_pool.Rests", rests)
+    store = RecordStore(None, max_records=100, max_bytes=1 << 20)
+    for _ in range(3):
+        await store.put(key("a"), "tide")
+    assert slept == [3.0, 3.0]
+    waiting = asyncio.ensure_future(store.get(key("a")))
+    await asyncio.sleep(0)
+    await store.close()
+    assert await waiting == "tide"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+async def test_the_thread_does_not_stand_behind_others_while_it_holds_the_interpreter_lock(store: RecordStore) -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    await store.put(key("a"), "tide")
+    assert await store.read(key("a"), lambda _: nice()) == nice()
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:

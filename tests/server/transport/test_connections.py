@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from types import SimpleNamespace
@@ -10,8 +11,13 @@ from types import SimpleNamespace
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from server.doors.caller import NOBODY, work_for
+from server.doors.fair_limit import FairLimit
+from server.http.websocket import OPEN_SOCKETS
 from server.startup.settings import ServerSettings
-from server.transport.json_body import send_whole
+from server.transport import connections
+from server.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
+from server.wire.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -48,6 +54,31 @@ async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> No
     assert (await server.get("/liveness"))[0] == 200
 
 
+async def test_a_flood_beyond_the_limit_takes_few_descriptors(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REFUSAL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(connections, "MAX_REFUSALS", 3)
+    server = await start_server(max_connections=1)
+    assert server.runner.server is not None
+    first = await connect(server)
+    await eventually(lambda: len(server.runner.server.connections) == 1)
+    flood = [await connect(server) for _ in range(3)]
+    for reader, _ in flood:
+        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
+    for _ in range(3):  # these are ended at once, without a word
+        reader, writer = await connect(server)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(1), PATIENCE_S) == b""
+        writer.close()
+    flood[0][1].transport.abort()
+    await eventually(lambda: len(server.runner.server._refusals) == 2)
+    reader, writer = await connect(server)  # there is room for a word again
+    assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
+    for _, each in (first, *flood, (reader, writer)):
+        each.transport.abort()
+
+
 async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
     server = await start_server(max_websockets=1)
     async with open_socket(server):
@@ -56,6 +87,24 @@ async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
                 pass
     assert refused.value.response.status_code == 429
     assert json.loads(refused.value.response.body)["error"]["code"] == "too_many_websockets"
+
+
+async def test_one_key_leaves_sockets_to_others(start_server: StartServer) -> None:
+    server = await start_server(max_websockets=4, api_keys=("ann-key-1234 ann", "bob-key-1234 bob"))
+    ann, bob = ({"additional_headers": {"Authorization": f"Bearer {name}-key-1234"}} for name in ("ann", "bob"))
+    async with open_socket(server, **ann):
+        async with open_socket(server, **ann), open_socket(server, **bob):
+            with pytest.raises(InvalidStatus) as refused:
+                async with open_socket(server, **ann):
+                    pass
+            message = json.loads(refused.value.response.body)["error"]["message"]
+            assert message == (
+                "3 WebSockets are open, 2 with this key, which may have half of what others leave; "
+                "the limit of this server is 4; try again later"
+            )
+        await eventually(lambda: len(server.app[OPEN_SOCKETS]) == 1)
+        async with open_socket(server, **ann), open_socket(server, **bob):
+            pass
 
 
 @pytest.mark.parametrize("said_before", [b"", b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n"])
@@ -118,10 +167,11 @@ async def test_a_client_that_leaves_while_it_is_not_read_is_noticed(start_server
 
 
 class Response:
-    """An answer whose client takes nothing of it."""
+    """An answer of which its client takes nothing until the connection is cut."""
 
-    def __init__(self, cut: asyncio.Event) -> None:
+    def __init__(self, cut: asyncio.Event, num_bytes: int = 0) -> None:
         self._cut = cut
+        self.body = bytes(num_bytes)
 
     async def prepare(self, request: object) -> None:
         pass
@@ -131,12 +181,71 @@ class Response:
         raise ConnectionResetError
 
 
+class Request:
+    """One whose connection can be cut, to an application with a limit of the bytes that are not read."""
+
+    def __init__(self, limit: FairLimit) -> None:
+        self.cut = asyncio.Event()
+        self.app = {UNREAD: limit}
+        self.transport = SimpleNamespace(abort=self.cut.set)
+
+    def send(
+        self, num_bytes: int = 0, *, tenant: str = NOBODY, write_timeout: float = PATIENCE_S, is_owed: bool = False
+    ) -> asyncio.Task:
+        settings = ServerSettings(write_timeout=write_timeout)
+
+        async def send() -> None:
+            work_for(tenant)
+            await send_whole(self, Response(self.cut, num_bytes), settings, is_owed=is_owed)  # type: ignore[arg-type]
+
+        return asyncio.create_task(send())
+
+
 async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
-    cut = asyncio.Event()
-    request = SimpleNamespace(transport=SimpleNamespace(abort=cut.set))
+    request = Request(FairLimit(1))
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(
-            send_whole(request, Response(cut), ServerSettings(write_timeout=0.05)),  # type: ignore[arg-type]
-            PATIENCE_S,
-        )
-    assert cut.is_set()
+        await asyncio.wait_for(request.send(write_timeout=0.05), PATIENCE_S)
+    assert request.cut.is_set()
+
+
+async def test_large_answers_that_are_not_read_are_bounded() -> None:
+    limit = FairLimit(10 * MAX_UNCOUNTED)
+    request = Request(limit)
+    large = 5 * MAX_UNCOUNTED
+    waiting = [request.send(large), request.send(large), request.send(MAX_UNCOUNTED)]  # the last is small
+    await asyncio.sleep(0)
+    assert limit.total == 2 * large
+    with pytest.raises(ApiError, match=f"answers of {2 * large} bytes wait until clients read them; the") as refused:
+        await request.send(MAX_UNCOUNTED + 1)
+    assert (refused.value.status, refused.value.code) == (429, "too_much_unread")
+    assert refused.value.headers["Retry-After"] == "1"
+    waiting.append(request.send(large, is_owed=True))
+    await asyncio.sleep(0)
+    assert limit.total == 3 * large
+    request.cut.set()
+    assert {type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)} == {ConnectionResetError}
+    assert limit.total == 0
+
+
+async def test_a_large_answer_alone_is_always_sent() -> None:
+    limit = FairLimit(1)
+    request = Request(limit)
+    sending = request.send(2 * MAX_UNCOUNTED)
+    await asyncio.sleep(0)
+    assert limit.total == 2 * MAX_UNCOUNTED
+    request.cut.set()
+    with pytest.raises(ConnectionResetError):
+        await sending
+
+
+async def test_one_key_leaves_unread_bytes_to_others() -> None:
+    request = Request(FairLimit(8 * MAX_UNCOUNTED))
+    sending = [request.send(2 * MAX_UNCOUNTED, tenant="ann") for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(ApiError, match="with this key, which may have half of what others leave"):
+        await request.send(2 * MAX_UNCOUNTED, tenant="ann")
+    sending.append(request.send(4 * MAX_UNCOUNTED, tenant="bob"))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in sending)
+    request.cut.set()
+    await asyncio.gather(*sending, return_exceptions=True)

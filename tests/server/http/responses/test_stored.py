@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from io import BytesIO
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from server.transport.json_body import UNREAD
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
-from tests.server.conftest import RunningServer
-from tests.server.http.responses.conftest import TEMPLATE, ask, stream, text_of
+from tests.patience import PATIENCE_S
+from tests.server.conftest import RunningServer, eventually
+from tests.server.http.responses.conftest import TEMPLATE, ask, saying, stream, text_of
 from tests.server.support.responses_judge import judge, judge_response
 
 ANN, BOB = ({"Authorization": f"Bearer {key}"} for key in ("ann-key-1234", "bob-key-1234"))
@@ -165,6 +169,39 @@ async def test_the_librarys_errors(client: AsyncOpenAI) -> None:
     with pytest.raises(BadRequestError, match="not kept"):
         await client.responses.retrieve(response.id, stream=True)
     await client.responses.delete(response.id)
+
+
+async def test_a_large_answer_is_sent_unless_too_many_are_unread(start_server) -> None:
+    engine = FakeEngineClient(respond=saying("tide" * 20_000), max_model_len=100_000)
+    server = await start_server(engine, text_model=FakeTextModel(TEMPLATE), max_preparing_bytes=1 << 20)
+    response, unread = await ask(server, input="x"), server.app[UNREAD]
+    path = f"/v1/responses/{response['id']}"
+    assert await server.get(path) == (200, response)
+    await eventually(lambda: unread.total == 0)
+    assert unread.limit == 1 << 20
+    unread.take("", 1 << 20)
+    status, answer = await server.get(path)
+    assert (status, answer["error"]["code"]) == (429, "too_much_unread")
+    assert (await server.get(path + "/input_items"))[0] == 200
+    assert (await server.post("/v1/responses", {"input": "x"}))[0] == 200  # the engine has computed it
+    assert (await server.post("/v1/completions", {"prompt": "x"}))[0] == 200
+    unread.give_back("", 1 << 20)
+    assert (await server.get(path))[0] == 200
+
+
+async def test_what_is_stored_does_not_wait_behind_large_bodies(server: RunningServer) -> None:
+    response = await ask(server, input="tide")
+    may_go = threading.Event()
+    bodies = asyncio.create_task(server.served.workers.run_large(may_go.wait, 2 * PATIENCE_S))
+    async with asyncio.timeout(PATIENCE_S):
+        assert await server.get(f"/v1/responses/{response['id']}") == (200, response)
+        assert (await server.get(f"/v1/responses/{response['id']}/input_items"))[0] == 200
+        _, conversation = await server.post("/v1/conversations", {})
+        path = f"/v1/conversations/{conversation['id']}/items"
+        assert (await server.post(path, {"items": [{"role": "user", "content": "ebb"}]}))[0] == 200
+        assert len((await server.get(path))[1]["data"]) == 1
+    may_go.set()
+    await bodies
 
 
 async def test_what_came_before_counts_as_if_it_was_sent(start_saying) -> None:
