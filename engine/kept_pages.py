@@ -17,6 +17,7 @@ import jax
 from cache.pool import PagePool
 from cache.storage import KVLayout
 from engine.border.config import EngineConfig
+from engine.border.cores import num_cores
 from engine.border.errors import ModelError
 from engine.border.host_address import HostAddress
 from engine.border.types import KeptFigures
@@ -30,7 +31,6 @@ from engine.pages.page_server import PageServer
 from engine.pages.peers import Peer, PeerConnector
 from engine.pages.transfers import PageTransfers
 from engine.step.program_store import processor
-from engine.weights.concurrently import num_cores
 from engine.weights.layout import Precision
 
 

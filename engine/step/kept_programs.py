@@ -25,9 +25,9 @@ import jaxlib.version
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
+from engine.border.cores import num_cores
 from engine.step.program_store import processor
 from engine.step.program_trees import ProgramTrees
-from engine.weights.concurrently import num_cores
 
 _FILE_NAME = "programs"
 _DIGEST_BYTES = 32  # of all that follows, at the begin of the file

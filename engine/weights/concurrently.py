@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from engine.border.background import is_narrow_here
+from engine.border.cores import num_cores
 
 Job = Callable[[], None]
 
@@ -39,10 +39,3 @@ def num_threads() -> int:
     all cores would delay every step.
     """
     return 1 if is_narrow_here() else num_cores()
-
-
-def num_cores() -> int:
-    """Of those that this process may use, which may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

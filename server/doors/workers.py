@@ -9,11 +9,14 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from engine.border.background import SHORT_SWITCHES
+from engine.border.cores import num_cores
 from server.doors.caller import caller
 from server.doors.fair_pool import FairPool
 
 NUM_SHORT = 2  # threads; more would only take turns at the interpreter lock, and take them from the asyncio thread
-NUM_LONG = 2  # threads of their own for calls that may take long, so that short calls need not wait for them
+# Threads of their own for calls that may take long, so that short calls need not wait for them. On two cores it is one,
+# because two that tokenise would take a quarter of both from the steps, although they stand back.
+NUM_LONG = 2 if num_cores() > 2 else 1
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,6 +13,7 @@ _STEP_UP = 0.05  # how far one step beyond the margin raises it
 _MAX_MARGIN = 1.5
 _MEMORY = 0.98  # the averages are of about the last 50 steps
 _MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
+_MAX_GUEST_STRETCH = 1.6  # the same of a guest's tile and the others' rows: measured gaps shall stay below twice theirs
 
 
 class Pace:
@@ -24,11 +25,11 @@ class Pace:
     taken than fit into the target, or than make the step twice as long as its decode rows alone, whichever is longer:
     half of the time is left for prompts, so that their first tokens come at most twice as late as with whole tiles.
     Beside streams of other tenants the others' rows count alone, because who has many rows in the step already has
-    taken a part of the others' time with them. Gaps are longer where small pieces would make the prompt much slower or
-    save little of the tile's time: `TokenBudget` takes a larger piece then, or the whole tile. The margin between what
-    is aimed at and the target follows the quantile of measured over predicted durations (stochastic approximation:
-    Robbins and Monro, 1951), because a promise for the slowest steps in a hundred cannot be kept by a prediction that
-    is right on average.
+    taken a part of the others' time with them, and a tile may make the step 1.6 times as long as those. Gaps are longer
+    where small pieces would make the prompt much slower or save little of the tile's time: `TokenBudget` takes a larger
+    piece then, or the whole tile. The margin between what is aimed at and the target follows the quantile of measured
+    over predicted durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the slowest
+    steps in a hundred cannot be kept by a prediction that is right on average.
     """
 
     def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
@@ -70,13 +71,15 @@ class Pace:
             grain=self._grain, first_limit=self._longest_with_tile,
         )  # fmt: skip
 
-    def _longest_with_tile(self, rows: StepWork) -> float:
+    def _longest_with_tile(self, rows: StepWork, is_guest: bool) -> float:
         """Milliseconds that a step with one tile, or a part of one, may be predicted to take.
 
         Args:
             rows: the decode rows that it is beside.
+            is_guest: whether they are those of other tenants.
         """
-        return max(self.target_gap / self._margin, _MAX_STRETCH * self.costs.predict(rows))
+        stretch = _MAX_GUEST_STRETCH if is_guest else _MAX_STRETCH
+        return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Takes note of how long a step took."""

@@ -26,7 +26,7 @@ class TokenBudget:
 
     def __init__(
         self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None,
-        *, grain: int | None = None, first_limit: Callable[[StepWork], float] | None = None,
+        *, grain: int | None = None, first_limit: Callable[[StepWork, bool], float] | None = None,
     ) -> None:  # fmt: skip
         """Makes a budget of which nothing is spent.
 
@@ -35,8 +35,8 @@ class TokenBudget:
             limit: milliseconds for the whole step; infinite for none.
             costs: predict how long the step takes; needed with a limit.
             grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
-            first_limit: from the decode rows that the step's first tile is beside, milliseconds for a step with it; it
-                is cut to pieces that keep them. None: it stays whole.
+            first_limit: from the decode rows that the step's first tile is beside, and whether it is a guest of those,
+                milliseconds for a step with it; it is cut to pieces that keep them. None: it stays whole.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
@@ -103,7 +103,7 @@ class TokenBudget:
         """
         if self._first_limit is None or self._costs is None or not self._costs.has_seen_tiles:
             return count
-        limit = self._first_limit(self.work if others is None else others)
+        limit = self._first_limit(self.work if others is None else others, others is not None)
         whole, without = self._milliseconds(count, start), self._costs.predict(self.work)
         # To a prompt beside streams of its own tenant the time of their rows counts too, and to a guest its tile alone:
         # it has to make room for the others, however much longer it waits for that.

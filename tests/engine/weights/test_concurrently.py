@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from engine.border.background import run_in_background
-from engine.weights.concurrently import num_cores, num_threads, run_all
+from engine.border.cores import num_cores
+from engine.weights.concurrently import num_threads, run_all
 
 
 def test_every_job_is_done():

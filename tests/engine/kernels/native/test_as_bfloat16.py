@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from engine.border.cores import num_cores
 from engine.kernels.interface.operands import NormKind
 from engine.kernels.native import library
-from engine.weights.concurrently import num_cores
 from engine.weights.packing import TILE, Format, PackedMatrix
 from tests.engine.kernels.native.support.calls import NOTHING, add_product, norm_product
 from tests.engine.kernels.native.support.matrices import fitted, make_matrix

@@ -66,8 +66,12 @@ def test_it_is_spent_like_the_naive_model_spends_it(
 @given(st.integers(2, 200), st.integers(0, 2000), st.floats(1, 30))
 def test_a_guests_first_tile_is_cut_to_the_pieces_that_keep_its_limit(wanted: int, start: int, limit: float) -> None:
     others = StepWork(2, 7)
-    limits = {others: limit}
-    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 0.0, KnownCosts(), grain=16, first_limit=limits.__getitem__)
+
+    def limit_beside(beside: StepWork, is_guest: bool) -> float:
+        assert (beside, is_guest) == (others, True)
+        return limit
+
+    budget = TokenBudget(10 * TILE, TILE, StepWork(3), 0.0, KnownCosts(), grain=16, first_limit=limit_beside)
     taken = budget.take(wanted, start, others)
 
     def milliseconds(count: int) -> float:
@@ -93,7 +97,7 @@ def test_the_first_tile_is_cut_only_where_that_is_worth_it(
     costs, rows = KnownCosts(begun, row), StepWork(num_rows)
     others = StepWork(max(num_rows // 2, 1)) if is_guest else None
 
-    def limit_beside(beside: StepWork) -> float:
+    def limit_beside(beside: StepWork, is_guest: bool) -> float:
         return max(target, 2 * costs.predict(beside))
 
     def milliseconds(count: int) -> float:
@@ -105,7 +109,7 @@ def test_the_first_tile_is_cut_only_where_that_is_worth_it(
     first = min(wanted, TILE)
     if taken >= first:
         return
-    whole, limit = milliseconds(first), limit_beside(others or rows)
+    whole, limit = milliseconds(first), limit_beside(others or rows, is_guest)
     assert taken >= 16
     assert taken % 16 == 0
     assert whole > limit
@@ -128,7 +132,7 @@ def test_where_parts_of_a_tile_cost_their_part_no_step_is_a_piece_longer_than_it
     costs, rows = KnownCosts(row=row), StepWork(num_rows)
     others = StepWork(max(num_rows // 2, 1)) if is_guest else None
     limit = max(target, 2 * costs.predict(others or rows))
-    budget = TokenBudget(TILE, TILE, rows, target, costs, grain=16, first_limit=lambda beside: limit)
+    budget = TokenBudget(TILE, TILE, rows, target, costs, grain=16, first_limit=lambda *_: limit)
     assert budget.take(wanted, start, others) >= min(wanted, 16)
     piece = rows.with_tile(start + TILE, 0.25)
     assert costs.predict(budget.work) <= max(limit, costs.predict(rows)) + costs.predict(piece) - costs.predict(rows)
@@ -144,12 +148,12 @@ def test_a_tile_that_costs_the_same_however_full_it_is_stays_whole(
             return 2 + 0.2 * work.num_decode_rows + 3 * ceil(work.num_tiles)
 
     costs, rows = Flat(), StepWork(num_rows)
-    budget = TokenBudget(TILE, TILE, rows, target, costs, grain=16, first_limit=lambda beside: target)
+    budget = TokenBudget(TILE, TILE, rows, target, costs, grain=16, first_limit=lambda *_: target)
     assert budget.take(wanted, start, StepWork(1) if is_guest else None) == min(wanted, TILE)
 
 
 def test_the_first_tile_is_whole_where_nothing_is_known_or_the_device_pads_or_there_is_no_limit() -> None:
-    def limit(beside: StepWork) -> float:
+    def limit(beside: StepWork, is_guest: bool) -> float:
         return 0.1
 
     unknown = TokenBudget(10 * TILE, TILE, StepWork(1, 5), 0.1, StepCosts(), grain=16, first_limit=limit)
