@@ -174,7 +174,7 @@ class PagePool:
         """
         if self.num_active:
             return False
-        pages = self.pages[1:]  # the only thing here that takes memory; where there is none, nothing has changed yet
+        pages = self.pages[1:]  # takes memory; where there is none, nothing has changed yet
         for page in pages:
             page.reset_hash()
         self._queue.reorder(pages)

@@ -183,7 +183,7 @@ def test_neighbours_and_padding_change_nothing(variant, kind, shape):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("page_size", [16, 32, 24])  # the last divides no split
+@pytest.mark.parametrize("page_size", [16, 32, 24, 96])  # the last two divide no split
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_share_pages_get_what_they_get_alone(variant, kind, page_size, seed):
     """Prefixes in common of any length, in a tree, with whole rows alike, rows within them and strangers between."""
@@ -200,7 +200,7 @@ def test_rows_that_share_pages_get_what_they_get_alone(variant, kind, page_size,
         shared = int(random.integers(most // 2, most + 1))
         table[row, :shared] = table[other, :shared]
         num_shared += shared
-    assert num_shared > 50
+    assert num_shared * page_size > 1000
     qkv = random.standard_normal((step.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
     rotations = angles(random, step.num_tokens, shape)
     together, _ = run(shape, qkv, rotations, step, table, 0, kv)

@@ -177,15 +177,16 @@ def results_digest() -> str:
     """Of a product and an attention of several tasks each."""
     random = np.random.default_rng(0)
     matrix = make_matrix(random, Format.INT8, 1, 400, 256)
-    x = random.standard_normal((40, 256)).astype(np.float32)
+    x = random.standard_normal((200, 256)).astype(np.float32)  # three parts for five threads, two for two
     norm, nothing = np.ones((1, 256), np.float32), np.zeros(0, np.float32)
     product = norm_product(
-        x, make_step([0] * 40).rows, np.int32(0), norm, nothing, matrix.packed, nothing,
+        x, make_step([0] * 200).rows, np.int32(0), norm, nothing, matrix.packed, nothing,
         norm_kind=NormKind.RMS, epsilon=1e-5, activation=Activation.NONE, is_gated=False, num_tiles=0,
     )  # fmt: skip
     shape = Shape("bfloat16")
-    step = make_step([1400, 30], [(700, 24)], 24)
+    step = make_step([1400, 30, *range(600, 624)], [(700, 24)], 24)
     table, num_pages = make_table(random, step, shape.page_size)
+    table[2:26, : 600 // shape.page_size] = table[2, : 600 // shape.page_size]
     kv = fill(random, make_pages(random, shape, num_pages), 0, step, table)
     qkv = random.standard_normal((step.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
     out, _ = run(shape, qkv, angles(random, step.num_tokens, shape), step, table, 0, kv)

@@ -94,7 +94,8 @@ class Attention {
     return {walk_of(*next), next->head, keys_of_block(*next, first_block(*next))};
   }
 
-  // Two of each head of an item, in the thread's memory.
+  // Each head of an item has two states in its thread's memory. The second is that of whole parts of kSplitKeys, or of rows
+  // that attend together: their own parts never cross a split, so that they need none of the former.
   State state_in_memory(const Item& item, int64_t head, int thread, bool is_second, int64_t count) const {
     const int64_t size = item.num_tokens > 1 ? prompt_state_size_ : row_state_size_;
     return state_at(states_ + thread * thread_states_size_ + ((head - item.head) * 2 + (is_second ? 1 : 0)) * size, count);

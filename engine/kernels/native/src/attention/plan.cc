@@ -84,7 +84,9 @@ void Plan::add_rows(const StepRow* rows, int32_t count) {
       int64_t shared = std::min<int64_t>(end, rows[i].start + 1);
       for (; next < count; ++next) {
         const int64_t with_next = shared_end(rows[i], rows[next], begin, shared);
-        if (with_next - begin < kBlockKeys) break;
+        // A row joins where no fewer keys are then saved from being read again.
+        const int64_t saved = (next - i - 1) * (shared - begin), saved_with_next = (next - i) * (with_next - begin);
+        if (with_next - begin < kBlockKeys || saved_with_next < saved) break;
         shared = with_next;
       }
       const int32_t together = next - i;
@@ -113,7 +115,7 @@ Item Plan::own_part(const Item& item, int32_t index) const {
 // How many of some rows, the first ones, have tokens side by side and begin with the same block of keys.
 int32_t Plan::num_beginning_alike(const StepRow* rows, int64_t count) const {
   int32_t alike = 1;
-  if (window_ > 0) return alike;
+  if (window_ > 0) return alike;  // rows at different positions begin to see at different keys
   const auto is_alike = [&](const StepRow& row) {
     return row.num_tokens == 1 && row.first_token == rows->first_token + alike &&
            shared_end(*rows, row, 0, kBlockKeys) == kBlockKeys;

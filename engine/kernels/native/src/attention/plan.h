@@ -25,7 +25,7 @@ struct Item {
   int32_t num_rows;
   int64_t head, end_head;      // key heads
   int32_t first, num_tokens;   // of a row's tokens
-  int64_t first_key, end_key;  // positions; of several rows, none sees more than up to its own token
+  int64_t first_key, end_key;  // positions; of several rows the end of the split, which some do not reach: see `own_part`
   int64_t shared_key;          // several rows have the same pages from first_key to here, whole blocks
 };
 
@@ -49,7 +49,7 @@ class Plan {
   // Where the partial result of a head of an item of one row is, or -1 where the item is the whole.
   int64_t partial_of(const Item& item, int64_t head) const {
     const int64_t first = first_partials_[item.row - first_row_];
-    // The end says which split it is: where a split is shared to its end, the rest of it, which is nothing, begins there.
+    // The last key lies in the item's split; the first may not, where a split is shared to its end.
     const int64_t split = (item.end_key - 1) / kSplitKeys - begin_of(*item.row) / kSplitKeys;
     return first < 0 ? -1 : first + split * num_heads_ + head;
   }

@@ -84,9 +84,9 @@ struct Ahead {
   int count;  // tokens, 0 for none
 };
 
-// Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The values of the rest of
-// a half are set to zero, and so are those of the first `num_hidden` tokens, which a window hides from all queries: another request may have left
-// NaN there, and zero times NaN is NaN.
+// Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The values of the rest of a half
+// are set to zero, and so are those of the first `num_hidden` tokens, which a window hides from all queries: another request
+// may have left NaN there, and zero times NaN is NaN.
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block);
 
 }  // namespace eagre

@@ -12,7 +12,7 @@ namespace eagre {
 namespace {
 
 constexpr int64_t kBytesAhead = 128 << 10;  // of the next product, for each thread; a part of its second cache
-constexpr int kLeastBlocksOfPart = 4;       // of rows, for which all weights are read once more
+constexpr int kLeastBlocksOfPart = 4;       // of rows, because each part reads all weights once more
 constexpr int kTasksPerThread = 8;          // enough that a thread that the system puts aside is not waited for long
 
 // What the sums of a tile begin with: the biases of its outputs, from `first` on.
@@ -126,8 +126,9 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
   UnpackedGroup* unpacked = unpacked_memory.take<UnpackedGroup>(size_t{1} * threads * kChunkGroups);
   float* totals = totals_memory.take<float>(threads * totals_size(x));
   const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
-  // Of many rows each thread begins with those that it has packed, and with all tiles: then what it reads and writes lies
-  // in its own second cache.
+  if (num_results == 0) return;
+  // Many rows are cut into up to as many parts as there are threads, whose tasks are neighbours. So a thread with a part of
+  // its own multiplies about the rows that it has packed, and what it reads and writes lies in its own second cache.
   const int64_t num_parts = std::clamp(x.num_blocks() / kLeastBlocksOfPart, 1, threads);
   const int64_t fair = num_results * num_parts / (threads * kTasksPerThread);
   // Pairs of tiles, because some kernels multiply two together.

@@ -26,7 +26,7 @@ class StepRows {
     for (int64_t row = 0; row < num_rows; ++row) {
       const int32_t start = rows[row * stride], count = rows[row * stride + 1];
       const int64_t room = row < num_single ? 1 : tile_size;
-      if (count <= 0 || count > room || start < 0) continue;
+      if (count <= 0 || count > room || start < 0 || start > INT32_MAX - count) continue;
       const int64_t first = row < num_single ? row : num_single + (row - num_single) * tile_size;
       rows_.push_back({static_cast<int32_t>(row), static_cast<int32_t>(first), count, start});
       for (int32_t i = 0; i < count; ++i) tokens_.push_back(static_cast<int32_t>(first) + i);

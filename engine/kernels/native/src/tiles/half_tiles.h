@@ -20,14 +20,14 @@ namespace eagre {
 constexpr int kHalfTile = kTile / 2;
 constexpr int kLeastRowsOfHalves = 2;  // one row loads and stores as much for its totals as it saves
 
-// How the numbers of a part of a group are multiplied: as they are, or less a zero point of 128, signed. Of numbers that
-// a sum of 16 bits holds several products of, so many are added up before they are widened.
+// How the numbers of a part of a group are multiplied: as unsigned bytes, or, where the zero point is 128, as magnitude and
+// sign. Where 16 bits hold the sum of several products, so many are added up before they are widened.
 template <Format F>
 struct HalfKind {
   static constexpr Layout kLayout = layout_of(F);
   static constexpr int kBits = kLayout.low_bits + kLayout.high_bits;
   static constexpr bool kIsSigned = kBits == 8 && !kLayout.has_minima && kLayout.zero_point == 128;
-  // Sums of two products of numbers below 2^kBits and of int8 that are at least -127.
+  // Sums of two products of numbers below 2^kBits and of int8 that are at least -127, or -128 in rows whose results are NaN.
   static constexpr int kMostAtOnce = 32767 / (2 * 127 * ((1 << kBits) - 1));
   static constexpr int kAtOnce = kMostAtOnce >= 8 ? 8 : kMostAtOnce >= 4 ? 4 : kMostAtOnce >= 2 ? 2 : 1;
   static constexpr bool kIsHere = kBits < 8 || kIsSigned;

@@ -13,10 +13,13 @@ template <Format F, int R>
 void accumulate(const std::byte* blocks, const RowGroups& rows, int num_groups, float* totals) {
 #ifdef EAGRE_HAS_HALVES
   if constexpr (HalfKind<F>::kIsHere && R >= kLeastRowsOfHalves) {
-    return accumulate_halves<F, R>(blocks, rows, num_groups, totals);
+    accumulate_halves<F, R>(blocks, rows, num_groups, totals);
+  } else {
+    accumulate_packed<F, R>(blocks, rows, num_groups, totals);
   }
-#endif
+#else
   accumulate_packed<F, R>(blocks, rows, num_groups, totals);
+#endif
 }
 
 template <Format F>

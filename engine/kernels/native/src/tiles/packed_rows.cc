@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cfloat>
+#include <cmath>
 #include <cstring>
 
 #include "isa/reductions.h"
@@ -36,6 +37,7 @@ void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights)
   const size_t groups = size_t{1} * num_blocks() * kBlockRows * num_groups_;
   std::fill_n(values_, kNumActivations, nullptr);
   std::fill_n(sums_, kNumSums, nullptr);
+  scales_ = nullptr;
   halves_are_asked_for_ = false;
   for (int i = 0; i < weights.num_parts; ++i) {
     const Layout layout = layout_of(weights.parts[i].format);
@@ -153,7 +155,7 @@ void RowPacker::store_sums(Place place, Floats scale, Floats total, Floats first
     int32_t* to = sums + place.at * per_group + part;
     for (int i = 0; i < place.count; ++i, to += place.stride * per_group) {
       if (as_int) {
-        *to = static_cast<int32_t>(lanes[i]);
+        *to = std::abs(lanes[i]) < 0x1p24f ? static_cast<int32_t>(lanes[i]) : 0;  // where it is not finite, its scale is NaN
       } else {
         std::memcpy(to, lanes + i, sizeof *to);
       }

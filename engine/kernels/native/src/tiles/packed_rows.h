@@ -87,7 +87,8 @@ class RowPacker : public PackedRows {
   // `trace` becomes NaN where a value is infinite or NaN. There are 16 groups if kIsWhole.
   template <bool kIsWhole>
   void quantise_groups(const float* x, Place place, Floats& trace);
-  // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds.
+  // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds, or of
+  // rows that are not finite anything.
   void store_sums(Place place, Floats scale, Floats total, Floats first);
 
   bool halves_are_asked_for_ = false;
