@@ -68,6 +68,7 @@ class ServedModel:
         self._generations: set[Generation] = set()
         self._num_submitting = 0  # requests of which some answers are not in the engine's queue yet
         self._submitting_many = asyncio.Lock()  # held by a request whose answers are queued in several turns
+        self._num_aborts = 0  # how often everything was ended
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
     def open(self, engine: EngineClient, text_model: TextModel) -> None:
@@ -233,6 +234,7 @@ class ServedModel:
             rules = await forms.rules_of(request, prompts, self._workers)
             check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
             self._num_submitting += 1
+            num_aborts = self._num_aborts
             self._on_change()
             # Two such requests at once could fill the queue with a part of each, and both would be refused.
             takes_turns = sum(len(prompt.params) for prompt in prompts) > QUEUED_AT_ONCE
@@ -249,6 +251,8 @@ class ServedModel:
                         watcher=watcher,
                     )
                 self._generations.add(generation)
+                if self._num_aborts != num_aborts:
+                    generation.abort()
             finally:
                 self._num_submitting -= 1
                 self._on_change()
@@ -271,7 +275,8 @@ class ServedModel:
         return shown
 
     def abort_all(self) -> None:
-        """Every running generation ends with finish_reason "abort"."""
+        """Every generation ends with finish_reason "abort", also one of which some answers are not queued yet."""
+        self._num_aborts += 1
         for generation in self._generations:
             generation.abort()
 

@@ -10,6 +10,7 @@ from server.answering.generation import QUEUED_AT_ONCE
 from server.routes.completions import CompletionCall
 from server.serving.served_models import ServedModels
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
 
 MANY = 4 * QUEUED_AT_ONCE
@@ -46,3 +47,17 @@ async def test_a_small_request_does_not_wait_for_the_answers_of_a_large_one(star
     assert [bytes(stream.prompt_token_ids) for stream in engine.submitted].index(b"c") < MANY
     engine.step(3)
     assert (await small, await large) == ([FinishReason.STOP], [FinishReason.STOP] * MANY)
+
+
+async def test_what_ends_everything_ends_also_what_is_being_queued(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    large = asyncio.create_task(generate(server.served, prompt=["ab"] * MANY))
+    while not engine.submitted and not large.done():
+        await asyncio.sleep(0)
+    server.served.abort_all()
+    assert await asyncio.wait_for(large, PATIENCE_S) == [FinishReason.ABORT] * MANY
+    later = asyncio.create_task(generate(server.served, prompt="c"))
+    await eventually(lambda: bool(engine.running))
+    engine.step(3)
+    assert await later == [FinishReason.STOP]
