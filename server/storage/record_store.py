@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from engine.border.background import SHORT_SWITCHES
-from server.doors.caller import caller
+from server.doors.caller import NOBODY, caller
 from server.doors.fair_pool import FairPool
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
@@ -43,7 +43,7 @@ class RecordStore:
         self._is_closed = False
         if path is not None:
             try:
-                self._thread.submit(caller(), self._open).result()
+                self._thread.submit(NOBODY, self._open).result()
             except BaseException:
                 self._thread.close()
                 raise
