@@ -31,7 +31,7 @@ MAX_SHORT_CHARS = 16 << 10  # above it, in one of the threads for long calls: it
 MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
 ANSWER_CHARS = 16  # what the parameters of an answer cost
-BIASES_OF_A_CHAR = 4  # that are checked once more for each prompt in the time of a character
+BIASES_OF_A_CHAR = 4  # biases that are checked in the time of a character, once for each prompt
 
 
 @dataclass(frozen=True, slots=True)

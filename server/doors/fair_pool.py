@@ -78,7 +78,7 @@ class FairPool:
                 waiting = self._waiting.take()
             if waiting.future.set_running_or_notify_cancel():
                 waiting.call()
-                del waiting  # see there
+                del waiting  # the future may keep an error, whose frames lead here
                 return
 
 

@@ -88,10 +88,12 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
             model = served.find(query.model)
             async with in_memory(served, model):
                 told = await answer(query, model, served, request[TENANT])
-        is_long = any(isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values())
-        is_long |= "data" in told  # embeddings, each of many numbers
+        is_computed = "data" in told  # embeddings, each of many numbers
+        is_long = is_computed or any(
+            isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values()
+        )
         response = await served.workers.run(json_response, told) if is_long else json_response(told)
-        return await send_whole(request, response, served.settings)
+        return await send_whole(request, response, served.settings, is_owed=is_computed)
 
     return handle
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from engine.border.types import EngineState
-from server.answering.generation import Generation, TellProgress, Watcher
+from server.answering.generation import QUEUED_AT_ONCE, Generation, TellProgress, Watcher
 from server.answering.generation_request import GenerationRequest
 from server.answering.idle_sleep import IdleSleep
 from server.answering.metrics import Metrics
@@ -67,6 +67,8 @@ class ServedModel:
         self.idle_sleep: IdleSleep | None = None
         self._generations: set[Generation] = set()
         self._num_submitting = 0  # requests of which some answers are not in the engine's queue yet
+        self._submitting_many = asyncio.Lock()  # held by a request whose answers are queued in several turns
+        self._num_aborts = 0  # how often everything was ended
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
     def open(self, engine: EngineClient, text_model: TextModel) -> None:
@@ -232,19 +234,25 @@ class ServedModel:
             rules = await forms.rules_of(request, prompts, self._workers)
             check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
             self._num_submitting += 1
+            num_aborts = self._num_aborts
             self._on_change()
+            # Two such requests at once could fill the queue with a part of each, and both would be refused.
+            takes_turns = sum(len(prompt.params) for prompt in prompts) > QUEUED_AT_ONCE
             try:
-                generation = await Generation.submit(
-                    request,
-                    prompts,
-                    engine=engine,
-                    tokenizer=self._shown_tokenizer(text_model.tokenizer, request),
-                    metrics=self.metrics,
-                    rules=rules,
-                    tell_progress=tell_progress,
-                    watcher=watcher,
-                )
+                async with self._submitting_many if takes_turns else nullcontext():
+                    generation = await Generation.submit(
+                        request,
+                        prompts,
+                        engine=engine,
+                        tokenizer=self._shown_tokenizer(text_model.tokenizer, request),
+                        metrics=self.metrics,
+                        rules=rules,
+                        tell_progress=tell_progress,
+                        watcher=watcher,
+                    )
                 self._generations.add(generation)
+                if self._num_aborts != num_aborts:
+                    generation.abort()
             finally:
                 self._num_submitting -= 1
                 self._on_change()
@@ -267,7 +275,8 @@ class ServedModel:
         return shown
 
     def abort_all(self) -> None:
-        """Every running generation ends with finish_reason "abort"."""
+        """Every generation ends with finish_reason "abort", also one of which some answers are not queued yet."""
+        self._num_aborts += 1
         for generation in self._generations:
             generation.abort()
 

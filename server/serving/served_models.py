@@ -183,6 +183,7 @@ class ServedModels:
         tenant: Tenant = ANYBODY,
         request_ids: Sequence[str] = (),
         tell_progress: TellProgress | None = None,
+        was_accepted: bool = False,
     ) -> AsyncIterator[Generation]:
         """Submits `request` to `model`. Whatever still runs when the context is left is aborted.
 
@@ -193,13 +194,15 @@ class ServedModels:
             tenant: whose request it is.
             request_ids: names by which the tenant may cancel it.
             tell_progress: told how the request waits for its first token, if it asks for that.
+            was_accepted: whether its client was told before that it is going to be answered: then it may wait for a
+                model however many others do.
 
         Raises:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
         """
         tracing = self.tracing
         with nullcontext() if tracing is None else tracing.span(request, model.model_name, request_ids) as span:
-            async with self._generate(model, request, tenant, request_ids, tell_progress) as generation:
+            async with self._generate(model, request, tenant, request_ids, tell_progress, was_accepted) as generation:
                 if span is not None:
                     span.follow(generation)
                 yield generation
@@ -212,6 +215,7 @@ class ServedModels:
         tenant: Tenant,
         request_ids: Sequence[str],
         tell_progress: TellProgress | None,
+        was_accepted: bool,
     ) -> AsyncIterator[Generation]:
         self.check_accepting()
         tell = tell_progress if request.streaming.tells_progress else None
@@ -229,7 +233,7 @@ class ServedModels:
             if record is not None and self.records is not None:
                 await self.records.describe(record, request, self.workers)
             if not model.is_open:
-                with self.preparation.wait_for_load():
+                with nullcontext() if was_accepted else self.preparation.wait_for_load():
                     request = await self._wait_for(model, request, running, tell)
                 await self.turns.next()  # all that have waited go on together
                 self.check_accepting()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from engine.border.background import SHORT_SWITCHES
-from server.doors.caller import caller
+from server.doors.caller import NOBODY, caller
 from server.doors.fair_pool import FairPool
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
@@ -42,7 +43,7 @@ class RecordStore:
         self._is_closed = False
         if path is not None:
             try:
-                self._thread.submit(caller(), self._open).result()
+                self._thread.submit(NOBODY, self._open).result()
             except BaseException:
                 self._thread.close()
                 raise
@@ -89,7 +90,7 @@ class RecordStore:
             content = table.get(key)
             return None if content is None else pick(content)
 
-        return await self._run(work)
+        return await self._run_read(work)
 
     async def delete(self, key: RecordKey) -> bool:
         """Whether there was such a record.
@@ -156,7 +157,7 @@ class RecordStore:
                 asked = asked._replace(id=following)
             return values
 
-        return await self._run(work)
+        return await self._run_read(work)
 
     async def keys(self, kind: str) -> list[RecordKey]:
         """The keys of all records of a kind, of all owners; the least recently used comes first.
@@ -164,10 +165,13 @@ class RecordStore:
         Raises:
             StoreError: the store cannot be read.
         """
-        return await self._run(lambda table: table.keys(kind))
+        return await self._run_read(lambda table: table.keys(kind))
 
     async def close(self) -> None:
-        """Ends after the calls that were made before; later ones are refused. Idempotent."""
+        """Ends after the calls that were made before; later ones are refused, and so are reads that still wait.
+
+        Idempotent.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -175,11 +179,29 @@ class RecordStore:
 
     async def _run(self, work: Callable[[Table], T]) -> T:
         """The result of `work`. It happens even where its waiter is cancelled."""
-        if self._is_closed:
-            raise StoreError("the store is closed")
-        future = asyncio.wrap_future(self._thread.submit(caller(), partial(self._work, work)))
+        future = asyncio.wrap_future(self._submit(work))
         future.add_done_callback(_look_at)
         return await asyncio.shield(future)
+
+    async def _run_read(self, work: Callable[[Table], T]) -> T:
+        """The result of `work`, which changes nothing. It is left out where its waiter is cancelled before its turn.
+
+        Otherwise clients that ask and leave would fill the queue with work of which nobody reads the result.
+        """
+
+        def read(table: Table) -> T:
+            self._check_open()  # once more: the end of the server does not wait for what was to be read
+            return work(table)
+
+        return await asyncio.wrap_future(self._submit(read))
+
+    def _submit(self, work: Callable[[Table], T]) -> Future[T]:
+        self._check_open()
+        return self._thread.submit(caller(), partial(self._work, work))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError("the store is closed")
 
     def _work(self, work: Callable[[Table], T]) -> T:
         with SHORT_SWITCHES:

@@ -14,7 +14,7 @@ from aiohttp import web
 from server.doors.turns import Turns
 from server.startup.settings import ServerSettings
 from server.transport.handshake import Handshakes
-from server.transport.http_errors import Connection, Handle, shaping_errors
+from server.transport.http_errors import Connection, shaping_errors
 
 TURNS = web.AppKey("turns", Turns)  # of every application
 
@@ -54,9 +54,10 @@ class GuardedRunner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
         return GuardedServer(
-            _taking_turns(shaping_errors(plain.request_handler), self.app[TURNS]),
+            shaping_errors(plain.request_handler),
             request_factory=plain.request_factory,
             settings=self._settings,
+            turns=self.app[TURNS],
             tls_context=self._tls_context,
             handler_cancellation=True,
             keepalive_timeout=self._settings.keep_alive_timeout,
@@ -68,10 +69,17 @@ class GuardedServer(web.Server):
     """Makes the protocol of each connection, and refuses those beyond the limit."""
 
     def __init__(
-        self, handler: Any, *, settings: ServerSettings, tls_context: ssl.SSLContext | None, **options: Any
+        self,
+        handler: Any,
+        *,
+        settings: ServerSettings,
+        turns: Turns,
+        tls_context: ssl.SSLContext | None,
+        **options: Any,
     ) -> None:
         super().__init__(handler, **options)
         self._settings = settings
+        self._turns = turns
         self._handshakes = None if tls_context is None else Handshakes(tls_context)
         self._refusals: set[_Refusal] = set()  # connections that are being told so
         self._watching = asyncio.create_task(self._cut_those_who_left())
@@ -90,7 +98,7 @@ class GuardedServer(web.Server):
         return _Refusal(self._settings.max_connections, self._refusals)
 
     def _make_connection(self) -> asyncio.Protocol:
-        return Connection(self, loop=self._loop, **self._kwargs)
+        return Connection(self, turns=self._turns, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -116,16 +124,6 @@ class GuardedServer(web.Server):
             for transport in unread:
                 if _has_left(transport):
                     transport.abort()
-
-
-def _taking_turns(handle: Handle, turns: Turns) -> Handle:
-    """An application's `handle`, to which requests come a few in each turn of the loop."""
-
-    async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
-        await turns.next()
-        return await handle(request)
-
-    return handle_in_turn
 
 
 class _Refusal(asyncio.Protocol):

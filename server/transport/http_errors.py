@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Any
 
 import orjson
 from aiohttp import hdrs, web
@@ -19,6 +20,7 @@ from aiohttp.http_exceptions import (
 )
 from aiohttp.web_protocol import _ErrInfo
 
+from server.doors.turns import Turns
 from server.routes.openai_shapes import shape_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
 from server.wire.errors import ApiError, shorten, to_api_error
@@ -29,7 +31,14 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One client's connection, on which also what is no valid HTTP gets an error in JSON."""
 
-    __slots__ = ()
+    __slots__ = ("_turns",)
+
+    def __init__(self, manager: web.Server, *, turns: Turns, **options: Any) -> None:
+        """Args:
+        turns: of the loop, which all requests wait for, also those that the parser has refused.
+        """
+        super().__init__(manager, **options)
+        self._turns = turns
 
     def data_received(self, data: bytes) -> None:
         """Passes on what has come, which may be the wrong end of a body that a handler is reading."""
@@ -43,9 +52,14 @@ class Connection(web.RequestHandler):
         start_time: float | None,
         request_handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
     ) -> tuple[web.StreamResponse, bool]:
-        """Handles a request, whose body may have ended wrongly before its turn came."""
+        """Handles a request in its turn. Its body may have ended wrongly before."""
         self._end_refused_body(request)
-        return await super()._handle_request(request, start_time, request_handler)
+
+        async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
+            await self._turns.next()
+            return await request_handler(request)
+
+        return await super()._handle_request(request, start_time, handle_in_turn)
 
     def _end_refused_body(self, request: web.BaseRequest) -> None:
         """Ends a body at whose end the parser has refused it.

@@ -82,8 +82,9 @@ async def send_whole(
     """Sends an answer; a client that accepts nothing of it for `write_timeout` seconds is cut off.
 
     Args:
-        is_owed: whether the engine has computed the answer. It counts, and is not refused: what the engine computes is
-            bounded by its pace, and would have to be computed again.
+        is_owed: whether the engine has computed the answer. It is not refused, because it would have to be computed
+            again, and counts only within the fair part of its tenant, so that it leaves to others what is theirs. What
+            the engine computes is bounded by its pace.
 
     Raises:
         ApiError: 429, too many bytes of large answers wait for clients that do not read them.
@@ -108,12 +109,12 @@ async def send_whole(
 
 @contextmanager
 def _unread(request: web.Request, response: web.Response, *, is_owed: bool) -> Iterator[None]:
-    """Counts the bytes of a large answer while the context lasts. One alone is always sent."""
+    """Counts the bytes of a large answer while the context lasts. One alone is always sent, and so is one owed."""
     limit, num_bytes, tenant = request.app.get(UNREAD), _size(response), caller()
-    if limit is None or num_bytes <= MAX_UNCOUNTED:
+    if limit is None or num_bytes <= MAX_UNCOUNTED or (is_owed and not limit.has_room_for(tenant, num_bytes)):
         yield
         return
-    if limit.total and not is_owed and not limit.has_room_for(tenant, num_bytes):
+    if limit.total and not limit.has_room_for(tenant, num_bytes):
         raise ApiError(
             f"large answers of {limit.total} bytes wait until clients read them{limit.part_of(tenant)}; "
             f"the limit is {limit.limit}",

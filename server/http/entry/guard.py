@@ -99,7 +99,7 @@ async def guard_requests(request: web.Request, handler: Handler) -> web.StreamRe
         return _answer_preflight(request, guard)
     tenant = guard.admit(request)
     request[TENANT] = tenant
-    work_for(guard.caller_of(tenant))  # the task takes one request of the connection after the other
+    work_for(guard.caller_of(tenant))  # each request has a task, and so a context, of its own
     if tenant is not ANYBODY:
         note(tenant=tenant.name)
     return await handler(request)

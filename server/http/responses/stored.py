@@ -37,7 +37,9 @@ async def fetch(request: web.Request) -> web.StreamResponse:
             code="invalid_value",
         )
     if is_stream:
-        await _read(request, response_id, lambda _: True)
+        key = response_key(request[TENANT].owner, response_id)
+        if await request.app[SERVED].store.read(key, lambda _: True) is None:  # it need not be taken apart
+            raise response_not_found(response_id)
         return await background.follow(request, response_id, after + 1)
     return await _send(request, await _read(request, response_id, _tell))
 

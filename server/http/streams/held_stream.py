@@ -72,7 +72,12 @@ class HeldStream:
         if self.is_recomputed:
             await self.served.first_load(self.model)  # its readers came to a server that had said yes to them before
         async with self.served.generate(
-            self.model, request, tenant=self.tenant, request_ids=ids, tell_progress=tell
+            self.model,
+            request,
+            tenant=self.tenant,
+            request_ids=ids,
+            tell_progress=tell,
+            was_accepted=self.is_recomputed,
         ) as generation:
             if self.check is not None:
                 self.check()

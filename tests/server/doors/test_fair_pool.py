@@ -20,8 +20,8 @@ from tests.patience import PATIENCE_S
 class HeldPool:
     """A pool of one thread that is held until it is let go, and the order of the calls that followed."""
 
-    def __init__(self, *, rests: bool = False) -> None:
-        self.pool = FairPool(1, "held", rests=rests)
+    def __init__(self) -> None:
+        self.pool = FairPool(1, "held")
         self.order: list[str] = []
         self._may_go, is_held = threading.Event(), threading.Event()
         self.holding = self.pool.submit("holder", lambda: (is_held.set(), self._may_go.wait(PATIENCE_S)))

@@ -75,6 +75,23 @@ async def test_a_thousand_open_connections_may_all_send_at_once(start_server: St
             assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
 
 
+async def test_what_is_no_request_takes_a_turn_too(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = list[object]()
+    handle_error = Connection.handle_error
+
+    def noting(connection: Connection, *args: Any, **options: Any) -> Any:
+        refused.append(connection)
+        return handle_error(connection, *args, **options)
+
+    monkeypatch.setattr(Connection, "handle_error", noting)
+    async with connections(server, MANY) as opened:
+        for _, writer in opened:
+            writer.write(b"what\r\n\r\n")
+        assert 0 < await most_in_a_turn(refused, MANY) <= MOST
+        for reader, _ in opened:
+            assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).split()[1] == b"400"
+
+
 async def test_the_ends_of_their_bodies_may_come_together(start_server: StartServer) -> None:
     engine = FakeEngineClient(is_manual=True)
     server = await start_server(engine)

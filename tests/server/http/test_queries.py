@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 from engine.border.types import Pooling
 from server.answering import prompt_sources
 from server.http import queries
+from server.transport.json_body import UNREAD
 from server.wire.json_values import MAX_INLINE_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
@@ -156,3 +157,17 @@ async def test_the_numbers_of_embeddings_are_listed_beside_the_loop(start_server
     assert [len(item["embedding"]) for item in told["data"]] == [4, 4]
     assert len(threads) == 2
     assert threading.main_thread() not in threads
+
+
+async def test_embeddings_are_computed_once_however_much_is_unread(start_server: StartServer) -> None:
+    class LongEngine(EmbeddingEngine):
+        async def embed(self, token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+            return np.ones(20_000, np.float32)
+
+    server = await start_server(LongEngine())
+    unread = server.app[UNREAD]
+    unread.take("", unread.limit)
+    status, told = await server.post("/v1/embeddings", {"input": "a"})
+    assert (status, len(told["data"][0]["embedding"])) == (200, 20_000)
+    status, told = await server.post("/tokenize", {"prompt": "a" * 40_000})
+    assert (status, told["error"]["code"]) == (429, "too_much_unread")

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from server.startup.settings import ServerSettings
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
+from tests.server.support.resumable import Follower
 from tests.server.support.socket_client import open_socket, read_to_end, send
 
 
@@ -133,6 +136,34 @@ async def test_requests_that_wait_for_a_model_leave_room_for_those_of_others(sta
         server.sources["two"].may_load.set()
         assert [status for status, _ in await asyncio.gather(*waiting)] == [200, 200]
         assert text_of(await server.complete("two")) == "two:ab"
+
+
+async def test_a_stream_of_an_earlier_process_waits_for_its_model_however_many_others_do(
+    start_several: StartSeveral, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "store")
+    async with start_several("one two", models_max=2, store=store) as server:
+        follower = Follower(server)
+        await follower.begin("/v1/completions", {"model": "two", "prompt": "abc"}, 1)
+        await server.served.held.close()
+        await server.served.store.close()
+    settings: dict[str, Any] = {"models_max": 2, "loads_at_once": False, "max_preparing_requests": 2}
+    async with start_several("one two", store=store, **settings) as server:
+        server.sources["one"].may_load.set()
+        await server.reach(one="ready", two="loading")
+        requests = server.served.requests
+        waiting = asyncio.create_task(server.complete("two"))
+        await eventually(lambda: requests.num_requests == 1)
+        assert (await server.complete("two"))[0] == 429
+        follower.server = server
+        going_on = asyncio.create_task(follower.go_on())
+        await eventually(lambda: requests.num_requests == 2 or going_on.done())
+        server.sources["two"].may_load.set()
+        await going_on
+        assert (follower.text(), follower.is_done) == ("two:abc", True)
+        assert text_of(await waiting) == "two:ab"
+        await server.served.held.close()
+        await server.served.store.close()
 
 
 async def test_a_socket_waits_for_one_model_and_streams_from_another(start_several: StartSeveral) -> None:

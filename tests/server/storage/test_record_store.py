@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,58 @@ async def test_what_was_begun_happens_although_the_waiter_leaves(store: RecordSt
     assert await store.get(key("a")) == "kept"
 
 
+@asynccontextmanager
+async def holding(store: RecordStore) -> AsyncIterator[Callable[[], None]]:
+    """Keeps the store's thread busy until the returned function is called, or the context is left."""
+    await store.put(key("held"), "tide")
+    is_held, may_go = threading.Event(), threading.Event()
+    read = asyncio.create_task(store.read(key("held"), lambda _: (is_held.set(), may_go.wait(PATIENCE_S))))
+    assert await asyncio.to_thread(is_held.wait, PATIENCE_S)
+    try:
+        yield may_go.set
+    finally:
+        may_go.set()
+        await read
+
+
+async def test_what_was_to_be_read_is_left_out_when_the_reader_leaves(store: RecordStore) -> None:
+    await store.put(key("a"), "tide")
+    done = list[str]()
+    async with holding(store):
+        reading = [
+            asyncio.ensure_future(store.read(key("a"), lambda _: done.append("read"))),
+            asyncio.ensure_future(store.follow(key("a"), lambda _: done.append("followed"), 1000)),
+        ]
+        await asyncio.sleep(0)
+        for read in reading:
+            read.cancel()
+        assert [type(end) for end in await asyncio.gather(*reading, return_exceptions=True)] == [
+            asyncio.CancelledError, asyncio.CancelledError,
+        ]  # fmt: skip
+    assert await store.get(key("a")) == "tide"
+    assert done == []
+
+
+async def test_a_store_that_closes_writes_what_waits_and_reads_it_no_more(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path / "store", max_records=9, max_bytes=1 << 20)
+    await store.put(key("a"), "tide")
+    done = list[str]()
+    async with holding(store) as let_go:
+        reading = asyncio.ensure_future(store.read(key("a"), lambda _: done.append("read")))
+        writing = asyncio.ensure_future(store.put(key("b"), "ebb"))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.sleep(0)
+        let_go()
+        await asyncio.gather(writing, closing)
+        with pytest.raises(StoreError, match="closed"):
+            await reading
+    assert done == []
+    again = RecordStore(tmp_path / "store", max_records=9, max_bytes=1 << 20)
+    assert await again.get(key("b")) == "ebb"
+    await again.close()
+
+
 async def test_a_tenant_with_many_calls_holds_no_others_call_up(store: RecordStore) -> None:
     await store.put(key("a"), "tide")
     is_held, may_go, order = threading.Event(), threading.Event(), list[str]()
@@ -111,10 +164,10 @@ async def test_the_thread_rests_between_calls_until_the_store_is_closed(monkeypa
     for _ in range(3):
         await store.put(key("a"), "tide")
     assert slept == [3.0, 3.0]
-    waiting = asyncio.ensure_future(store.get(key("a")))
+    waiting = asyncio.ensure_future(store.put(key("a"), "ebb"))
     await asyncio.sleep(0)
     await store.close()
-    assert await waiting == "tide"
+    await waiting
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")

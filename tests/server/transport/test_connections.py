@@ -221,7 +221,8 @@ async def test_large_answers_that_are_not_read_are_bounded() -> None:
     assert refused.value.headers["Retry-After"] == "1"
     waiting.append(request.send(large, is_owed=True))
     await asyncio.sleep(0)
-    assert limit.total == 3 * large
+    assert not waiting[-1].done()  # it is being sent
+    assert limit.total == 2 * large
     request.cut.set()
     assert {type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)} == {ConnectionResetError}
     assert limit.total == 0
@@ -249,3 +250,17 @@ async def test_one_key_leaves_unread_bytes_to_others() -> None:
     assert not any(task.done() for task in sending)
     request.cut.set()
     await asyncio.gather(*sending, return_exceptions=True)
+
+
+async def test_what_the_engine_owes_one_key_leaves_unread_bytes_to_others() -> None:
+    limit = FairLimit(8 * MAX_UNCOUNTED)
+    request = Request(limit)
+    sending = [request.send(2 * MAX_UNCOUNTED, tenant="ann", is_owed=True) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert limit.held_by("ann") == 4 * MAX_UNCOUNTED
+    sending.append(request.send(4 * MAX_UNCOUNTED, tenant="bob"))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in sending)
+    request.cut.set()
+    await asyncio.gather(*sending, return_exceptions=True)
+    assert limit.total == 0

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from server.doors.keyring import ANYBODY
+from server.routes.responses.records import response_key
 from server.transport.json_body import UNREAD
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -227,3 +229,10 @@ async def test_what_references_name_together_is_bounded(start_saying) -> None:
         assert got == status
     assert answer["error"]["message"] == "the items that input names have more than 4096 bytes together"
     assert (answer["error"]["param"], answer["error"]["code"]) == ("input", "history_too_long")
+
+
+async def test_a_record_is_not_parsed_to_learn_that_it_exists(server: RunningServer) -> None:
+    await server.served.store.put_made(response_key(ANYBODY.owner, "resp_a"), lambda: b"never parsed")
+    status, answer = await server.get("/v1/responses/resp_a?stream=true")
+    assert (status, answer["error"]["code"]) == (400, "events_not_kept")
+    assert (await server.get("/v1/responses/resp_b?stream=true"))[0] == 404
