@@ -13,7 +13,7 @@ _STEP_UP = 0.05  # how far one step beyond the margin raises it
 _MAX_MARGIN = 1.5
 _MEMORY = 0.98  # the averages are of about the last 50 steps
 _MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
-_MAX_GUEST_STRETCH = 1.6  # the same of a guest's tile and the others' rows: measured gaps shall stay below twice theirs
+_MAX_GUEST_STRETCH = 1.6  # of a guest's tile and the others' rows: measured steps are longer than predicted ones
 
 
 class Pace:
