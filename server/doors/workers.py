@@ -15,7 +15,8 @@ from server.doors.fair_pool import FairPool
 
 NUM_SHORT = 2  # threads; more would only take turns at the interpreter lock, and take them from the asyncio thread
 # Threads of their own for calls that may take long, so that short calls need not wait for them. On two cores it is one,
-# because two that tokenise would take a quarter of both from the steps, although they stand back.
+# which rests, because two that tokenise would take a quarter of both from the steps, although they stand back: a step
+# waits for whatever thread of its own is put aside.
 NUM_LONG = 2 if num_cores() > 2 else 1
 
 P = ParamSpec("P")
@@ -34,11 +35,11 @@ class Workers:
 
     def __init__(self, *, rests: bool = True) -> None:
         """Args:
-        rests: whether large bodies leave time to an engine in this process.
+        rests: whether large bodies and long texts leave time to an engine in this process.
         """
         self._short = FairPool(NUM_SHORT, "worker")
         self._large = FairPool(1, "body_worker", rests=rests)
-        self._long = FairPool(NUM_LONG, "long_worker", stands_back=True)
+        self._long = FairPool(NUM_LONG, "long_worker", stands_back=True, rests=rests and NUM_LONG == 1)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of the call, which sees the caller's context variables. Raises what the call raises.

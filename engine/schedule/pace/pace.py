@@ -12,6 +12,8 @@ _QUANTILE = 0.99  # of the steps that shall stay within the target
 _STEP_UP = 0.05  # how far one step beyond the margin raises it
 _MAX_MARGIN = 1.5
 _MEMORY = 0.98  # the averages are of about the last 50 steps
+_USUAL = 0.1  # difference between measured and predicted, as a share, up to which a step tells nothing new
+_MAX_UNLEARNED = 3  # such steps without prompts between two that the costs learn from, which is work for the host
 _MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
 _MAX_GUEST_STRETCH = 1.6  # of a guest's tile and the others' rows: measured steps are longer than predicted ones
 
@@ -46,6 +48,7 @@ class Pace:
         self._error = 0.0
         self._prompt_ms = 0.0
         self._total_ms = 0.0
+        self._num_unlearned = 0  # steps since the last that the costs learned from
 
     @property
     def step_time_error(self) -> float:
@@ -82,7 +85,7 @@ class Pace:
         return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        """Takes note of how long a step took."""
+        """Takes note of how long a step took. Of steps that only decode, and take what was predicted, few are learned."""
         measured, predicted = 1000 * seconds, self.costs.predict(work)
         if measured <= 0:
             return
@@ -95,4 +98,9 @@ class Pace:
             if work.num_tiles and work.num_decode_rows:
                 move = _STEP_UP * ((measured > self._margin * predicted) - (1 - _QUANTILE))
                 self._margin = min(max(self._margin + move, 1.0), _MAX_MARGIN)
+        is_usual = not work.num_tiles and abs(measured - predicted) <= _USUAL * measured
+        if is_usual and self._num_unlearned < _MAX_UNLEARNED:
+            self._num_unlearned += 1
+            return
+        self._num_unlearned = 0
         self.costs.learn(work, measured)

@@ -51,8 +51,9 @@ async def test_those_who_wait_for_the_interpreter_lock_get_it_soon_while_a_call_
     assert sys.getswitchinterval() == usual
 
 
-async def test_the_interpreter_lock_changes_hands_as_usual_while_the_thread_of_large_bodies_rests(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_the_interpreter_lock_changes_hands_as_usual_while_a_lone_thread_rests(
+    is_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual, computed, resting = sys.getswitchinterval(), itertools.count(), list[float]()
 
@@ -60,9 +61,11 @@ async def test_the_interpreter_lock_changes_hands_as_usual_while_the_thread_of_l
         return Rests(lambda: 0.0, lambda: next(computed), lambda _: resting.append(sys.getswitchinterval()))
 
     monkeypatch.setattr("server.doors.fair_pool.Rests", rests)
+    monkeypatch.setattr("server.doors.workers.NUM_LONG", 1)
     workers = Workers()
+    run = workers.run_long if is_long else workers.run_large
     for _ in range(2):
-        assert await workers.run_large(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
+        assert await run(sys.getswitchinterval) == pytest.approx(SHORT_SWITCH_INTERVAL)
     assert resting == [pytest.approx(usual)]
     workers.close()
 

@@ -209,3 +209,14 @@ def test_it_tells_how_far_predictions_are_off_and_what_prompts_take() -> None:
         pace.learn(StepWork(8), 0.001)
         pace.learn(StepWork(8), 1.0)
     assert pace.step_time_error > 0.3
+
+
+def test_a_machine_that_becomes_slower_bit_by_bit_is_followed_through_steps_of_decoding_alone() -> None:
+    pace, work, milliseconds = Pace(50.0), StepWork(16, 3200), 10.0
+    for _ in range(300):
+        milliseconds *= 1.005
+        pace.learn(work, milliseconds / 1000)
+    assert pace.costs.predict(work) == pytest.approx(milliseconds, rel=0.1)
+    for _ in range(8):  # and a jump is learned from at once
+        pace.learn(work, 1.5 * milliseconds / 1000)
+    assert pace.costs.predict(work) == pytest.approx(1.5 * milliseconds, rel=0.2)

@@ -71,7 +71,7 @@ Pool& Pool::shared() {
   return *pool;
 }
 
-Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)) {
+Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)), seats_(std::max(1, num_threads)) {
   for (int thread = 1; thread < num_threads; ++thread) {
     try {
       workers_.emplace_back([this, thread] { work(thread); });
@@ -101,6 +101,7 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
     shares_[thread].tasks.store(share_of(number, first, end), std::memory_order_release);
   }
   number_.store(number, std::memory_order_seq_cst);
+  seats_.spread();
   if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
     { const std::lock_guard<std::mutex> lock(sleep_mutex_); }  // whoever is about to sleep sees the number or the call
     wake_.notify_all();
@@ -115,7 +116,8 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
       pause();
       ++num_pauses;
     } else {
-      std::this_thread::yield();  // the system has put a worker aside in the middle of a task
+      seats_.spread();  // the system has put a worker aside in the middle of a task, maybe for this thread
+      std::this_thread::yield();
     }
   }
 }
@@ -150,10 +152,11 @@ int64_t Pool::run_share(Share& share, uint64_t number, int thread, bool is_own) 
   return done;
 }
 
-bool Pool::wait_for_job_after(uint64_t number, LookAhead& ahead) {
+bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
   const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
   const auto start = std::chrono::steady_clock::now();
   while (!is_there()) {
+    seats_.tell(thread);
     for (int i = 0; i < kPausesPerLook && !is_there(); ++i) {
       if (ahead.is_done()) {
         pause();
@@ -174,7 +177,8 @@ bool Pool::wait_for_job_after(uint64_t number, LookAhead& ahead) {
 void Pool::work(int thread) {
   uint64_t number = 0;
   LookAhead ahead;
-  while (wait_for_job_after(number, ahead)) {
+  while (wait_for_job_after(thread, number, ahead)) {
+    seats_.tell(thread);
     number = number_.load(std::memory_order_acquire);
     const int64_t done = run_tasks(number, thread);
     if (done == 0) continue;  // the job may be over, and another one written in its place

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/look_ahead.h"
+#include "runtime/seats.h"
 #include "runtime/turns.h"
 
 namespace eagre {
@@ -89,10 +90,11 @@ class Pool {
   int64_t run_tasks(uint64_t number, int thread);
   int64_t run_share(Share& share, uint64_t number, int thread, bool is_own);
   void work(int thread);
-  bool wait_for_job_after(uint64_t number, LookAhead& ahead);
+  bool wait_for_job_after(int thread, uint64_t number, LookAhead& ahead);
 
   Job job_{};
   std::vector<Share> shares_;  // of each thread
+  Seats seats_;
   alignas(64) std::atomic<uint64_t> number_{0};  // of the last job
   alignas(64) std::atomic<int64_t> num_done_{0};
   alignas(64) std::atomic<int> num_asleep_{0};
