@@ -21,6 +21,7 @@ namespace {
 constexpr auto kSpinTime = std::chrono::microseconds(50);  // before a worker sleeps
 constexpr int kPausesPerLook = 16;                         // between two looks at the clock
 constexpr int kPausesBeforeYield = 1000;                   // of the caller, who waits for the last tasks
+constexpr auto kLateTime = std::chrono::milliseconds(2);  // longer than the server's own threads usually compute
 constexpr int kMostThreads = 1024;
 
 #ifdef __linux__
@@ -109,14 +110,17 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   const int64_t done = run_tasks(number, 0);
   if (job.next != nullptr) callers_ahead_ = job.next[0];
   num_done_.fetch_add(done, std::memory_order_acq_rel);
+  std::chrono::steady_clock::time_point late_since{};
   for (int num_pauses = 0; num_done_.load(std::memory_order_acquire) < num_tasks;) {
     if (!callers_ahead_.is_done()) {
       callers_ahead_.ask_of_each(1);
     } else if (num_pauses < kPausesBeforeYield) {
       pause();
       ++num_pauses;
-    } else {
-      seats_.spread();  // the system has put a worker aside in the middle of a task, maybe for this thread
+    } else {  // the system has put a worker aside in the middle of a task
+      const auto now = std::chrono::steady_clock::now();
+      if (late_since == decltype(late_since){}) late_since = now;
+      if (now - late_since > kLateTime) seats_.rest();
       std::this_thread::yield();
     }
   }
@@ -164,7 +168,7 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
         ahead.ask_of_each(1);
       }
     }
-    if (std::chrono::steady_clock::now() - start < kSpinTime) continue;
+    if (std::chrono::steady_clock::now() - start < kSpinTime && !seats_.is_with_caller(thread)) continue;
     std::unique_lock<std::mutex> lock(sleep_mutex_);
     num_asleep_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, [&] { return is_stopping_ || is_there(); });

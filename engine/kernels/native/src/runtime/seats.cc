@@ -6,7 +6,16 @@
 #include <unistd.h>
 #endif
 
+#include <algorithm>
+
 namespace eagre {
+
+void Seats::rest() {
+  if (num_of_rest_ > 0) return;
+  rest_ = num_since_rest_ < kSoon ? std::min(2 * rest_, kLongestRest) : kShortestRest;
+  num_of_rest_ = rest_;
+  num_since_rest_ = 0;
+}
 
 #ifdef __linux__
 
@@ -24,9 +33,15 @@ void Seats::tell(int thread) {
 }
 
 void Seats::spread() {
-  if (!may_move_.load(std::memory_order_relaxed)) return;
   const int here = sched_getcpu();
-  if (here < 0) return;
+  std::atomic<int>& mine = seats_[0].processor;
+  if (mine.load(std::memory_order_relaxed) != here) mine.store(here, std::memory_order_relaxed);
+  if (!may_move_ || here < 0) return;
+  if (num_of_rest_ > 0) {
+    --num_of_rest_;
+    return;
+  }
+  ++num_since_rest_;
   for (size_t thread = 1; thread < seats_.size(); ++thread) {
     if (seats_[thread].processor.load(std::memory_order_relaxed) == here) move(static_cast<int>(thread), here);
   }
@@ -48,7 +63,7 @@ void Seats::move(int thread, int callers) {
   seat.processor.store(kNowhere, std::memory_order_relaxed);
   const cpu_set_t& wanted = CPU_COUNT(&free) > 0 ? free : others;
   if (sched_setaffinity(seat.id.load(std::memory_order_relaxed), sizeof wanted, &wanted) != 0) {
-    may_move_.store(false, std::memory_order_relaxed);  // a sandbox forbids it
+    may_move_ = false;  // a sandbox forbids it
     return;
   }
   seat.is_moved.store(true, std::memory_order_release);  // last, so that the worker undoes it after it was done

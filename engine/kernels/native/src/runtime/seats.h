@@ -6,14 +6,17 @@
 #endif
 
 #include <atomic>
+#include <cstdint>
 #include <vector>
 
 namespace eagre {
 
 // A system's scheduler wakes a thread where it ran last, or beside whoever wakes it, and corrects that now and then. On
-// two cores a worker that wakes on its caller's processor shares it for many calls, while the other one is idle: each
-// then waits for the other's spinning, and two threads are slower than one. So the caller looks before each job where
-// the workers were last, and asks the system to move those that were where it is now itself.
+// two cores a worker that wakes on its caller's processor shares it for many calls, while the other one is idle. So the
+// caller looks before each job where the workers were last, and asks the system to move those that were where it is now
+// itself. Where other processes keep the processors busy, a worker beside them is put aside in the middle of a task
+// again and again while its caller waits, and one that shares its caller's processor does less harm. So a caller that
+// has waited long moves none for a while, and for twice as long each time that this comes again soon.
 class Seats {
  public:
   explicit Seats(int num_threads) : seats_(num_threads) {}
@@ -26,7 +29,19 @@ class Seats {
   // does not tell or does not move, or where the process may use one processor only.
   void spread();
 
+  // The caller has waited long for a worker that was put aside on another processor: nobody is moved for a while.
+  void rest();
+
+  // Whether a worker is where the caller of the last job was at its begin, so that it should not keep it from computing.
+  bool is_with_caller(int thread) const {
+    const int processor = seats_[thread].processor.load(std::memory_order_relaxed);
+    return processor >= 0 && processor == seats_[0].processor.load(std::memory_order_relaxed);
+  }
+
  private:
+  // In jobs, of which a step of decoding has some 150 to 200.
+  static constexpr int kShortestRest = 500, kLongestRest = 32'000, kSoon = 4'000;
+
   static constexpr int kNowhere = -1;  // not told yet, or on the way
 
   struct alignas(64) Seat {
@@ -41,7 +56,9 @@ class Seats {
   void move(int thread, int callers);
 
   std::vector<Seat> seats_;  // by thread
-  std::atomic<bool> may_move_{true};
+  int rest_ = kShortestRest, num_of_rest_ = 0;  // jobs of a rest, and those that are left of the present one
+  int64_t num_since_rest_ = kSoon;
+  bool may_move_ = true;
 };
 
 }  // namespace eagre
