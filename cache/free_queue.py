@@ -18,7 +18,8 @@ class FreeCachePageQueue:
     3. of pages released together, the tail of a chain before its head, because a tail is useless without
        its head.
 
-    This class keeps only the order in which the pool adds pages.
+    This class keeps only the order in which the pool adds pages. Each method takes the memory that it needs before it
+    changes anything, a number among it, so that a MemoryError leaves the queue as it was.
     """
 
     __slots__ = ("_head", "_tail", "num_free_pages")
@@ -43,22 +44,23 @@ class FreeCachePageQueue:
         assert before is not None
         if page.prev_free_page is not None:
             raise ValueError(f"page {page.page_id} is in the free queue already")
+        num_free_pages = self.num_free_pages + 1
         page.prev_free_page = before
         page.next_free_page = self._tail
         before.next_free_page = self._tail.prev_free_page = page
-        self.num_free_pages += 1
+        self.num_free_pages = num_free_pages
 
     def append_n(self, pages: Sequence[CachePage]) -> None:
         """Adds pages at the back, in their order. The caller makes sure that none of them is in the queue."""
         before = self._tail.prev_free_page
         assert before is not None
-        self._link(before, pages, self._tail)
+        self._link(before, pages, self._tail, self.num_free_pages)
 
     def appendleft_n(self, pages: Sequence[CachePage]) -> None:
         """Adds pages at the front, in their order. The caller makes sure that none of them is in the queue."""
         after = self._head.next_free_page
         assert after is not None
-        self._link(self._head, pages, after)
+        self._link(self._head, pages, after, self.num_free_pages)
 
     def popleft(self) -> CachePage:
         """Removes and returns the first page.
@@ -85,13 +87,13 @@ class FreeCachePageQueue:
         page: Any = self._head.next_free_page  # never None or a sentinel here: the queue has at least n pages
         for _ in range(n):
             pages.append(page)
-            page.prev_free_page = None
-            after = page.next_free_page
-            page.next_free_page = None
-            page = after
+            page = page.next_free_page
+        num_free_pages = self.num_free_pages - n
+        for taken in pages:
+            taken.prev_free_page = taken.next_free_page = None
         self._head.next_free_page = page
         page.prev_free_page = self._head
-        self.num_free_pages -= n
+        self.num_free_pages = num_free_pages
         return pages
 
     def remove(self, page: CachePage) -> None:
@@ -103,15 +105,15 @@ class FreeCachePageQueue:
         before, after = page.prev_free_page, page.next_free_page
         if before is None or after is None:
             raise ValueError(f"page {page.page_id} is not in the free queue")
+        num_free_pages = self.num_free_pages - 1
         before.next_free_page = after
         after.prev_free_page = before
         page.prev_free_page = page.next_free_page = None
-        self.num_free_pages -= 1
+        self.num_free_pages = num_free_pages
 
     def reorder(self, pages: Sequence[CachePage]) -> None:
         """Brings the pages into another order. The caller makes sure that `pages` are those of the queue."""
-        self.num_free_pages = 0
-        self._link(self._head, pages, self._tail)
+        self._link(self._head, pages, self._tail, 0)
 
     def get_all_free_pages(self) -> list[CachePage]:
         """All pages in order, the first to be evicted at the front."""
@@ -122,12 +124,13 @@ class FreeCachePageQueue:
             page = page.next_free_page
         return pages
 
-    def _link(self, before: CachePage, pages: Sequence[CachePage], after: CachePage) -> None:
-        """Adds pages between two neighbours."""
+    def _link(self, before: CachePage, pages: Sequence[CachePage], after: CachePage, num_others: int) -> None:
+        """Adds pages between two neighbours, so that they and `num_others` are in the queue."""
+        num_free_pages = num_others + len(pages)
         for page in pages:
             page.prev_free_page = before
             before.next_free_page = page
             before = page
         before.next_free_page = after
         after.prev_free_page = before
-        self.num_free_pages += len(pages)
+        self.num_free_pages = num_free_pages

@@ -66,3 +66,40 @@ def test_a_page_is_in_the_queue_at_most_once():
     with pytest.raises(ValueError, match="in the free queue already"):
         queue.append(page)
     assert queue.get_all_free_pages() == [page]
+
+
+@pytest.mark.parametrize(
+    ("change", "taken", "added"),
+    [
+        (lambda queue, pages, _: queue.popleft_n(500), 500, 0),
+        (lambda queue, pages, _: queue.popleft(), 1, 0),
+        (lambda queue, pages, _: queue.remove(pages[0]), 1, 0),
+        (lambda queue, pages, _: queue.reorder(pages), 0, 0),
+        (lambda queue, _, others: queue.append(others[0]), 0, 1),
+        (lambda queue, _, others: queue.append_n(others), 0, 2),
+    ],
+    ids=["popleft_n", "popleft", "remove", "reorder", "append", "append_n"],
+)
+def test_what_fails_for_want_of_memory_changes_nothing(change, taken, added):
+    memory = pytest.importorskip("_testcapi")  # not every build of Python has it
+    for num_allocations in range(1000):  # that succeed before one fails
+        pages = [CachePage(i) for i in range(600)]  # Python keeps no such number ready
+        others = [CachePage(600), CachePage(601)]
+        queue, is_done = FreeCachePageQueue(pages), False
+        memory.set_nomemory(num_allocations, num_allocations + 1)
+        try:
+            change(queue, pages, others)
+            is_done = True
+        except MemoryError:
+            pass
+        finally:
+            memory.remove_mem_hooks()
+        expected = [*pages[taken:], *others[:added]] if is_done else pages
+        assert queue.num_free_pages == len(expected)
+        assert queue.get_all_free_pages() == expected
+        queue.append_n([page for page in (*pages, *others) if page.prev_free_page is None])
+        assert queue.num_free_pages == 602
+        if is_done:
+            break
+    assert is_done
+    assert num_allocations > 0
