@@ -65,24 +65,32 @@ class KVEventPublisher:
 
         Raises:
             ValueError: a library is missing, or the address cannot be had.
+            zmq.ZMQError: the process can have no more sockets.
+            RuntimeError, MemoryError: the thread cannot be started.
         """
         check_libraries()
+        import zmq
+
         self._topic = topic.encode()
         self._pool = pool
         self._page_size = page_size
         self._has_array_events = has_array_events
         self._events: queue.SimpleQueue[PageEvent | None] = queue.SimpleQueue()  # None: the end
         self._kept = ReplayBuffer(_MAX_KEPT, _MAX_KEPT_BYTES)
-        self._open(endpoint)
         self._events.put(PagesCleared())
         self._thread = threading.Thread(target=self._run, name="eagre-kv-events", daemon=True)
-        self._thread.start()
+        self._context = zmq.Context()
+        try:
+            self._open(endpoint)
+            self._thread.start()
+        except Exception:
+            self._context.destroy(linger=0)  # there is no thread that would do it
+            raise
         pool.listener = self._events.put
 
     def _open(self, endpoint: KVEndpoint) -> None:
         import zmq
 
-        self._context = zmq.Context()
         self._publications = self._context.socket(zmq.PUB)
         self._replays = self._context.socket(zmq.ROUTER)
         for socket, address in ((self._publications, endpoint.events), (self._replays, endpoint.replays)):
@@ -91,7 +99,6 @@ class KVEventPublisher:
             try:
                 socket.bind(address)
             except zmq.ZMQError as error:
-                self._context.destroy(linger=0)
                 raise ValueError(f"kv_events cannot listen at {address}: {error.strerror}") from error
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -152,3 +153,21 @@ def test_a_subscriber_knows_what_the_pool_remembers_and_gets_again_what_it_has_m
         subscriber.context.destroy(linger=0)
     assert pool.listener is None
     publisher.close()  # once more harms nobody
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_without_a_thread_the_address_is_free_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    pytest.importorskip("zmq")
+    pytest.importorskip("msgspec")
+    endpoint, pool = free_endpoint(), PagePool(4)
+
+    def refuse(self: threading.Thread) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(type(error)) as raised:
+            KVEventPublisher(endpoint, "", pool, PAGE_SIZE)
+    assert raised.value is error  # which holds the publisher, so that nothing but its own end frees the address
+    assert pool.listener is None
+    KVEventPublisher(endpoint, "", pool, PAGE_SIZE).close()
