@@ -66,6 +66,9 @@ class LeadingRunner(DeviceRunner):
         super().sleep(drop_weights=False)
 
     def wake(self) -> None:
-        """As `DeviceRunner.wake`, on all hosts."""
+        """As `DeviceRunner.wake`, on all hosts.
+
+        Where this host has no memory, the others sleep on with it. One of them that has none ends, and is lost.
+        """
+        super().wake()  # first: it takes no part of the other hosts
         self._leader.broadcast(Kind.WAKE)
-        super().wake()

@@ -225,7 +225,7 @@ class DeviceRunner:
 
         Where it fails, the pages have no memory and the weights lie where they lay.
         """
-        self._free_pages()  # there are some on a follower that has woken while its leader failed to
+        self._free_pages()  # there are some on a host that has woken while the leader could not tell all hosts to
         try:
             self._kv = self._placement.allocate(self._layout, self.bodies.empty)
             self.start()
