@@ -8,6 +8,7 @@ from collections import deque
 # To check a request, tokenise its prompt and queue it takes about a millisecond, for which the tokens of all streams
 # wait, and three times as long where the engine's threads want all cores.
 BEGUN_AT_ONCE = 4
+PROBES_AT_ONCE = 1  # beside these: a probe takes little of that time, and a flood of probes may not take more either
 
 
 class Turns:

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from server.doors.turns import Turns
+from server.doors.turns import PROBES_AT_ONCE, Turns
 from server.startup.settings import ServerSettings
 from server.transport.handshake import Handshakes
 from server.transport.http_errors import Connection, shaping_errors
 
-TURNS = web.AppKey("turns", Turns)  # of every application
+TURNS = web.AppKey("turns", Turns)  # of every application; probes have others
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
 REFUSAL_S = 1.0  # for a client to read why it is refused
@@ -80,6 +80,7 @@ class GuardedServer(web.Server):
         super().__init__(handler, **options)
         self._settings = settings
         self._turns = turns
+        self._probe_turns = Turns(PROBES_AT_ONCE)
         self._handshakes = None if tls_context is None else Handshakes(tls_context)
         self._refusals: set[_Refusal] = set()  # connections that are being told so
         self._watching = asyncio.create_task(self._cut_those_who_left())
@@ -98,7 +99,7 @@ class GuardedServer(web.Server):
         return _Refusal(self._settings.max_connections, self._refusals)
 
     def _make_connection(self) -> asyncio.Protocol:
-        return Connection(self, turns=self._turns, loop=self._loop, **self._kwargs)
+        return Connection(self, turns=self._turns, probe_turns=self._probe_turns, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)

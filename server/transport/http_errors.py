@@ -27,18 +27,23 @@ from server.wire.errors import ApiError, shorten, to_api_error
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
+# Their answers are one word that is known already, and an orchestrator that waits long for it restarts the process.
+PROBES = frozenset({"/liveness", "/readiness"})
+
 
 class Connection(web.RequestHandler):
     """One client's connection, on which also what is no valid HTTP gets an error in JSON."""
 
-    __slots__ = ("_turns",)
+    __slots__ = ("_probe_turns", "_turns")
 
-    def __init__(self, manager: web.Server, *, turns: Turns, **options: Any) -> None:
+    def __init__(self, manager: web.Server, *, turns: Turns, probe_turns: Turns, **options: Any) -> None:
         """Args:
         turns: of the loop, which all requests wait for, also those that the parser has refused.
+        probe_turns: for which probes wait in their place.
         """
         super().__init__(manager, **options)
         self._turns = turns
+        self._probe_turns = probe_turns
 
     def data_received(self, data: bytes) -> None:
         """Passes on what has come, which may be the wrong end of a body that a handler is reading."""
@@ -56,7 +61,7 @@ class Connection(web.RequestHandler):
         self._end_refused_body(request)
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
-            await self._turns.next()
+            await (self._probe_turns if request.path in PROBES else self._turns).next()
             return await request_handler(request)
 
         return await super()._handle_request(request, start_time, handle_in_turn)

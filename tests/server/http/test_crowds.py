@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.doors.turns import BEGUN_AT_ONCE
+from server.doors.turns import BEGUN_AT_ONCE, PROBES_AT_ONCE
 from server.http.responses.socket_calls import ResponseCalls
 from server.http.streams.socket_calls import SocketCalls
 from server.transport.http_errors import Connection
@@ -72,6 +72,46 @@ async def test_a_thousand_open_connections_may_all_send_at_once(start_server: St
         assert (await asyncio.wait_for(probe.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
         engine.step(2)
         for reader, _ in asking:
+            assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", [b"/liveness", b"/readiness"])
+async def test_a_probe_waits_for_no_crowd(start_server: StartServer, path: bytes) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    async with connections(server, MANY + 1) as opened:
+        *asking, (probe, probing) = opened
+        for _, writer in asking:
+            writer.write(HEAD + BODY)
+        probing.write(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+        await eventually(lambda: bool(engine.submitted))
+        assert (await asyncio.wait_for(probe.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
+        assert len(engine.submitted) < MANY // 2
+
+
+async def test_a_flood_of_probes_gives_the_loop_its_turns(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, handled = list[str](), Connection._handle_request
+
+    async def noting(connection: Connection, request: Any, started_at: Any, handle: Any) -> Any:
+        async def note(request: Any) -> Any:
+            answered.append(request.path)
+            return await handle(request)
+
+        return await handled(connection, request, started_at, note)
+
+    monkeypatch.setattr(Connection, "_handle_request", noting)
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    async with connections(server, MANY + 1) as opened:
+        *flooding, (_, asking) = opened
+        for _, writer in flooding:
+            writer.write(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        asking.write(HEAD + BODY)
+        assert 0 < await most_in_a_turn(answered, MANY + 1) <= 2 * (PROBES_AT_ONCE + 1)
+        assert answered.index("/v1/completions") < MANY // 2
+        for reader, _ in flooding:
             assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
 
 

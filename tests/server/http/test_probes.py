@@ -28,15 +28,25 @@ async def test_an_engine_that_does_not_turn_flips_liveness_and_readiness(server:
     assert (status, body["detail"]) == (503, "the engine does not turn")
 
 
-async def test_probes_at_the_port_of_metrics_do_not_wait_behind_clients(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["/liveness", "/readiness"])
+async def test_probes_do_not_wait_behind_clients(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(server.served.turns, "next", asyncio.Event().wait)  # no client's turn ever comes
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await server.get(path))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/liveness", "/metrics"])
+async def test_what_machines_ask_at_the_port_of_metrics_does_not_wait_behind_clients(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(server.served.turns, "next", asyncio.Event().wait)  # no client's turn ever comes
     runner = make_runner(build_metrics_app(server.served))
     try:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/liveness"
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
         async with asyncio.timeout(PATIENCE_S), server.http.get(url) as response:
             assert response.status == 200
     finally:
