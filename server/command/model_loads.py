@@ -44,16 +44,30 @@ class ModelLoads:
     async def bring(self, model: ServedModel) -> None:
         """Loads a model and opens it. The load stands back behind other models, and leaves a core to those that run.
 
+        A load whose caller is cancelled goes on to its end, because a thread cannot be cancelled, and its engine is
+        shut down then. So is one that cannot be started.
+
         Raises:
-            Exception: what the load raises.
+            Exception: what the load raises, or the start of the engine.
         """
         is_calm = any(other.is_open for other in self._served.all)  # one that sleeps may be woken meanwhile
         is_narrow = self._served.residency.is_beside_others(model)
         load = partial(self._load, model.settings, self._tell(model))
-        loaded = await run_in_background(load, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
-        loaded.engine.start(asyncio.get_running_loop())
-        loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
-        model.open(loaded.engine, loaded.text_model)
+        loading = run_in_background(load, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
+        try:
+            loaded = await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(_let_go)
+            raise
+        finally:
+            del loading  # an error that it holds would hold it
+        try:
+            loaded.engine.start(asyncio.get_running_loop())
+            loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
+            model.open(loaded.engine, loaded.text_model)
+        except BaseException:
+            loaded.engine.shutdown()
+            raise
         task = asyncio.ensure_future(prepare_when_quiet(self._served, model))
         self._preparations.add(task)  # a task that nobody holds may be collected before it ends
         task.add_done_callback(self._preparations.discard)
@@ -88,6 +102,12 @@ class ModelLoads:
             error = failure.exception()
             assert error is not None
             self.failed.set_result((model, error))
+
+
+def _let_go(loading: asyncio.Future[LoadedModel]) -> None:
+    """Shuts down the engine of a load that has ended and that nobody waits for any more."""
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().engine.shutdown()
 
 
 async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:

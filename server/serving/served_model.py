@@ -72,23 +72,20 @@ class ServedModel:
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
     def open(self, engine: EngineClient, text_model: TextModel) -> None:
-        """Ends the first load. The engine must have been started."""
-        self._engine = engine
-        self._text_model = text_model
-        self._shown = {}
-        self.answer_format = AnswerFormat(
+        """Ends the first load. The engine must have been started. Where it fails, the model is not open."""
+        answer_format = AnswerFormat(
             choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
             choose_syntax(self.settings.tool_call_parser, text_model.chat_template),
         )
-        self._grammars = GrammarCompiler(
+        grammars = GrammarCompiler(
             text_model.tokenizer,
             engine.model_info.vocab_size,
             timeout=self.settings.grammar_timeout,
             max_bytes=self.settings.max_grammar_bytes,
         )
-        self._forms = AnswerForms(
-            text_model.tokenizer, engine.model_info.vocab_size, self.answer_format, self._grammars
-        )
+        forms = AnswerForms(text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars)
+        self._engine, self._text_model, self._shown = engine, text_model, {}
+        self.answer_format, self._grammars, self._forms = answer_format, grammars, forms
         self.metrics.watch_engine(engine.stats)
         seconds = self.settings.sleep_idle_seconds
         if seconds is not None:
