@@ -52,7 +52,14 @@ class Lifecycle:
         async with self._lock:
             await self._run(self._resume)
 
-    async def sleep(self, *, drop_weights: bool = False, forget_weights: bool = False, drain: bool = False) -> None:
+    async def sleep(
+        self,
+        *,
+        drop_weights: bool = False,
+        forget_weights: bool = False,
+        drain: bool = False,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
         """Frees the memory of the pages. Cached prefixes are lost.
 
         Running requests go back to the queue with the tokens they have, and are computed again
@@ -63,6 +70,8 @@ class Lifecycle:
             forget_weights: frees the memory of the weights altogether; `wake` reads them from their file again. An
                 engine that is asleep already forgets them now.
             drain: first waits until the requests that have begun have ended, while new ones wait.
+            is_wanted: asked once every change has been made that was asked for before, in whose course the wish for
+                sleep may have passed; where it returns False, nothing happens.
 
         Raises:
             EngineBusy: the engine is paused, so that nothing can be drained; or the weights shall leave the devices of
@@ -74,6 +83,8 @@ class Lifecycle:
         if forget_weights and self._engine.model_path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
         async with self._lock:
+            if is_wanted is not None and not is_wanted():
+                return
             if drain and self.state is not EngineState.ASLEEP:
                 await self._run_drained(partial(self._sleep_if_drained, drop_weights, forget_weights))
             else:

@@ -36,7 +36,7 @@ class IdleSleep:
         self._seconds = seconds
         self._drop_weights = drop_weights
         self._on_failure = on_failure
-        self._num_users = 0
+        self._num_users = 0  # operators who change the engine's state among them
         self._is_ours = False  # we have put the engine to sleep, or are about to
         self._used_at = 0.0
         self._watching: asyncio.Task[None] | None = None
@@ -58,27 +58,54 @@ class IdleSleep:
     def use(self) -> Iterator[None]:
         """Keeps the engine awake while the context lasts; one that sleeps begins to wake."""
         self._num_users += 1
-        if self._is_ours and (self._waking is None or self._waking.done()):
-            self._waking = asyncio.create_task(self._wake())
+        self._begin_to_wake()
         try:
             yield
         finally:
             self._num_users -= 1
-            self.note_use()
+            self._note_use()
 
-    def take_over(self) -> None:
-        """An operator has changed the engine's state: whether it sleeps is from now on the operator's affair."""
-        self._is_ours = False
-        self.note_use()
+    @contextmanager
+    def operate(self) -> Iterator[None]:
+        """While the context lasts, an operator changes the engine's state.
 
-    def note_use(self) -> None:
+        Unless that fails, whether the engine sleeps is from then on the operator's affair.
+        """
+        self._num_users += 1  # a change may take longer than the quiet time
+        try:
+            yield
+            self._is_ours = False
+        finally:
+            self._num_users -= 1
+            self._note_use()
+
+    def take_over(self) -> bool:
+        """From now on somebody else puts the engine to sleep and wakes it.
+
+        Returns:
+            Whether it sleeps because nobody has used it, so that its next request would have woken it.
+        """
+        was_ours, self._is_ours = self._is_ours, False
+        self._note_use()
+        return was_ours
+
+    def hand_back(self) -> None:
+        """The engine sleeps as it did before it was taken over; requests that have come meanwhile wake it."""
+        self._is_ours = True
+        if self._num_users:
+            self._begin_to_wake()
+
+    def _note_use(self) -> None:
         """The quiet time begins anew."""
         self._used_at = asyncio.get_running_loop().time()
 
+    @property
+    def _quiet_seconds(self) -> float:
+        return 0.0 if self._num_users else asyncio.get_running_loop().time() - self._used_at
+
     async def _watch(self) -> None:
-        clock = asyncio.get_running_loop().time
         while True:
-            quiet = 0.0 if self._num_users else clock() - self._used_at
+            quiet = self._quiet_seconds
             if quiet < self._seconds:
                 await asyncio.sleep(self._seconds - quiet)
                 continue
@@ -87,12 +114,24 @@ class IdleSleep:
             await asyncio.sleep(self._seconds)
 
     async def _sleep(self) -> None:
-        self._is_ours = True  # before the wait: a request that comes meanwhile must wake the engine again
         try:
-            await self._lifecycle.sleep(drop_weights=self._drop_weights)
-            log.info("engine_asleep", quiet_seconds=self._seconds)
+            await self._lifecycle.sleep(drop_weights=self._drop_weights, is_wanted=self._may_sleep)
+            if self._is_ours:
+                log.info("engine_asleep", quiet_seconds=self._seconds)
         except Exception as error:  # noqa: BLE001 - the engine is woken by the next request, or has failed as a whole
             log.error("engine_sleep_failed", reason=f"{type(error).__name__}: {error}")
+
+    def _may_sleep(self) -> bool:
+        """Whether nobody has come while the sleep waited for its turn. From now on a request wakes the engine again.
+
+        A wake or an operator's change before it has ended by now, so that neither takes this for its own state.
+        """
+        self._is_ours = self._quiet_seconds >= self._seconds and self._lifecycle.state is EngineState.RUNNING
+        return self._is_ours
+
+    def _begin_to_wake(self) -> None:
+        if self._is_ours and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.create_task(self._wake())
 
     async def _wake(self) -> None:
         began = asyncio.get_running_loop().time()

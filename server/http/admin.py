@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -143,11 +144,10 @@ async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Resp
         ApiError: 409, the engine is in a state from which there is no such change.
     """
     try:
-        await change
+        with nullcontext() if model.idle_sleep is None else model.idle_sleep.operate():
+            await change
     except EngineBusy as error:
         raise _busy(str(error)) from error
-    if model.idle_sleep is not None:
-        model.idle_sleep.take_over()
     log.info("admin", model=model.model_name, state=model.engine_state)
     return json_response({"state": model.engine_state})
 

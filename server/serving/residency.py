@@ -189,8 +189,8 @@ class Residency:
     async def _put_to_sleep(self, leaving: ServedModel, *, in_favour_of: ServedModel) -> None:
         """Lets what has begun end, and gives the weights and the pages back, unless the wish for them ends before."""
         lifecycle = leaving.engine.lifecycle
-        if leaving.idle_sleep is not None:
-            leaving.idle_sleep.take_over()  # it is woken from here
+        idle_sleep = leaving.idle_sleep
+        was_idle = idle_sleep is not None and idle_sleep.take_over()  # it is woken from here
         sleeping = asyncio.ensure_future(lifecycle.sleep(forget_weights=True, drain=True))
         try:
             while not sleeping.done() and self._is_wanted(in_favour_of):
@@ -210,8 +210,11 @@ class Residency:
         finally:
             sleeping.cancel()
         # Requests may have come for it meanwhile, which wait in its queue.
-        if not leaving.is_in_memory and self._places[leaving].num_users:
-            self._want(leaving)
+        if not leaving.is_in_memory:
+            if self._places[leaving].num_users:
+                self._want(leaving)
+        elif idle_sleep is not None and was_idle:
+            idle_sleep.hand_back()
 
     async def _wait_for_change(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -189,6 +189,22 @@ async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights
     assert device_bytes() >= weights + pages
 
 
+async def test_a_sleep_that_nobody_wants_any_more_when_its_turn_comes_does_nothing(client, expected):
+    found = []
+
+    def is_wanted():
+        found.append(client.lifecycle.state)
+        return client.lifecycle.state is EngineState.RUNNING
+
+    await asyncio.gather(client.lifecycle.pause(), client.lifecycle.sleep(is_wanted=is_wanted))
+    assert found == [EngineState.PAUSED] == [client.lifecycle.state]
+    await client.lifecycle.resume()
+    await client.lifecycle.sleep(is_wanted=is_wanted)
+    assert client.lifecycle.state is EngineState.ASLEEP
+    await client.lifecycle.wake()
+    assert (await read(submit(client, FACT)))[0] == expected(FACT)
+
+
 def resident_bytes():
     """Of this process; 0 where the system does not tell."""
     path = Path("/proc/self/statm")

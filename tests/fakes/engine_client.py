@@ -221,7 +221,10 @@ class FakeTokenStream:
 
 
 class FakeLifecycle:
-    """The engine's states alone. Every change takes one turn of the loop, as a call in another thread would."""
+    """The engine's states alone. Every change takes one turn of the loop, as a call in another thread would.
+
+    One change is made after the other, and its caller may be told late.
+    """
 
     def __init__(self, num_begun: Callable[[], int]) -> None:
         self.state = EngineState.RUNNING
@@ -232,6 +235,9 @@ class FakeLifecycle:
         self.is_holding_pages = False
         self.has_weights = True
         self.num_begun = num_begun
+        self.may_tell = asyncio.Event()  # once it is set, callers are told of changes that have been made
+        self.may_tell.set()
+        self._lock = asyncio.Lock()
 
     async def pause(self) -> None:
         await self._change("pause", EngineState.PAUSED)
@@ -241,10 +247,18 @@ class FakeLifecycle:
             raise EngineBusy("the engine is asleep; it must be woken, not resumed")
         await self._change("resume", EngineState.RUNNING)
 
-    async def sleep(self, *, drop_weights: bool = False, forget_weights: bool = False, drain: bool = False) -> None:
+    async def sleep(
+        self,
+        *,
+        drop_weights: bool = False,
+        forget_weights: bool = False,
+        drain: bool = False,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
         while drain and self.num_begun():
             await asyncio.sleep(0.002)
-        await self._change("forget" if forget_weights else ("sleep", drop_weights), EngineState.ASLEEP)
+        call = "forget" if forget_weights else ("sleep", drop_weights)
+        await self._change(call, EngineState.ASLEEP, is_wanted)
         self.has_weights = self.has_weights and not forget_weights
 
     async def wake(self, *, is_beside_others: bool = False) -> None:
@@ -263,13 +277,17 @@ class FakeLifecycle:
         self.beside_others.append(is_beside_others)
         await self._change(("update_weights", str(path), drain), self.state)
 
-    async def _change(self, call: object, state: EngineState) -> None:
-        self.calls.append(call)
-        await asyncio.sleep(0)
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
-        self.state = state
+    async def _change(self, call: object, state: EngineState, is_wanted: Callable[[], bool] | None = None) -> None:
+        async with self._lock:
+            if is_wanted is not None and not is_wanted():
+                return
+            self.calls.append(call)
+            await asyncio.sleep(0)
+            if self.error is not None:
+                error, self.error = self.error, None
+                raise error
+            self.state = state
+            await self.may_tell.wait()
 
 
 class FakeEngineClient:

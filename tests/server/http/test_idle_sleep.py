@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from engine.border.types import EngineState
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
 
 
@@ -82,3 +84,58 @@ async def test_what_an_operator_has_put_to_sleep_stays_asleep(start_server: Star
     async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
         assert response.status == 200
     assert (await asking)[0] == 200
+
+
+async def test_a_sleep_that_waits_for_its_turn_is_given_up_where_a_request_comes(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.05)
+    engine.lifecycle.may_tell.clear()
+    changing = asyncio.create_task(engine.lifecycle.update_weights(Path("x.gguf")))
+    await asyncio.sleep(0.2)  # the quiet time passes while the change is on its way
+    calls = list(engine.lifecycle.calls)
+    idle_sleep = server.served.first.idle_sleep
+    assert idle_sleep is not None
+    with idle_sleep.use():
+        engine.lifecycle.may_tell.set()
+        await changing
+        await asyncio.sleep(0.05)
+        assert engine.lifecycle.calls == calls
+        assert engine.lifecycle.state is EngineState.RUNNING
+
+
+async def test_an_engine_that_falls_asleep_again_while_its_wake_ends_is_woken_once_more(
+    start_server: StartServer,
+) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.02)
+    idle_sleep = server.served.first.idle_sleep
+    assert idle_sleep is not None
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    engine.lifecycle.may_tell.clear()
+    with idle_sleep.use():  # and leaves before the engine is awake
+        pass
+    await eventually(lambda: engine.lifecycle.state is EngineState.RUNNING)
+    await asyncio.sleep(0.1)  # the quiet time passes before anybody is told that it is awake
+    engine.lifecycle.may_tell.set()
+    await eventually(lambda: engine.lifecycle.calls == [("sleep", False), "wake", ("sleep", False)])
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"
+
+
+async def test_what_an_operator_has_woken_does_not_fall_asleep_before_the_operator_is_told(
+    start_server: StartServer,
+) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.05, admin_keys=("admin-secret-3",))
+    headers = {"Authorization": "Bearer admin-secret-3"}
+    async with server.http.post(server.url + "/admin/sleep", headers=headers) as response:
+        assert response.status == 200
+    engine.lifecycle.may_tell.clear()
+    waking = asyncio.create_task(server.http.post(server.url + "/admin/wake", headers=headers))
+    await eventually(lambda: engine.lifecycle.state is EngineState.RUNNING)
+    await asyncio.sleep(0.2)
+    engine.lifecycle.may_tell.set()
+    async with await waking as response:
+        assert await response.json() == {"state": "running"}
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"

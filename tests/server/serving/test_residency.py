@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.border.background import CALM_NICE, is_narrow_here
-from engine.border.types import Progress
+from engine.border.types import EngineError, Progress
 from server.command.model_loads import ModelLoads
 from server.serving import residency
 from server.startup.loaded_model import LoadedModel
@@ -326,3 +326,19 @@ async def test_nobody_starves(start_several: StartSeveral) -> None:
 
 async def _is_settled(server: SeveralServer) -> None:
     await eventually(lambda: len(server.in_memory) == 1 and "loading" not in server.states().values())
+
+
+async def test_an_idle_model_that_need_not_leave_after_all_is_woken_by_its_next_request(
+    start_several: StartSeveral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "RETRY_S", 0.3)
+    async with start_several("one two", models_max=1, sleep_idle_seconds=0.05) as server:
+        await server.reach(one="asleep")
+        lifecycle = server.engine("one").lifecycle
+        lifecycle.error = EngineError("not now")
+        leaving = asyncio.create_task(server.complete("two"))
+        await eventually(lambda: "forget" in lifecycle.calls and lifecycle.error is None)
+        leaving.cancel()
+        async with asyncio.timeout(PATIENCE_S):
+            assert text_of(await server.complete("one")) == "one:ab"
+        assert lifecycle.calls == [("sleep", False), "forget", "wake"]
