@@ -15,9 +15,12 @@ from server.text.text_model import TextModel
 from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
 from server.text.vocabularies.failures import TooManyTokens
 from server.wire.errors import ApiError
+from server.wire.json_values import size_of
 
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
+VALUE_CHARS = 4  # what a value of JSON does, about as it is written
+COUNTED_CHARS = 16 << 10  # of a conversation; where it has more, it does not matter how many
 
 
 class PromptSource(Protocol):
@@ -25,7 +28,10 @@ class PromptSource(Protocol):
 
     @property
     def num_chars(self) -> int:
-        """How much text there is to tokenise."""
+        """How much text there is to tokenise; of a conversation with more than COUNTED_CHARS, some number above that.
+
+        It takes little time, whatever a client has sent.
+        """
         ...
 
     @property
@@ -40,7 +46,8 @@ class PromptSource(Protocol):
             max_model_len: in tokens; where it is given, a text that must have more is refused before it is tokenised.
 
         Raises:
-            ApiError: the model has no chat template, or the template refuses the messages.
+            ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
+                is nested too deeply.
             InvalidParameter: the text is far too long.
         """
         ...
@@ -120,17 +127,16 @@ class Conversation(NamedTuple):
 
     @property
     def num_chars(self) -> int:
-        num_chars = sum(len(message["content"]) + MESSAGE_CHARS for message in self.messages)
-        calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
-        more = [calls, self.tools, dict(self.variables)]
-        try:
-            return num_chars + (len(orjson.dumps(more)) if any(more) else 0)
-        except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
-            raise ApiError(
-                "a tool, a call of one or a variable of the template is nested too deeply",
-                param="messages",
-                code="invalid_messages",
-            ) from error
+        num_chars = 0
+        for message in self.messages:
+            num_chars += len(message["content"]) + MESSAGE_CHARS
+            if "tool_calls" in message:
+                num_chars += size_of(message["tool_calls"], COUNTED_CHARS - num_chars, VALUE_CHARS)
+            if num_chars > COUNTED_CHARS:
+                return num_chars
+        for more in (list(self.tools), dict(self.variables)):
+            num_chars += size_of(more, COUNTED_CHARS - num_chars, VALUE_CHARS) if more else 0
+        return num_chars
 
     def encode(
         self, text_model: TextModel, max_model_len: int | None = None, most_tokens: int | None = None
@@ -146,6 +152,7 @@ class Conversation(NamedTuple):
                 param="messages",
                 code="no_chat_template",
             )
+        self._refuse_deep()
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, most_tokens or _num_listed(max_model_len)
@@ -165,6 +172,23 @@ class Conversation(NamedTuple):
             if shielded is None:
                 return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
             return tokenizer.encode_shielded(shielded, max_tokens=most)
+
+    def _refuse_deep(self) -> None:
+        """
+        Raises:
+            ApiError: what the template is told beside texts is nested more deeply than JSON is written.
+        """
+        calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
+        more = [calls, self.tools, dict(self.variables)]
+        try:
+            if any(more):
+                orjson.dumps(more)
+        except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
+            raise ApiError(
+                "a tool, a call of one or a variable of the template is nested too deeply",
+                param="messages",
+                code="invalid_messages",
+            ) from error
 
     def _render(
         self, template: ChatTemplate, control: ControlTokens, variables: Mapping[str, Any]

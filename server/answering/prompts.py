@@ -12,7 +12,7 @@ from sampling.host.grammar import GrammarError
 from sampling.host.params import MAX_STOP_TOKEN_IDS, InvalidParameter, SamplingParams
 from server.answering.bad_words import bad_word_ids
 from server.answering.generation_request import GenerationRequest
-from server.answering.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
+from server.answering.prompt_sources import COUNTED_CHARS, InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 from server.doors.workers import Workers
 from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import IncrementalDetokenizer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 # Text above this many characters is tokenised in a worker thread: 2 KiB take half a millisecond, and three where the
 # text is a strange one. Every stream waits for it, and many such requests may come together.
 MAX_INLINE_CHARS = 2 << 10
-MAX_SHORT_CHARS = 16 << 10  # above it, in one of the threads for long calls: it takes about as long as a step
+MAX_SHORT_CHARS = COUNTED_CHARS  # above it, in one of the threads for long calls: it takes about as long as a step
 MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
 ANSWER_CHARS = 16  # what the parameters of an answer cost
@@ -72,7 +72,7 @@ def prepare_here(
         base: parameters that hold where the request says nothing; None: those that the model's makers recommend.
 
     Raises:
-        ApiError: the chat template refuses the messages.
+        ApiError: the chat template refuses the messages, or what it is told beside them is nested too deeply.
         InvalidParameter: a parameter is outside its limits, or a prompt is too long.
     """
     max_model_len = engine.model_info.max_model_len
@@ -138,11 +138,7 @@ def _with_tokens_of_texts(
 
 
 def work_of(request: GenerationRequest) -> int:
-    """The work on the texts and parameters of `request`, in characters of a text that takes as long to tokenise.
-
-    Raises:
-        ApiError: what it tells a chat template is nested too deeply.
-    """
+    """The work on the texts and parameters of `request`, in characters of a text that takes as long to tokenise."""
     if request.sampling.get("dry_multiplier"):
         return sys.maxsize  # the whole vocabulary may have to be looked through for sequence breakers
     num_chars = sum(prompt.num_chars for prompt in request.prompts)

@@ -38,11 +38,7 @@ class RequestRecords:
         record.end()
 
     async def describe(self, record: RequestRecord, request: GenerationRequest, workers: Workers) -> None:
-        """Notes what `request` asks for; a long one is encoded in a worker thread.
-
-        Raises:
-            ApiError: what it asks for is nested too deeply.
-        """
+        """Notes what `request` asks for; a long one is encoded in a worker thread."""
         is_long = work_of(request) > MAX_SHORT_CHARS
         record.ask(await workers.run(encode_asked, request) if is_long else encode_asked(request))
 

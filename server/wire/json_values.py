@@ -59,21 +59,29 @@ def is_deeper(value: Any, most: int) -> bool:
 
 def is_longer(value: Any, most: int) -> bool:
     """Whether a decoded value has more than `most` characters and values together; no more than these are looked at."""
-    rest = [value]
-    while rest:
+    return size_of(value, most) > most
+
+
+def size_of(value: Any, most: int, each: int = 1) -> int:
+    """How many characters and values a decoded value has; no more than `most` of them are looked at.
+
+    Args:
+        most: where there are more, some number above it is returned.
+        each: what a value counts beside its characters.
+    """
+    rest, size = [value], 0
+    while rest and size <= most:
         part = rest.pop()
-        most -= 1
+        size += each
         if isinstance(part, str):
-            most -= len(part)
+            size += len(part)
         elif isinstance(part, dict | list):
-            if len(part) > most:
-                return True
+            if size + each * len(part) > most:
+                return size + each * len(part)
             if isinstance(part, dict):
-                most -= sum(map(len, part))
+                size += sum(map(len, part))
             rest += part.values() if isinstance(part, dict) else part
-        if most < 0:
-            return True
-    return False
+    return size
 
 
 def _refuse_too_many_values(body: bytes, whole: str) -> None:

@@ -9,8 +9,9 @@ import pytest
 from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.answering.generation_request import GenerationRequest
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.answering.prompts import MAX_INLINE_CHARS, prepare, prepare_here, work_of
+from server.answering.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS, prepare, prepare_here, work_of
 from server.doors.workers import Workers
+from server.wire.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 
@@ -122,3 +123,53 @@ def test_many_answers_and_biases_belong_in_a_worker_thread() -> None:
     assert max(work_of(request()), work_of(request(prompts=prompts))) <= MAX_INLINE_CHARS
     assert work_of(request(prompts=prompts, num_sampled=16)) > MAX_INLINE_CHARS
     assert work_of(request(prompts=prompts, sampling={"logit_bias": ((1, 1.0),) * 1024})) > MAX_INLINE_CHARS
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Message(dict[str, Any]):
+    """Counts how often messages are looked at."""
+
+    num_looks = 0
+
+    def __getitem__(self, key: str) -> Any:
+        Message.num_looks += 1
+        return super().__getitem__(key)
+
+
+def test_the_work_on_a_conversation_is_known_without_looking_at_all_of_it() -> None:
+    said = [{"role": "user", "content": "hi"}]
+    tool = {"function": {"name": "f", "parameters": {"text": "a" * 50}}}
+    few, many = Conversation(said, tools=[tool] * 3), Conversation(said, tools=[tool] * 20_000)
+    assert len("hi") + 3 * 50 < work_of(request(prompts=[few])) <= MAX_INLINE_CHARS
+    calls = [{"role": "assistant", "content": "", "tool_calls": [tool] * 20_000}]
+    for long in (many, Conversation(calls), Conversation(said, variables={"names": ["a"] * 20_000})):
+        assert work_of(request(prompts=[long])) > MAX_SHORT_CHARS
+    # Where it is written as JSON to learn its length, that cannot be written.
+    assert work_of(request(prompts=[Conversation(said, tools=[{"deep": nested(900)}] * 20)])) > MAX_SHORT_CHARS
+    assert work_of(request(prompts=[Conversation([Message(role="user", content="a")] * 10_000)])) > MAX_SHORT_CHARS
+    assert Message.num_looks < 1_000
+
+
+@pytest.mark.parametrize("part", ["a tool", "a call", "a variable"])
+async def test_what_a_template_is_told_is_refused_where_it_is_nested_too_deeply(part: str) -> None:
+    said: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    if part == "a call":
+        said[0]["tool_calls"] = [nested(900)]
+    conversation = Conversation(
+        said,
+        tools=[{"deep": nested(900)}] if part == "a tool" else (),
+        variables={"deep": nested(900)} if part == "a variable" else {},
+    )
+    workers, engine = Workers(), FakeEngineClient(max_model_len=512)
+    try:
+        with pytest.raises(ApiError, match="nested too deeply") as raised:
+            await prepare(request(prompts=[conversation]), FakeTextModel().model, engine.client, workers)
+        assert (raised.value.status, raised.value.code) == (400, "invalid_messages")
+    finally:
+        workers.close()
