@@ -85,7 +85,7 @@ class Pace:
         return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        """Takes note of how long a step took. Of steps that only decode, and take what was predicted, few are learned."""
+        """Takes note of how long a step took. Few steps teach that only decode and take what was predicted."""
         measured, predicted = 1000 * seconds, self.costs.predict(work)
         if measured <= 0:
             return
