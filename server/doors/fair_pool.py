@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from engine.border.background import stand_back
@@ -15,17 +16,21 @@ T = TypeVar("T")
 
 
 class FairPool:
-    """A pool of threads. However many calls one tenant has waiting, another's next one waits for one of them at most.
+    """A pool of threads. However many calls one tenant has waiting, another's next one waits for one of them at most,
+    and for the rest behind it where the thread rests.
 
     The calls of one tenant come in their order.
     """
 
-    def __init__(self, num_threads: int, name: str, *, stands_back: bool = False, rests: bool = False) -> None:
+    def __init__(
+        self, num_threads: int, name: str, *, stands_back: bool = False, rests: bool = False, longest_rest: float = inf
+    ) -> None:
         """
         Args:
             name: of the threads.
             stands_back: whether the threads stand behind the process's other threads.
             rests: whether the one thread rests between its calls; see `Rests`.
+            longest_rest: seconds.
         """
         assert num_threads == 1 or not rests, "what rests is one thread"
         self._pool = ThreadPoolExecutor(
@@ -34,7 +39,7 @@ class FairPool:
         self._lock = threading.Lock()  # protects the field below
         self._waiting: FairQueue[_Waiting[Any]] = FairQueue()
         self._is_ending = threading.Event()  # and nobody rests any more
-        self._rests = Rests(sleep=self._is_ending.wait) if rests else None
+        self._rests = Rests(sleep=self._is_ending.wait, longest=longest_rest) if rests else None
 
     def submit(self, owner: str, function: Callable[[], T]) -> Future[T]:
         """Has a thread call `function` when it is the owner's turn. A call that is cancelled before is left out.

@@ -18,6 +18,7 @@ NUM_SHORT = 2  # threads; more would only take turns at the interpreter lock, an
 # which rests, because two that tokenise would take a quarter of both from the steps, although they stand back: a step
 # waits for whatever thread of its own is put aside.
 NUM_LONG = 2 if num_cores() > 2 else 1
+LONGEST_REST = 0.25  # seconds, of that one; a text that takes seconds is rare, and the next one may be somebody else's
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +40,9 @@ class Workers:
         """
         self._short = FairPool(NUM_SHORT, "worker")
         self._large = FairPool(1, "body_worker", rests=rests)
-        self._long = FairPool(NUM_LONG, "long_worker", stands_back=True, rests=rests and NUM_LONG == 1)
+        self._long = FairPool(
+            NUM_LONG, "long_worker", stands_back=True, rests=rests and NUM_LONG == 1, longest_rest=LONGEST_REST
+        )
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of the call, which sees the caller's context variables. Raises what the call raises.

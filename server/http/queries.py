@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 from engine.border.types import Pooling
 from sampling.host.params import InvalidParameter
 from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.answering.prompts import MAX_INLINE_CHARS
+from server.answering.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS
 from server.doors.keyring import Tenant
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
@@ -70,6 +70,7 @@ class CountedConversation:
 
 
 Asked = TypeVar("Asked", bound=AsksModel)
+T = TypeVar("T")
 Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any]]]
 
 
@@ -128,14 +129,23 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
             "token_strs": names if query.return_token_strs else None,
         }
 
-    is_long = query.prompt is None or len(query.prompt) > MAX_INLINE_CHARS
-    return await served.workers.run_long(work) if is_long else work()
+    if query.prompt is None:
+        return await served.workers.run_long(work)  # the size of its messages is known when they are put together
+    return await _in_worker(served, len(query.prompt), work) if len(query.prompt) > MAX_INLINE_CHARS else work()
 
 
 async def _count_tokens(
     query: CountedConversation, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
-    return {"input_tokens": len(await served.workers.run_long(_encode, query.conversation, model))}
+    conversation = query.conversation
+    token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, model))
+    return {"input_tokens": len(token_ids)}
+
+
+async def _in_worker(served: ServedModels, num_chars: int, work: Callable[[], T]) -> T:
+    """What the work on texts of so many characters returns, from a thread for short calls or one for long ones."""
+    workers = served.workers
+    return await (workers.run_long if num_chars > MAX_SHORT_CHARS else workers.run)(work)
 
 
 def _encode(conversation: Conversation, model: ServedModel) -> list[int]:
@@ -181,8 +191,8 @@ async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMod
         except InvalidParameter as error:
             raise InvalidParameter("input", str(error)) from error
 
-    is_long = sum(prompt.num_chars for prompt in prompts) > MAX_INLINE_CHARS
-    token_lists = await served.workers.run_long(tokenize) if is_long else tokenize()
+    num_chars = sum(prompt.num_chars for prompt in prompts)
+    token_lists = await _in_worker(served, num_chars, tokenize) if num_chars > MAX_INLINE_CHARS else tokenize()
     at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
 
     async def embed(token_ids: Sequence[int]) -> np.ndarray:

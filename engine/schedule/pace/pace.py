@@ -12,8 +12,8 @@ _QUANTILE = 0.99  # of the steps that shall stay within the target
 _STEP_UP = 0.05  # how far one step beyond the margin raises it
 _MAX_MARGIN = 1.5
 _MEMORY = 0.98  # the averages are of about the last 50 steps
-_USUAL = 0.1  # difference between measured and predicted, as a share, up to which a step tells nothing new
-_MAX_UNLEARNED = 3  # such steps without prompts between two that the costs learn from, which is work for the host
+_USUAL = 0.3  # difference between measured and predicted, as a share; beyond it a step is learned from at once
+_MAX_UNLEARNED = 3  # usual steps left out between two that are learned from: learning is work for the host
 _MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
 _MAX_GUEST_STRETCH = 1.6  # of a guest's tile and the others' rows: measured steps are longer than predicted ones
 
@@ -85,7 +85,11 @@ class Pace:
         return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        """Takes note of how long a step took. Few steps teach that only decode and take what was predicted."""
+        """Takes note of how long a step took.
+
+        One in four of the steps that only decode and take about what was predicted is learned from. Which one does not
+        depend on its duration, or predictions would lean towards the steps that were far off.
+        """
         measured, predicted = 1000 * seconds, self.costs.predict(work)
         if measured <= 0:
             return

@@ -15,10 +15,10 @@ _BEGUN, _TILE = 2, 3  # the weights of a tile that is begun, however full it is,
 _UNKNOWN = 1e4  # variance of a weight of which nothing is known, in ms²
 _HARDLY = 0.01  # share of that variance that a begun tile's weight has: before parts of tiles were seen, they are cheap
 _NOISE = 0.1  # standard deviation of a step's duration, as a share of it
-_DRIFT = 0.02  # the same of a weight's change from one step to the next
+_DRIFT = 0.02  # the same of a weight's change from one learned step to the next
 _LEAST_MS = 0.05  # below this a duration is mostly the clock's and the loop's own
 _MAX_SURPRISE = 3.0  # standard deviations; beyond them the measurement is doubted
-_RATIO_SHARE = 0.1  # of the newest step in the average of its bucket
+_RATIO_SHARE = 0.1  # of the newest learned step in the average of its bucket
 _MIN_RATIO, _MAX_RATIO = 0.5, 2.0
 
 

@@ -127,7 +127,7 @@ def test_a_pool_that_is_finished_calls_all_that_wait_before_the_last(held: HeldP
 def test_a_rest_ends_with_the_pool(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resting = threading.Event()
 
-    def rests(*, sleep: object) -> Rests:
+    def rests(*, sleep: object, longest: float) -> Rests:
         def rest(seconds: float) -> None:
             resting.set()
             assert sleep(10 * PATIENCE_S)  # type: ignore[operator]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +14,9 @@ from server.doors.rests import RESTS, Rests
 class Thread:
     """Stands for a thread: what it computes and how long it sleeps moves the clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = inf) -> None:
         self.now = self.computed = self.slept = 0.0
-        self.rests = Rests(lambda: self.now, lambda: self.computed, self._sleep)
+        self.rests = Rests(lambda: self.now, lambda: self.computed, self._sleep, longest=longest)
 
     def _sleep(self, seconds: float) -> None:
         assert seconds > 0
@@ -48,6 +50,13 @@ def test_who_comes_later_waits_for_what_is_left() -> None:
     assert thread.compute(0.01) == pytest.approx(RESTS * 0.01 - 0.01)
     thread.now += 1
     assert thread.compute(0.01) == 0
+
+
+def test_a_rest_takes_no_longer_than_it_may() -> None:
+    thread = Thread(longest=0.25)
+    thread.compute(5.0)
+    assert thread.compute(0.01) == pytest.approx(0.25)
+    assert thread.compute(0.01) == pytest.approx(RESTS * 0.01)
 
 
 def test_a_call_that_fails_has_earned_its_rest() -> None:

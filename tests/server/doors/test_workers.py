@@ -57,7 +57,7 @@ async def test_the_interpreter_lock_changes_hands_as_usual_while_a_lone_thread_r
 ) -> None:
     usual, computed, resting = sys.getswitchinterval(), itertools.count(), list[float]()
 
-    def rests(*, sleep: object) -> Rests:
+    def rests(*, sleep: object, longest: float) -> Rests:
         return Rests(lambda: 0.0, lambda: next(computed), lambda _: resting.append(sys.getswitchinterval()))
 
     monkeypatch.setattr("server.doors.fair_pool.Rests", rests)

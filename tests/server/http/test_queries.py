@@ -12,6 +12,8 @@ from openai import AsyncOpenAI
 
 from engine.border.types import Pooling
 from server.answering import prompt_sources
+from server.answering.prompt_sources import Conversation
+from server.answering.prompts import MAX_SHORT_CHARS
 from server.http import queries
 from server.transport.json_body import UNREAD
 from server.wire.json_values import MAX_INLINE_BYTES
@@ -138,6 +140,22 @@ async def test_a_large_conversation_is_put_together_beside_the_loop(
     assert (status, told["input_tokens"] > MAX_INLINE_BYTES) == (200, True)
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(("num_chars", "name"), [(10, "worker"), (MAX_SHORT_CHARS + 1, "long_worker")])
+async def test_a_short_conversation_is_counted_without_waiting_for_long_ones(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, num_chars: int, name: str
+) -> None:
+    names, encode = list[str](), Conversation.encode
+
+    def noted(conversation: Conversation, *args: Any) -> list[int]:
+        names.append(threading.current_thread().name)
+        return encode(conversation, *args)
+
+    monkeypatch.setattr(Conversation, "encode", noted)
+    body = {"messages": [{"role": "user", "content": "x" * num_chars}]}
+    assert (await server.post("/v1/messages/count_tokens", body))[0] == 200
+    assert [each.rpartition("_")[0] for each in names] == [name]
 
 
 async def test_the_numbers_of_embeddings_are_listed_beside_the_loop(start_server: StartServer) -> None:

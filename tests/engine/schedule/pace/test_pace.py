@@ -217,6 +217,37 @@ def test_a_machine_that_becomes_slower_bit_by_bit_is_followed_through_steps_of_d
         milliseconds *= 1.005
         pace.learn(work, milliseconds / 1000)
     assert pace.costs.predict(work) == pytest.approx(milliseconds, rel=0.1)
-    for _ in range(8):  # and a jump is learned from at once
+    for _ in range(30):  # and a jump soon
         pace.learn(work, 1.5 * milliseconds / 1000)
     assert pace.costs.predict(work) == pytest.approx(1.5 * milliseconds, rel=0.2)
+
+
+def test_few_of_the_usual_steps_are_work_for_the_host_and_all_with_prompts_are_learned_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace, learned = Pace(50.0), list[StepWork]()
+    learn = pace.costs.learn
+
+    def learn_and_note(work: StepWork, milliseconds: float) -> None:
+        learned.append(work)
+        learn(work, milliseconds)
+
+    monkeypatch.setattr(pace.costs, "learn", learn_and_note)
+    usual, with_prompt = StepWork(16, 3200), StepWork(16, 3200, 1, 500)
+    for step in range(100):
+        pace.learn(with_prompt if step % 10 == 9 else usual, 0.010 if step % 10 < 9 else 0.040)
+    assert learned.count(with_prompt) == 10
+    assert 20 <= learned.count(usual) <= 30
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1000))
+def test_steps_that_now_and_then_take_longer_do_not_move_the_predictions_of_the_others(seed: int) -> None:
+    pace, work, draw = Pace(50.0), StepWork(16, 3200), random.Random(seed)
+    predicted = []
+    for step in range(600):
+        late = draw.uniform(0.1, 0.28) if draw.random() < 0.15 else 0.0
+        pace.learn(work, 0.010 * (draw.uniform(0.97, 1.03) + late))
+        if step >= 200:
+            predicted.append(pace.costs.predict(work))
+    assert sum(predicted) / len(predicted) == pytest.approx(10.0 * (1 + 0.15 * 0.19), rel=0.04)

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -21,7 +22,7 @@ namespace {
 constexpr auto kSpinTime = std::chrono::microseconds(50);  // before a worker sleeps
 constexpr int kPausesPerLook = 16;                         // between two looks at the clock
 constexpr int kPausesBeforeYield = 1000;                   // of the caller, who waits for the last tasks
-constexpr auto kLateTime = std::chrono::milliseconds(2);  // longer than the server's own threads usually compute
+constexpr auto kLateTime = std::chrono::milliseconds(2);   // a caller that has waited longer takes a worker for put aside
 constexpr int kMostThreads = 1024;
 
 #ifdef __linux__
@@ -110,7 +111,7 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   const int64_t done = run_tasks(number, 0);
   if (job.next != nullptr) callers_ahead_ = job.next[0];
   num_done_.fetch_add(done, std::memory_order_acq_rel);
-  std::chrono::steady_clock::time_point late_since{};
+  std::optional<std::chrono::steady_clock::time_point> late_since;
   for (int num_pauses = 0; num_done_.load(std::memory_order_acquire) < num_tasks;) {
     if (!callers_ahead_.is_done()) {
       callers_ahead_.ask_of_each(1);
@@ -119,8 +120,8 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
       ++num_pauses;
     } else {  // the system has put a worker aside in the middle of a task
       const auto now = std::chrono::steady_clock::now();
-      if (late_since == decltype(late_since){}) late_since = now;
-      if (now - late_since > kLateTime) seats_.rest();
+      if (!late_since) late_since = now;
+      if (now - *late_since > kLateTime) seats_.rest();
       std::this_thread::yield();
     }
   }
@@ -160,7 +161,6 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
   const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
   const auto start = std::chrono::steady_clock::now();
   while (!is_there()) {
-    seats_.tell(thread);
     for (int i = 0; i < kPausesPerLook && !is_there(); ++i) {
       if (ahead.is_done()) {
         pause();
@@ -169,6 +169,7 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
       }
     }
     if (std::chrono::steady_clock::now() - start < kSpinTime && !seats_.is_with_caller(thread)) continue;
+    seats_.tell(thread);
     std::unique_lock<std::mutex> lock(sleep_mutex_);
     num_asleep_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, [&] { return is_stopping_ || is_there(); });

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 
 import numpy as np
 import pytest
@@ -15,15 +13,9 @@ from tests.engine.kernels.native.runtime.harness import build
 
 # `run` counts how often each task of each job was done, and says which thread did it. `run_beside_stuck` gives each
 # worker a first task that ends only when all tasks but those of the workers are done, and returns how many those are.
-# `is_moved` binds a worker to its caller's processor, and returns whether it is soon elsewhere and bound no more.
 HARNESS = """
 #include "runtime/pool.h"
 #include <atomic>
-#ifdef __linux__
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 using namespace eagre;
 
@@ -54,36 +46,6 @@ extern "C" int64_t run_beside_stuck(int num_threads, int64_t num_tasks) {
   return num_stuck;
 }
 
-#ifdef __linux__
-extern "C" bool is_moved(int most_tries) {
-  Pool pool(2);
-  std::atomic<int> worker, place;
-  const auto run_on_both = [&] {
-    worker = 0;
-    pool.run(2, [&](int64_t, int thread) {
-      if (thread == 1) {
-        place = sched_getcpu();
-        worker = static_cast<int>(syscall(SYS_gettid));
-      }
-      while (worker == 0) std::this_thread::yield();
-    });
-  };
-  run_on_both();
-  for (int tries = 0; tries < most_tries; ++tries) {
-    const int here = sched_getcpu();
-    cpu_set_t all, set;
-    CPU_ZERO(&set);
-    CPU_SET(here, &set);
-    if (sched_getaffinity(0, sizeof all, &all) != 0 || sched_setaffinity(worker, sizeof set, &set) != 0) return false;
-    run_on_both();  // the worker sees where it is
-    run_on_both();
-    if (place == here) continue;  // the caller may have been elsewhere
-    run_on_both();
-    return sched_getaffinity(worker, sizeof set, &set) == 0 && CPU_EQUAL(&set, &all);
-  }
-  return false;
-}
-#endif
 """
 
 
@@ -92,8 +54,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     library = build(HARNESS, tmp_path_factory.mktemp("pool"), "pool.cc", "seats.cc", "turns.cc")
     library.run_beside_stuck.restype = ctypes.c_int64
     library.run_beside_stuck.argtypes = ctypes.c_int, ctypes.c_int64
-    if sys.platform == "linux":
-        library.is_moved.restype = ctypes.c_bool
     return library
 
 
@@ -120,13 +80,6 @@ def test_a_worker_that_is_put_aside_delays_a_job_by_one_task(library: ctypes.CDL
     # Each worker holds the one task that it has begun, and the caller does all others, those of their shares too.
     num_stuck = library.run_beside_stuck(num_threads, 100)
     assert num_stuck <= num_threads - 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells where a thread is")
-def test_a_worker_on_its_callers_processor_is_moved_and_may_go_everywhere_again(library: ctypes.CDLL) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("there is one processor only")
-    assert library.is_moved(1000)
 
 
 def run(library: ctypes.CDLL, num_threads: int, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
