@@ -129,9 +129,10 @@ class Conversation(NamedTuple):
     def num_chars(self) -> int:
         num_chars = 0
         for message in self.messages:
-            num_chars += len(message["content"]) + MESSAGE_CHARS
-            if "tool_calls" in message:
-                num_chars += size_of(message["tool_calls"], COUNTED_CHARS - num_chars, VALUE_CHARS)
+            num_chars += MESSAGE_CHARS
+            for part in message.values():  # its text, its reasoning, its name, calls of tools
+                is_text = isinstance(part, str)
+                num_chars += len(part) if is_text else size_of(part, COUNTED_CHARS - num_chars, VALUE_CHARS)
             if num_chars > COUNTED_CHARS:
                 return num_chars
         for more in (list(self.tools), dict(self.variables)):
@@ -153,6 +154,7 @@ class Conversation(NamedTuple):
                 code="no_chat_template",
             )
         self._refuse_deep()
+        # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, most_tokens or _num_listed(max_model_len)

@@ -52,6 +52,11 @@ def test_text_that_is_far_too_long_is_refused_by_its_beginning(model: TextModel,
         source.encode(model, 50)
 
 
+def test_what_the_template_leaves_out_may_be_long(model: TextModel) -> None:
+    conversation = Conversation([{"role": "assistant", "content": "a", "reasoning_content": "x" * 5000}])
+    assert model.tokenizer.decode(conversation.encode(model, 50)) == "a"
+
+
 def test_the_answer_goes_on_with_the_last_message_exactly_where_it_ends(model: TextModel) -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "It is "}]
     token_ids = Conversation(messages, begins_turn=False, continues=True).encode(model)

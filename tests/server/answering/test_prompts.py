@@ -141,6 +141,10 @@ class Message(dict[str, Any]):
         Message.num_looks += 1
         return super().__getitem__(key)
 
+    def values(self) -> Any:
+        Message.num_looks += 1
+        return super().values()
+
 
 def test_the_work_on_a_conversation_is_known_without_looking_at_all_of_it() -> None:
     said = [{"role": "user", "content": "hi"}]
@@ -154,6 +158,12 @@ def test_the_work_on_a_conversation_is_known_without_looking_at_all_of_it() -> N
     assert work_of(request(prompts=[Conversation(said, tools=[{"deep": nested(900)}] * 20)])) > MAX_SHORT_CHARS
     assert work_of(request(prompts=[Conversation([Message(role="user", content="a")] * 10_000)])) > MAX_SHORT_CHARS
     assert Message.num_looks < 1_000
+
+
+@pytest.mark.parametrize("name", ["content", "reasoning_content", "name", "tool_call_id"])
+def test_every_text_of_a_message_is_work(name: str) -> None:
+    message = {"role": "assistant", "content": "x", name: "a" * (MAX_SHORT_CHARS + 1)}
+    assert work_of(request(prompts=[Conversation([message])])) > MAX_SHORT_CHARS
 
 
 @pytest.mark.parametrize("part", ["a tool", "a call", "a variable"])
