@@ -11,6 +11,7 @@ import orjson
 
 from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplate, ChatTemplateError
+from server.text.template_budget import check_written
 from server.text.text_model import TextModel
 from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
 from server.text.vocabularies.failures import TooManyTokens
@@ -49,6 +50,7 @@ class PromptSource(Protocol):
             ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
                 is nested too deeply.
             InvalidParameter: the text is far too long.
+            RenderingTakesLong, RenderedTextIsLong: within `rendering_briefly`, see there.
         """
         ...
 
@@ -169,6 +171,7 @@ class Conversation(NamedTuple):
             tokenizer.refuse_far_too_long("".join(contents), most_tokens or max_model_len)
         text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
         _refuse_hopeless(len(text), text_model, max_model_len)
+        check_written(len(text))
         with _refusing_too_many(max_model_len):
             # The template writes the control tokens itself, the first one included.
             if shielded is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from server.answering.prompt_sources import COUNTED_CHARS, InfillPrompt, PromptS
 from server.doors.workers import Workers
 from server.grammar.answer_rules import AnswerRules
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.template_budget import RenderingTakesLong, rendering_briefly
+from server.text.template_budget import RenderedTextIsLong, RenderingTakesLong, rendering_briefly
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 from server.wire.sampling_fields import DEFAULT_BREAKERS
@@ -29,6 +28,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 MAX_INLINE_CHARS = 2 << 10
 MAX_SHORT_CHARS = COUNTED_CHARS  # above it, in one of the threads for long calls: it takes about as long as a step
 MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
+MAX_WRITTEN_CHARS = 4 * MAX_INLINE_CHARS  # that it may write then: its own words stand beside those of the client
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
 ANSWER_CHARS = 16  # what the parameters of an answer cost
 BIASES_OF_A_CHAR = 4  # biases that are checked in the time of a character, once for each prompt
@@ -56,9 +56,14 @@ async def prepare(
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
     template, work = text_model.chat_template, work_of(request)
     if work <= MAX_INLINE_CHARS and (template is None or not template.is_slow):
-        # A template that takes longer begins again in a worker thread; a slow one is run in one from then on.
-        with suppress(RenderingTakesLong), rendering_briefly(MAX_INLINE_SECONDS):
-            return prepare_here(request, text_model, engine)
+        # A template that takes longer or writes more begins again in a worker thread.
+        try:
+            with rendering_briefly(MAX_INLINE_SECONDS, MAX_WRITTEN_CHARS):
+                return prepare_here(request, text_model, engine)
+        except RenderingTakesLong:
+            pass  # a slow template is run in a worker thread from then on
+        except RenderedTextIsLong as error:
+            work = error.num_chars
     run = workers.run_long if work > MAX_SHORT_CHARS else workers.run
     return await run(prepare_here, request, text_model, engine)
 
@@ -74,6 +79,7 @@ def prepare_here(
     Raises:
         ApiError: the chat template refuses the messages, or what it is told beside them is nested too deeply.
         InvalidParameter: a parameter is outside its limits, or a prompt is too long.
+        RenderingTakesLong, RenderedTextIsLong: within `rendering_briefly`, see there.
     """
     max_model_len = engine.model_info.max_model_len
     # The parameters first: they are less work to refuse.

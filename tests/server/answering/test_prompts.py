@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from server.answering.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS, prepare,
 from server.doors.workers import Workers
 from server.wire.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.text_model import FakeTextModel, FakeTokenizer
 
 LIMIT = 20  # tokens, prompt and output together
 
@@ -164,6 +165,32 @@ def test_the_work_on_a_conversation_is_known_without_looking_at_all_of_it() -> N
 def test_every_text_of_a_message_is_work(name: str) -> None:
     message = {"role": "assistant", "content": "x", name: "a" * (MAX_SHORT_CHARS + 1)}
     assert work_of(request(prompts=[Conversation([message])])) > MAX_SHORT_CHARS
+
+
+class NotingTokenizer(FakeTokenizer):
+    """Notes the threads in which it tokenises."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
+        self.threads.append(threading.current_thread())
+        return super().encode(text, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize(("num_words", "is_long"), [(10, False), (10_000, True)])
+async def test_a_long_text_that_a_template_makes_of_a_short_one_belongs_in_a_worker_thread(
+    num_words: int, is_long: bool
+) -> None:
+    model, tokenizer = FakeTextModel(f"{{{{ messages[0].content * {num_words} }}}}"), NotingTokenizer()
+    model.tokenizer = tokenizer
+    asked, workers = request(prompts=[Conversation([{"role": "user", "content": "word "}])]), Workers()
+    try:
+        (prompt,) = await prepare(asked, model.model, FakeEngineClient(max_model_len=1 << 20).client, workers)
+        assert bytes(prompt.token_ids) == b"word " * num_words
+        assert [thread is not threading.current_thread() for thread in tokenizer.threads] == [is_long]
+    finally:
+        workers.close()
 
 
 @pytest.mark.parametrize("part", ["a tool", "a call", "a variable"])
