@@ -7,6 +7,7 @@ which leave the lock to the other threads.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,10 @@ MIN_COUNTED_BYTES = 64 << 10  # a body that is no larger cannot have too many va
 MAX_CONTAINERS = 1 << 15  # lists and objects in one body
 MAX_KEYS = 1 << 15  # of all objects in one body together
 MAX_VALUES = 1 << 19  # values in one body; 64 prompts of 8,192 token ids each have as many
+
+FLOAT_CHARS = 24  # of the longest number that is no integer, as JSON writes it
+_BITS_PER_DIGIT = 3  # at least
+_WRITER = json.JSONEncoder(ensure_ascii=False)
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPENING = b"[{"
@@ -65,6 +70,8 @@ def is_longer(value: Any, most: int) -> bool:
 def size_of(value: Any, most: int, each: int = 1) -> int:
     """How many characters and values a decoded value has; no more than `most` of them are looked at.
 
+    Characters are those that JSON needs: two for a quote or a new line in a text, six for most control characters.
+
     Args:
         most: where there are more, some number above it is returned.
         each: what a value counts beside its characters.
@@ -74,14 +81,25 @@ def size_of(value: Any, most: int, each: int = 1) -> int:
         part = rest.pop()
         size += each
         if isinstance(part, str):
-            size += len(part)
+            size += _written_size(part, most)
         elif isinstance(part, dict | list):
             if size + each * len(part) > most:
                 return size + each * len(part)
             if isinstance(part, dict):
-                size += sum(map(len, part))
+                size += _written_size("".join(part), most)
             rest += part.values() if isinstance(part, dict) else part
+        elif isinstance(part, float):
+            size += FLOAT_CHARS
+        elif isinstance(part, int):
+            size += part.bit_length() // _BITS_PER_DIGIT
     return size
+
+
+def _written_size(text: str, most: int) -> int:
+    """The number of characters between the quotes of `text` in JSON; its length where that alone is above `most`."""
+    if len(text) > most or (text.isprintable() and '"' not in text and "\\" not in text):
+        return len(text)
+    return len(_WRITER.encode(text)) - len('""')
 
 
 def _refuse_too_many_values(body: bytes, whole: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -23,6 +24,20 @@ def test_a_value_within_the_limit_is_counted_whole(most: int) -> None:
 def test_one_beyond_it_has_some_size_beyond_it(most: int) -> None:
     assert size_of(VALUE, most) > most
     assert is_longer(VALUE, most)
+
+
+@pytest.mark.parametrize(
+    "value", ["\0\x1f\n", '"' * 9, "\\" * 9, {"\0" * 9: '"'}, [-1.2345678901234567e-300], [-(2**63)]]
+)
+def test_what_json_writes_longer_counts_as_it_is_written(value: Any) -> None:
+    written = len(json.dumps(value, ensure_ascii=False))
+    size = size_of([value] * 100, 100_000)
+    assert 100 * (written - len('{"":""}')) <= size <= 200 * written
+    assert is_longer([value] * 100, size - 1)
+
+
+def test_usual_texts_count_their_characters() -> None:
+    assert size_of(["one two", "дом", True, 3], 100, each=0) == len("one two") + len("дом")
 
 
 def test_no_more_than_the_limit_is_looked_at() -> None:
