@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-import orjson
-
 from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.template_budget import check_written
@@ -16,12 +14,13 @@ from server.text.text_model import TextModel
 from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
 from server.text.vocabularies.failures import TooManyTokens
 from server.wire.errors import ApiError
-from server.wire.json_values import size_of
+from server.wire.json_values import is_deeper, size_of
 
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
 VALUE_CHARS = 4  # what a value of JSON does, about as it is written
 COUNTED_CHARS = 16 << 10  # of a conversation; where it has more, it does not matter how many
+MAX_DEPTH = 250  # of lists and objects in what a template is told; what walks over them calls itself at each level
 
 
 class PromptSource(Protocol):
@@ -141,10 +140,14 @@ class Conversation(NamedTuple):
             num_chars += size_of(more, COUNTED_CHARS - num_chars, VALUE_CHARS) if more else 0
         return num_chars
 
-    def encode(
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        self.refuse_deep()
+        return self.encode_checked(text_model, max_model_len)
+
+    def encode_checked(
         self, text_model: TextModel, max_model_len: int | None = None, most_tokens: int | None = None
     ) -> list[int]:
-        """As of any source.
+        """`encode` where `refuse_deep` has passed, of this conversation or of one of which this is a part.
 
         Args:
             most_tokens: a conversation of more is refused, without the work of counting how many they are.
@@ -155,7 +158,6 @@ class Conversation(NamedTuple):
                 param="messages",
                 code="no_chat_template",
             )
-        self._refuse_deep()
         # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
         contents = [message["content"] for message in self.messages]
         _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
@@ -178,22 +180,18 @@ class Conversation(NamedTuple):
                 return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
             return tokenizer.encode_shielded(shielded, max_tokens=most)
 
-    def _refuse_deep(self) -> None:
+    def refuse_deep(self) -> None:
         """
         Raises:
-            ApiError: what the template is told beside texts is nested more deeply than JSON is written.
+            ApiError: what the template is told beside texts is nested more deeply than MAX_DEPTH.
         """
         calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
-        more = [calls, self.tools, dict(self.variables)]
-        try:
-            if any(more):
-                orjson.dumps(more)
-        except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
+        if any(is_deeper(told, MAX_DEPTH) for told in (calls, list(self.tools), dict(self.variables))):
             raise ApiError(
                 "a tool, a call of one or a variable of the template is nested too deeply",
                 param="messages",
                 code="invalid_messages",
-            ) from error
+            )
 
     def _render(
         self, template: ChatTemplate, control: ControlTokens, variables: Mapping[str, Any]

@@ -51,15 +51,17 @@ def parse_json(body: bytes | str, what: str = "body") -> Any:
 
 def is_deeper(value: Any, most: int) -> bool:
     """Whether lists and objects are nested more than `most` levels deep in a decoded value."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(most):
+        if not level:
+            return False
         level = [
             part
             for outer in level
-            if isinstance(outer, dict | list)
             for part in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(part, dict | list)
         ]
-    return any(isinstance(part, dict | list) for part in level)
+    return bool(level)
 
 
 def is_longer(value: Any, most: int) -> bool:

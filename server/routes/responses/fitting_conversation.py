@@ -33,6 +33,7 @@ class FittingConversation(NamedTuple):
     def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
         if max_model_len is None:
             return self.conversation.encode(text_model)
+        self.conversation.refuse_deep()
         room = self.num_answer_tokens or min(max_model_len // ANSWER_SHARE, MAX_ANSWER_ROOM)
         most = max(max_model_len - room, 1)
         messages = self.conversation.messages
@@ -53,7 +54,7 @@ class FittingConversation(NamedTuple):
                 low = middle + 1
         if fitting is None:  # the last turn alone is judged as any other prompt
             last = messages[starts[-1] :] if starts else messages[num_kept:]
-            return self._shortened([*messages[:num_kept], *last]).encode(text_model, max_model_len)
+            return self._shortened([*messages[:num_kept], *last]).encode_checked(text_model, max_model_len)
         return fitting
 
     def _encode(
@@ -61,7 +62,7 @@ class FittingConversation(NamedTuple):
     ) -> list[int] | None:
         """None where the prompt has more than `most` tokens."""
         try:
-            return self._shortened(messages).encode(text_model, max_model_len, most)
+            return self._shortened(messages).encode_checked(text_model, max_model_len, most)
         except InvalidParameter:
             return None
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from sampling.host.params import InvalidParameter
-from server.answering.prompt_sources import Conversation, PromptSource, TextPrompt
+from server.answering.prompt_sources import MAX_DEPTH, Conversation, PromptSource, TextPrompt
 from server.text.chat_template import ChatTemplate
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
+from server.wire.errors import ApiError
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
@@ -55,6 +57,21 @@ def test_text_that_is_far_too_long_is_refused_by_its_beginning(model: TextModel,
 def test_what_the_template_leaves_out_may_be_long(model: TextModel) -> None:
     conversation = Conversation([{"role": "assistant", "content": "a", "reasoning_content": "x" * 5000}])
     assert model.tokenizer.decode(conversation.encode(model, 50)) == "a"
+
+
+def test_a_shallow_value_that_json_cannot_write_is_not_called_deep(model: TextModel) -> None:
+    conversation = Conversation([{"role": "user", "content": "a"}], variables={"number": 1 << 70})
+    assert model.tokenizer.decode(conversation.encode(model)) == "a"
+
+
+@pytest.mark.parametrize(("depth", "is_refused"), [(MAX_DEPTH, False), (MAX_DEPTH + 1, True)])
+def test_what_a_template_is_told_may_be_nested_to_a_limit(model: TextModel, depth: int, is_refused: bool) -> None:
+    value: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        value = {"a": value}
+    conversation = Conversation([{"role": "user", "content": "a"}], variables=value)
+    with pytest.raises(ApiError, match="nested too deeply") if is_refused else nullcontext():
+        assert model.tokenizer.decode(conversation.encode(model)) == "a"
 
 
 def test_the_answer_goes_on_with_the_last_message_exactly_where_it_ends(model: TextModel) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from server.answering.prompt_sources import Conversation
 from server.routes.responses.fitting_conversation import FittingConversation
+from server.wire.errors import ApiError
 from tests.fakes.text_model import FakeTextModel, FakeTokenizer
 
 MAX_MODEL_LEN, NUM_ANSWER_TOKENS = 200, 20
@@ -32,3 +35,33 @@ def test_no_more_tokens_are_made_than_fit(num_turns: int) -> None:
     assert fitting.startswith(f"user:{num_turns - 3:02}")
     assert set(tokenizer.asked) == {MAX_MODEL_LEN - NUM_ANSWER_TOKENS}
     assert len(tokenizer.asked) <= 2 + num_turns.bit_length()
+
+
+class Tool(dict[str, Any]):
+    """Counts how often the values in it are walked over."""
+
+    num_walks = 0
+
+    def values(self) -> Any:
+        self.num_walks += 1
+        return super().values()
+
+
+def test_what_stays_the_same_is_searched_for_deep_nesting_once() -> None:
+    tool = Tool(name="f")
+    messages = [{"role": "user", "content": f"{number:02}" + "x" * 40} for number in range(64)]
+    FittingConversation(Conversation(messages, tools=[tool]), NUM_ANSWER_TOKENS).encode(
+        FakeTextModel().model, MAX_MODEL_LEN
+    )
+    assert tool.num_walks == 1
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    said = [{"role": "user", "content": "a"}]
+    with pytest.raises(ApiError, match="nested too deeply"):
+        FittingConversation(Conversation(said, tools=[{"deep": deep}]), NUM_ANSWER_TOKENS).encode(
+            FakeTextModel().model, MAX_MODEL_LEN
+        )

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from server.wire.json_values import is_longer, size_of
+from server.wire.json_values import is_deeper, is_longer, size_of
 
 VALUE = {"ab": ["cde", 1, None, {}], "f": "g"}
 SIZE = 7 + len("abcdefg")  # values, and characters with those of the keys
+
+
+@pytest.mark.parametrize(("value", "depth"), [("a", 0), ([], 1), ({"a": 1}, 1), (VALUE, 3), ([1, [[{}], 2]], 4)])
+def test_the_depth_of_a_value_is_that_of_its_lists_and_objects(value: Any, depth: int) -> None:
+    assert [is_deeper(value, most) for most in range(6)] == [most < depth for most in range(6)]
 
 
 @pytest.mark.parametrize("most", [SIZE, SIZE + 1, 1000])
