@@ -19,7 +19,7 @@ from server.wire.json_values import is_deeper, size_of
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
 VALUE_CHARS = 4  # what a value of JSON does, about as it is written
-COUNTED_CHARS = 16 << 10  # of a conversation; where it has more, it does not matter how many
+COUNTED_CHARS = 16 << 10  # of a conversation; the largest number that anyone compares `num_chars` with
 MAX_DEPTH = 250  # of lists and objects in what a template is told; what walks over them calls itself at each level
 
 

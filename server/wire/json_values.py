@@ -75,7 +75,8 @@ def size_of(value: Any, most: int, each: int = 1) -> int:
     Characters are those that JSON needs: two for a quote or a new line in a text, six for most control characters.
 
     Args:
-        most: where there are more, some number above it is returned.
+        most: where there are more, some number above it is returned. Below 0, which is what is left where too much was
+            counted before, nothing is looked at and 0 is returned.
         each: what a value counts beside its characters.
     """
     rest, size = [value], 0

@@ -45,6 +45,10 @@ def test_usual_texts_count_their_characters() -> None:
     assert size_of(["one two", "дом", True, 3], 100, each=0) == len("one two") + len("дом")
 
 
+def test_nothing_is_looked_at_where_nothing_is_left() -> None:
+    assert size_of(VALUE, -1) == 0
+
+
 def test_no_more_than_the_limit_is_looked_at() -> None:
     num_looks = 0
 
