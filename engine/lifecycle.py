@@ -90,16 +90,19 @@ class Lifecycle:
             else:
                 await self._run(partial(self._sleep, drop_weights, forget_weights))
 
-    async def wake(self, *, is_beside_others: bool = False) -> None:
+    async def wake(self, *, is_beside_others: bool = False, is_wanted: Callable[[], bool] | None = None) -> None:
         """Allocates the memory again and goes on; does nothing if the engine is not asleep.
 
         Args:
             is_beside_others: whether other engines of the process run, to which a core is left.
+            is_wanted: asked as by `sleep`; where it returns False, nothing happens.
 
         Raises:
             ModelError: the weights were forgotten, and can no longer be read from their file.
         """
         async with self._lock:
+            if is_wanted is not None and not is_wanted():
+                return
             params = None
             if self.state is EngineState.ASLEEP and not self._engine.runner.has_weights:
                 params = await run_in_background(

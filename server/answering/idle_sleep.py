@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,34 +19,38 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
 class IdleSleep:
-    """Puts an engine to sleep that nobody has used for `seconds`.
+    """Puts an engine to sleep that nobody has used for `seconds`, and knows who has put it to sleep.
 
     Requests are not kept waiting here: they enter the queue of the sleeping engine, so that their streams can open
     and ping, and the engine computes them once it is awake. An engine that an operator has paused or put to sleep is
     left as it is.
 
     Args:
+        seconds: None: it never sleeps of itself, but is woken where somebody else has handed it back asleep.
         drop_weights: whether the device gives back the memory of the weights too.
         on_failure: what ends the requests that wait for an engine that could not be woken.
     """
 
     def __init__(
-        self, engine: EngineClient, seconds: float, *, drop_weights: bool, on_failure: Callable[[], None]
+        self, engine: EngineClient, seconds: float | None, *, drop_weights: bool, on_failure: Callable[[], None]
     ) -> None:
         self._lifecycle = engine.lifecycle
         self._seconds = seconds
         self._drop_weights = drop_weights
         self._on_failure = on_failure
-        self._num_users = 0  # operators who change the engine's state among them
+        self._num_users = 0
+        self._num_operators = 0  # who change the engine's state at this moment
         self._is_ours = False  # we have put the engine to sleep, or are about to
+        self._is_operators = False  # the last change was an operator's, who has left the engine asleep
         self._used_at = 0.0
         self._watching: asyncio.Task[None] | None = None
         self._waking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to watch; called in the asyncio loop."""
-        self._used_at = asyncio.get_running_loop().time()
-        self._watching = asyncio.create_task(self._watch())
+        self._note_use()
+        if self._seconds is not None:
+            self._watching = asyncio.create_task(self._watch(self._seconds))
 
     async def stop(self) -> None:
         """Watches no more. Idempotent."""
@@ -58,8 +63,8 @@ class IdleSleep:
     def use(self) -> Iterator[None]:
         """Keeps the engine awake while the context lasts; one that sleeps begins to wake."""
         self._num_users += 1
-        self._begin_to_wake()
         try:
+            self._begin_to_wake()
             yield
         finally:
             self._num_users -= 1
@@ -71,29 +76,31 @@ class IdleSleep:
 
         Unless that fails, whether the engine sleeps is from then on the operator's affair.
         """
-        self._num_users += 1  # a change may take longer than the quiet time
+        self._num_operators += 1  # a change may take longer than the quiet time
         try:
             yield
-            self._is_ours = False
+            self._is_ours, self._is_operators = False, self._lifecycle.state is EngineState.ASLEEP
         finally:
-            self._num_users -= 1
+            self._num_operators -= 1
             self._note_use()
 
-    def take_over(self) -> bool:
-        """From now on somebody else puts the engine to sleep and wakes it.
-
-        Returns:
-            Whether it sleeps because nobody has used it, so that its next request would have woken it.
-        """
-        was_ours, self._is_ours = self._is_ours, False
+    def take_over(self) -> None:
+        """From now on somebody else puts the engine to sleep and wakes it."""
+        if self._lifecycle.state is not EngineState.ASLEEP:
+            self._is_operators = False  # whoever took it over before has woken it
+        self._is_ours = False
         self._note_use()
-        return was_ours
 
     def hand_back(self) -> None:
-        """The engine sleeps as it did before it was taken over; requests that have come meanwhile wake it."""
-        self._is_ours = True
-        if self._num_users:
-            self._begin_to_wake()
+        """Ends what `take_over` began.
+
+        An engine that sleeps is woken by its next request, or by those that have come meanwhile, unless an operator
+        has put it to sleep.
+        """
+        if self._lifecycle.state is EngineState.ASLEEP and not self._is_operators:
+            self._is_ours = True
+            if self._num_users:
+                self._begin_to_wake()
 
     def _note_use(self) -> None:
         """The quiet time begins anew."""
@@ -101,33 +108,38 @@ class IdleSleep:
 
     @property
     def _quiet_seconds(self) -> float:
-        return 0.0 if self._num_users else asyncio.get_running_loop().time() - self._used_at
+        if self._num_users or self._num_operators:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._used_at
 
-    async def _watch(self) -> None:
+    async def _watch(self, seconds: float) -> None:
         while True:
             quiet = self._quiet_seconds
-            if quiet < self._seconds:
-                await asyncio.sleep(self._seconds - quiet)
+            if quiet < seconds:
+                await asyncio.sleep(seconds - quiet)
                 continue
             if self._lifecycle.state is EngineState.RUNNING:
-                await self._sleep()
-            await asyncio.sleep(self._seconds)
+                await self._sleep(seconds)
+            await asyncio.sleep(seconds)
 
-    async def _sleep(self) -> None:
+    async def _sleep(self, seconds: float) -> None:
         try:
-            await self._lifecycle.sleep(drop_weights=self._drop_weights, is_wanted=self._may_sleep)
+            await self._lifecycle.sleep(drop_weights=self._drop_weights, is_wanted=partial(self._claim_sleep, seconds))
             if self._is_ours:
-                log.info("engine_asleep", quiet_seconds=self._seconds)
+                log.info("engine_asleep", quiet_seconds=seconds)
         except Exception as error:  # noqa: BLE001 - the engine is woken by the next request, or has failed as a whole
             log.error("engine_sleep_failed", reason=f"{type(error).__name__}: {error}")
 
-    def _may_sleep(self) -> bool:
-        """Whether nobody has come while the sleep waited for its turn. From now on a request wakes the engine again.
+    def _claim_sleep(self, seconds: float) -> bool:
+        """Whether nobody has come while the sleep waited for its turn. If so, a request wakes the engine from now on.
 
-        A wake or an operator's change before it has ended by now, so that neither takes this for its own state.
+        Called under the lifecycle's lock, which is granted in order: a wake or an operator's change that was asked for
+        earlier has already set `_is_ours`.
         """
-        self._is_ours = self._quiet_seconds >= self._seconds and self._lifecycle.state is EngineState.RUNNING
-        return self._is_ours
+        if self._quiet_seconds < seconds or self._lifecycle.state is not EngineState.RUNNING:
+            return False
+        self._is_ours, self._is_operators = True, False
+        return True
 
     def _begin_to_wake(self) -> None:
         if self._is_ours and (self._waking is None or self._waking.done()):
@@ -136,10 +148,11 @@ class IdleSleep:
     async def _wake(self) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            await self._lifecycle.wake()
+            await self._lifecycle.wake(is_wanted=lambda: self._is_ours)
         except Exception as error:  # noqa: BLE001 - the next request tries again
             log.error("engine_wake_failed", reason=f"{type(error).__name__}: {error}")
             self._on_failure()
             return
-        self._is_ours = False
-        log.info("engine_awake", seconds=round(asyncio.get_running_loop().time() - began, 3))
+        if self._is_ours:  # nobody has taken it over, and no operator has changed it, before its turn came
+            self._is_ours = False
+            log.info("engine_awake", seconds=round(asyncio.get_running_loop().time() - began, 3))

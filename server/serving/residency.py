@@ -190,8 +190,10 @@ class Residency:
         """Lets what has begun end, and gives the weights and the pages back, unless the wish for them ends before."""
         lifecycle = leaving.engine.lifecycle
         idle_sleep = leaving.idle_sleep
-        was_idle = idle_sleep is not None and idle_sleep.take_over()  # it is woken from here
+        if idle_sleep is not None:
+            idle_sleep.take_over()  # it is woken from here
         sleeping = asyncio.ensure_future(lifecycle.sleep(forget_weights=True, drain=True))
+        has_failed = False
         try:
             while not sleeping.done() and self._is_wanted(in_favour_of):
                 self._changed.clear()
@@ -204,7 +206,7 @@ class Residency:
                 await lifecycle.settle()
             elif sleeping.exception() is not None:
                 log.error("model_stays", model=leaving.model_name, reason=str(sleeping.exception()))
-                await asyncio.sleep(RETRY_S)
+                has_failed = True
             else:
                 log.info("model_asleep", model=leaving.model_name, in_favour_of=in_favour_of.model_name)
         finally:
@@ -213,8 +215,10 @@ class Residency:
         if not leaving.is_in_memory:
             if self._places[leaving].num_users:
                 self._want(leaving)
-        elif idle_sleep is not None and was_idle:
-            idle_sleep.hand_back()
+        elif idle_sleep is not None:
+            idle_sleep.hand_back()  # it may sleep though the weights could not be given back
+        if has_failed:
+            await asyncio.sleep(RETRY_S)
 
     async def _wait_for_change(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

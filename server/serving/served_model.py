@@ -64,7 +64,7 @@ class ServedModel:
         self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self._forms: AnswerForms | None = None
-        self.idle_sleep: IdleSleep | None = None
+        self.idle_sleep: IdleSleep | None = None  # of an open model
         self._generations: set[Generation] = set()
         self._num_submitting = 0  # requests of which some answers are not in the engine's queue yet
         self._submitting_many = asyncio.Lock()  # held by a request whose answers are queued in several turns
@@ -87,13 +87,12 @@ class ServedModel:
         self._engine, self._text_model, self._shown = engine, text_model, {}
         self.answer_format, self._grammars, self._forms = answer_format, grammars, forms
         self.metrics.watch_engine(engine.stats)
+        # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
+        # Those of several hosts stay where they are.
+        drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1
         seconds = self.settings.sleep_idle_seconds
-        if seconds is not None:
-            # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
-            # Those of several hosts stay where they are.
-            drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1
-            self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
-            self.idle_sleep.start()
+        self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
+        self.idle_sleep.start()
 
     def prepare_grammars(self) -> None:
         """Does beforehand what the first grammar would wait for. Blocks all threads of the process."""

@@ -231,6 +231,7 @@ class FakeLifecycle:
         self.calls: list[object] = []  # what was asked, in order
         self.beside_others: list[bool] = []  # of each wake and update: whether it was said to be beside other engines
         self.error: Exception | None = None  # what the next change is refused with
+        self.fails_half_way = False  # whether a change that is refused has changed the state
         self.num_cached_prefixes = 1
         self.is_holding_pages = False
         self.has_weights = True
@@ -258,13 +259,13 @@ class FakeLifecycle:
         while drain and self.num_begun():
             await asyncio.sleep(0.002)
         call = "forget" if forget_weights else ("sleep", drop_weights)
-        await self._change(call, EngineState.ASLEEP, is_wanted)
-        self.has_weights = self.has_weights and not forget_weights
+        if await self._change(call, EngineState.ASLEEP, is_wanted):
+            self.has_weights = self.has_weights and not forget_weights
 
-    async def wake(self, *, is_beside_others: bool = False) -> None:
+    async def wake(self, *, is_beside_others: bool = False, is_wanted: Callable[[], bool] | None = None) -> None:
         self.beside_others.append(is_beside_others)
-        await self._change("wake", EngineState.RUNNING)
-        self.has_weights = True
+        if await self._change("wake", EngineState.RUNNING, is_wanted):
+            self.has_weights = True
 
     async def settle(self) -> None:
         await asyncio.sleep(0)
@@ -277,17 +278,20 @@ class FakeLifecycle:
         self.beside_others.append(is_beside_others)
         await self._change(("update_weights", str(path), drain), self.state)
 
-    async def _change(self, call: object, state: EngineState, is_wanted: Callable[[], bool] | None = None) -> None:
+    async def _change(self, call: object, state: EngineState, is_wanted: Callable[[], bool] | None = None) -> bool:
         async with self._lock:
             if is_wanted is not None and not is_wanted():
-                return
+                return False
             self.calls.append(call)
             await asyncio.sleep(0)
             if self.error is not None:
                 error, self.error = self.error, None
+                if self.fails_half_way:
+                    self.state = state
                 raise error
             self.state = state
             await self.may_tell.wait()
+            return True
 
 
 class FakeEngineClient:

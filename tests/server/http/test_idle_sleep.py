@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.border.types import EngineState
@@ -33,9 +34,9 @@ async def test_a_stream_that_wakes_the_engine_pings_until_it_is_awake(start_serv
     may_wake = asyncio.Event()
     wake = engine.lifecycle.wake
 
-    async def wake_slowly() -> None:
+    async def wake_slowly(*, is_wanted: Callable[[], bool]) -> None:
         await may_wake.wait()
-        await wake()
+        await wake(is_wanted=is_wanted)
 
     engine.lifecycle.wake = wake_slowly  # type: ignore[method-assign]
     async with server.http.post(server.url + "/v1/completions", json={"prompt": "ab", "stream": True}) as response:
@@ -88,9 +89,10 @@ async def test_what_an_operator_has_put_to_sleep_stays_asleep(start_server: Star
 
 async def test_a_sleep_that_waits_for_its_turn_is_given_up_where_a_request_comes(start_server: StartServer) -> None:
     engine = FakeEngineClient()
-    server = await start_server(engine, sleep_idle_seconds=0.05)
     engine.lifecycle.may_tell.clear()
     changing = asyncio.create_task(engine.lifecycle.update_weights(Path("x.gguf")))
+    await asyncio.sleep(0)  # it has its turn before the engine can have fallen asleep
+    server = await start_server(engine, sleep_idle_seconds=0.05)
     await asyncio.sleep(0.2)  # the quiet time passes while the change is on its way
     calls = list(engine.lifecycle.calls)
     idle_sleep = server.served.first.idle_sleep
@@ -139,3 +141,61 @@ async def test_what_an_operator_has_woken_does_not_fall_asleep_before_the_operat
         assert await response.json() == {"state": "running"}
     async with asyncio.timeout(PATIENCE_S):
         assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"
+
+
+async def test_a_request_behind_the_sleep_of_an_operator_does_not_undo_it(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.02, admin_keys=("admin-secret-3",))
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    engine.lifecycle.may_tell.clear()
+    headers = {"Authorization": "Bearer admin-secret-3"}
+    sleeping = asyncio.create_task(server.http.post(server.url + "/admin/sleep", headers=headers))
+    await eventually(lambda: len(engine.lifecycle.calls) == 2)
+    asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
+    await eventually(lambda: bool(engine.running))
+    engine.lifecycle.may_tell.set()
+    async with await sleeping as response:
+        assert response.status == 200
+    await asyncio.sleep(0.05)
+    assert engine.lifecycle.state is EngineState.ASLEEP
+    assert "wake" not in engine.lifecycle.calls
+    async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
+        assert response.status == 200
+    assert (await asking)[0] == 200
+
+
+async def test_what_an_operator_puts_to_sleep_while_it_is_taken_over_is_not_woken_by_a_request(
+    start_server: StartServer,
+) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.02, admin_keys=("admin-secret-3",))
+    idle_sleep = server.served.first.idle_sleep
+    assert idle_sleep is not None
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    idle_sleep.take_over()
+    headers = {"Authorization": "Bearer admin-secret-3"}
+    async with server.http.post(server.url + "/admin/sleep", headers=headers) as response:
+        assert response.status == 200
+    idle_sleep.hand_back()
+    asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
+    await eventually(lambda: bool(engine.running))
+    await asyncio.sleep(0.05)
+    assert engine.lifecycle.state is EngineState.ASLEEP
+    async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
+        assert response.status == 200
+    assert (await asking)[0] == 200
+
+
+async def test_an_engine_that_an_operator_puts_to_sleep_is_not_woken_by_being_handed_back(
+    start_server: StartServer,
+) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, sleep_idle_seconds=0.02)
+    idle_sleep = server.served.first.idle_sleep
+    assert idle_sleep is not None
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    idle_sleep.take_over()
+    with idle_sleep.operate():
+        idle_sleep.hand_back()
+        await asyncio.sleep(0.02)
+        assert engine.lifecycle.calls == [("sleep", False)]

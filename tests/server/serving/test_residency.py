@@ -341,4 +341,22 @@ async def test_an_idle_model_that_need_not_leave_after_all_is_woken_by_its_next_
         leaving.cancel()
         async with asyncio.timeout(PATIENCE_S):
             assert text_of(await server.complete("one")) == "one:ab"
-        assert lifecycle.calls == [("sleep", False), "forget", "wake"]
+        assert lifecycle.calls[:3] == [("sleep", False), "forget", "wake"]  # and then it may sleep again
+
+
+@pytest.mark.parametrize("sleep_idle_seconds", [None, 1000.0])
+async def test_a_model_whose_sleep_fails_half_way_is_woken_by_its_next_request(
+    start_several: StartSeveral, monkeypatch: pytest.MonkeyPatch, sleep_idle_seconds: float | None
+) -> None:
+    monkeypatch.setattr(residency, "RETRY_S", 10 * PATIENCE_S)
+    async with start_several("one two", models_max=1, sleep_idle_seconds=sleep_idle_seconds) as server:
+        lifecycle = server.engine("one").lifecycle
+        lifecycle.error, lifecycle.fails_half_way = EngineError("not now"), True
+        leaving = asyncio.create_task(server.complete("two"))
+        await eventually(lambda: lifecycle.error is None)
+        assert server.states()["one"] == "asleep"
+        assert server.in_memory == ["one"]
+        async with asyncio.timeout(PATIENCE_S):
+            assert text_of(await server.complete("one")) == "one:ab"
+        assert lifecycle.calls == ["forget", "wake"]
+        leaving.cancel()
