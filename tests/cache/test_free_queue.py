@@ -69,18 +69,18 @@ def test_a_page_is_in_the_queue_at_most_once():
 
 
 @pytest.mark.parametrize(
-    ("change", "taken", "added"),
+    ("change", "taken", "added", "allocates"),
     [
-        (lambda queue, pages, _: queue.popleft_n(500), 500, 0),
-        (lambda queue, pages, _: queue.popleft(), 1, 0),
-        (lambda queue, pages, _: queue.remove(pages[0]), 1, 0),
-        (lambda queue, pages, _: queue.reorder(pages), 0, 0),
-        (lambda queue, _, others: queue.append(others[0]), 0, 1),
-        (lambda queue, _, others: queue.append_n(others), 0, 2),
+        (lambda queue, pages, _: queue.popleft_n(500), 500, 0, True),
+        (lambda queue, pages, _: queue.popleft(), 1, 0, False),
+        (lambda queue, pages, _: queue.remove(pages[0]), 1, 0, False),
+        (lambda queue, pages, _: queue.reorder(pages), 0, 0, False),
+        (lambda queue, _, others: queue.append(others[0]), 0, 1, False),
+        (lambda queue, _, others: queue.append_n(others), 0, 2, False),
     ],
     ids=["popleft_n", "popleft", "remove", "reorder", "append", "append_n"],
 )
-def test_what_fails_for_want_of_memory_changes_nothing(change, taken, added):
+def test_what_fails_for_want_of_memory_changes_nothing(change, taken, added, allocates):
     memory = pytest.importorskip("_testcapi")  # not every build of Python has it
     for num_allocations in range(1000):  # that succeed before one fails
         pages = [CachePage(i) for i in range(600)]  # Python keeps no such number ready
@@ -102,4 +102,4 @@ def test_what_fails_for_want_of_memory_changes_nothing(change, taken, added):
         if is_done:
             break
     assert is_done
-    assert num_allocations > 0
+    assert num_allocations > 0 or not allocates  # a newer Python keeps used numbers ready, all that some changes need
