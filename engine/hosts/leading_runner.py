@@ -70,5 +70,5 @@ class LeadingRunner(DeviceRunner):
 
         Where this host has no memory, the others sleep on with it. One of them that has none ends, and is lost.
         """
-        super().wake()  # first: it takes no part of the other hosts
+        super().wake()  # first: it needs nothing of the other hosts
         self._leader.broadcast(Kind.WAKE)
