@@ -83,16 +83,20 @@ class ServedModel:
             timeout=self.settings.grammar_timeout,
             max_bytes=self.settings.max_grammar_bytes,
         )
-        forms = AnswerForms(text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars)
-        self._engine, self._text_model, self._shown = engine, text_model, {}
-        self.answer_format, self._grammars, self._forms = answer_format, grammars, forms
+        try:
+            forms = AnswerForms(text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars)
+            # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
+            # Those of several hosts stay where they are.
+            drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1
+            seconds = self.settings.sleep_idle_seconds
+            idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
+            idle_sleep.start()
+        except BaseException:
+            grammars.close()
+            raise
         self.metrics.watch_engine(engine.stats)
-        # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
-        # Those of several hosts stay where they are.
-        drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1
-        seconds = self.settings.sleep_idle_seconds
-        self.idle_sleep = IdleSleep(engine, seconds, drop_weights=drops_weights, on_failure=self.abort_all)
-        self.idle_sleep.start()
+        self._engine, self._text_model, self._shown = engine, text_model, {}
+        self.answer_format, self._grammars, self._forms, self.idle_sleep = answer_format, grammars, forms, idle_sleep
 
     def prepare_grammars(self) -> None:
         """Does beforehand what the first grammar would wait for. Blocks all threads of the process."""

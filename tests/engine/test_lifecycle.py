@@ -201,7 +201,9 @@ async def test_a_sleep_that_nobody_wants_any_more_when_its_turn_comes_does_nothi
     await client.lifecycle.resume()
     await client.lifecycle.sleep(is_wanted=is_wanted)
     assert client.lifecycle.state is EngineState.ASLEEP
-    await client.lifecycle.wake()
+    await client.lifecycle.wake(is_wanted=lambda: False)
+    assert client.lifecycle.state is EngineState.ASLEEP
+    await client.lifecycle.wake(is_wanted=lambda: True)
     assert (await read(submit(client, FACT)))[0] == expected(FACT)
 
 

@@ -12,6 +12,7 @@ import pytest
 from engine.border.types import EngineError, Progress
 from server.command import model_loads
 from server.command.model_loads import ModelLoads, prepare_when_quiet
+from server.grammar.compiler import GrammarCompiler
 from server.serving import served_model
 from server.serving.served_models import ServedModels
 from server.startup.loaded_model import LoadedModel
@@ -59,18 +60,25 @@ async def test_an_engine_that_cannot_be_started_is_shut_down(monkeypatch: pytest
     await loaded.served.close()
 
 
-async def test_the_engine_of_a_model_that_cannot_be_opened_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise MemoryError("no room for the forms of answers")
+@pytest.mark.parametrize("part", ["AnswerForms", "IdleSleep"])
+async def test_the_engine_of_a_model_that_cannot_be_opened_is_shut_down(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise MemoryError("no room for a part of the model")
+
+    closed: list[GrammarCompiler] = []
 
     loaded = Loaded()
     loaded.may_end.set()
     with monkeypatch.context() as patch:
-        patch.setattr(served_model, "AnswerForms", refuse)
+        patch.setattr(served_model, part, refuse)
+        patch.setattr(GrammarCompiler, "close", closed.append)
         with pytest.raises(MemoryError, match="no room"):
             await loaded.loads.bring(loaded.model)
     assert loaded.engine.is_shut_down
     assert not loaded.model.is_open
+    assert len(closed) == 1
     await asyncio.sleep(0)
     assert not loaded.loads.failed.done()  # one that is shut down has not failed
     await loaded.served.close()
