@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.border.background import run_in_background
 from engine.border.config import EngineConfig, ModelInfo
 from engine.border.footprint import MachineMemory, ModelFootprint
 from engine.border.snapshot import EngineSnapshot
@@ -316,11 +317,31 @@ class EngineClient:
         """
         if self._is_closed:
             return
+        self._begin_shutdown()
+        self._end_threads(join_seconds)
+        self._end_shutdown()
+
+    async def shutdown_in_background(self) -> None:
+        """As `shutdown`, but the asyncio loop turns while the threads of the engine end."""
+        if self._is_closed:
+            return
+        self._begin_shutdown()
+        try:
+            await run_in_background(partial(self._end_threads, _JOIN_SECONDS), name="eagre-shutdown")
+        finally:
+            self._end_shutdown()
+
+    def _begin_shutdown(self) -> None:
         self._is_closed = True
         self._watchdog.stop()
         self._engine_loop.post(Shutdown())
+
+    def _end_threads(self, join_seconds: float) -> None:
+        """Called in any thread; the rest of a shutdown belongs to the asyncio thread."""
         self._engine_loop.join(join_seconds)
         self._engine.close(store_seconds=_STORE_SECONDS)
+
+    def _end_shutdown(self) -> None:
         self.lifecycle.close("the engine is shut down")
         end = partial(self._end_streams, FinishReason.ABORT, None)
         if self._loop is not None and self._loop.is_running():

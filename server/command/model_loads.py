@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from engine.border.background import run_in_background
 from engine.border.config import BODY_NAMES, EngineConfig, ModelInfo
@@ -37,7 +37,7 @@ class ModelLoads:
         self._served = served
         self._load = load
         self._progress = progress
-        self._preparations: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[None]] = set()  # a task that nobody holds may be collected before it ends
         # The first engine that fails, and why. One failed engine ends the process: it may hold what the others need.
         self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
 
@@ -57,20 +57,18 @@ class ModelLoads:
         try:
             loaded = await asyncio.shield(loading)
         except asyncio.CancelledError:
-            loading.add_done_callback(_let_go)
+            loading.add_done_callback(self._let_go)
             raise
         finally:
-            del loading  # an error that it holds would hold it
+            del loading  # the future keeps the error, whose traceback keeps this frame and so the future
         try:
             loaded.engine.start(asyncio.get_running_loop())
             loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
             model.open(loaded.engine, loaded.text_model)
         except BaseException:
-            loaded.engine.shutdown()
+            await loaded.engine.shutdown_in_background()  # others stream meanwhile
             raise
-        task = asyncio.ensure_future(prepare_when_quiet(self._served, model))
-        self._preparations.add(task)  # a task that nobody holds may be collected before it ends
-        task.add_done_callback(self._preparations.discard)
+        self._run(prepare_when_quiet(self._served, model))
         _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
 
     async def first(self) -> bool:
@@ -97,17 +95,21 @@ class ModelLoads:
 
         return tell
 
+    def _let_go(self, loading: asyncio.Future[LoadedModel]) -> None:
+        """Shuts down the engine of a load that has ended and that nobody waits for any more."""
+        if not loading.cancelled() and loading.exception() is None:
+            self._run(loading.result().engine.shutdown_in_background())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
     def _note_failure(self, model: ServedModel, failure: asyncio.Future[None]) -> None:
         if not failure.cancelled() and not self.failed.done():
             error = failure.exception()
             assert error is not None
             self.failed.set_result((model, error))
-
-
-def _let_go(loading: asyncio.Future[LoadedModel]) -> None:
-    """Shuts down the engine of a load that has ended and that nobody waits for any more."""
-    if not loading.cancelled() and loading.exception() is None:
-        loading.result().engine.shutdown()
 
 
 async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:

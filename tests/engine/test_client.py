@@ -283,6 +283,25 @@ async def test_shutdown_ends_running_requests_and_can_be_repeated(make_client):
         client.submit([1], greedy(1))
 
 
+async def test_a_shutdown_in_the_background_lets_the_loop_turn_while_a_step_hangs(make_client):
+    client, engine = make_client()
+    engine.gate.clear()
+    stream = client.submit([1], greedy(50))
+    while not engine.scheduler.num_begun:
+        await asyncio.sleep(0.001)
+    ending = asyncio.create_task(client.shutdown_in_background())
+    await asyncio.sleep(0.05)
+    assert not ending.done()
+    assert not client.is_alive
+    engine.gate.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await ending
+        assert (await read(stream))[1] is FinishReason.ABORT
+    assert client.failure.cancelled()
+    await client.shutdown_in_background()
+    client.shutdown()
+
+
 async def test_requests_without_a_seed_differ_and_a_configured_seed_repeats_them(make_client):
     wish = SamplingParams(max_tokens=20, temperature=1.0, ignore_eos=True)
 

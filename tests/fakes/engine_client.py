@@ -447,6 +447,10 @@ class FakeEngineClient:
         if self._failure is not None and not self._failure.done():
             self._failure.cancel()
 
+    async def shutdown_in_background(self) -> None:
+        await asyncio.sleep(0)
+        self.shutdown()
+
     def step(self, num_steps: int = 1) -> None:
         """One token for each running request, `num_steps` times; the asyncio loop sees all of them at once."""
         outboxes: set[Outbox] = set()

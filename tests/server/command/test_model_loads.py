@@ -69,11 +69,14 @@ async def test_the_engine_of_a_model_that_cannot_be_opened_is_shut_down(
 
     closed: list[GrammarCompiler] = []
 
+    def close(grammars: GrammarCompiler) -> None:
+        closed.append(grammars)
+
     loaded = Loaded()
     loaded.may_end.set()
     with monkeypatch.context() as patch:
         patch.setattr(served_model, part, refuse)
-        patch.setattr(GrammarCompiler, "close", closed.append)
+        patch.setattr(GrammarCompiler, "close", close)
         with pytest.raises(MemoryError, match="no room"):
             await loaded.loads.bring(loaded.model)
     assert loaded.engine.is_shut_down
@@ -81,6 +84,23 @@ async def test_the_engine_of_a_model_that_cannot_be_opened_is_shut_down(
     assert len(closed) == 1
     await asyncio.sleep(0)
     assert not loaded.loads.failed.done()  # one that is shut down has not failed
+    await loaded.served.close()
+
+
+async def test_an_error_of_the_shutdown_keeps_that_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(loop: asyncio.AbstractEventLoop) -> None:
+        raise EngineError("the other hosts have been let go")
+
+    async def refuse_too() -> None:
+        raise OSError("the folder of pages is gone")
+
+    loaded = Loaded()
+    loaded.may_end.set()
+    monkeypatch.setattr(loaded.engine, "start", refuse)
+    monkeypatch.setattr(loaded.engine, "shutdown_in_background", refuse_too)
+    with pytest.raises(OSError, match="folder of pages") as raised:
+        await loaded.loads.bring(loaded.model)
+    assert isinstance(raised.value.__context__, EngineError)
     await loaded.served.close()
 
 
