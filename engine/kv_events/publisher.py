@@ -83,8 +83,11 @@ class KVEventPublisher:
         try:
             self._open(endpoint)
             self._thread.start()
-        except Exception:
-            self._context.destroy(linger=0)  # there is no thread that would do it
+        except BaseException:
+            if self._thread.ident is None:
+                self._context.destroy(linger=0)  # there is no thread that would do it
+            else:
+                self.close()
             raise
         pool.listener = self._events.put
 

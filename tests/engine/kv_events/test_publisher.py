@@ -155,13 +155,19 @@ def test_a_subscriber_knows_what_the_pool_remembers_and_gets_again_what_it_has_m
     publisher.close()  # once more harms nobody
 
 
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-def test_without_a_thread_the_address_is_free_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError(), KeyboardInterrupt()])
+def test_where_the_start_of_the_thread_fails_the_address_is_free_again(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, has_begun: bool
+) -> None:
     pytest.importorskip("zmq")
     pytest.importorskip("msgspec")
     endpoint, pool = free_endpoint(), PagePool(4)
+    start = threading.Thread.start
 
     def refuse(self: threading.Thread) -> None:
+        if has_begun:  # an interrupt comes while the thread is waited for
+            start(self)
         raise error
 
     with monkeypatch.context() as patch:
