@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from server.command.listeners import Site, start_site
+from server.doors.probes import LIVENESS
 from server.doors.turns import Turns
 from server.http.app import hosts_of
 from server.http.entry.access_log import add_headers, log_access
@@ -34,7 +35,7 @@ async def follower_door(settings: ServerSettings) -> AsyncIterator[int | None]:
     app[ERROR_SHAPES] = {}
     app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
     app.on_response_prepare.append(add_headers)
-    app.router.add_get("/liveness", _liveness)
+    app.router.add_get(LIVENESS, _liveness)
     runner = GuardedRunner(app, settings)
     await runner.setup()
     try:

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from server.documents import answers, messages
+from server.doors.probes import LIVENESS, READINESS
 from server.wire.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 from server.wire.chat_request import ChatCompletionRequest
 from server.wire.completion_request import CompletionRequest
@@ -149,9 +150,9 @@ OPERATIONS = (
         for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
     ),
     Operation("GET", "/version", Tag.HEALTH, "Which Eagre this is", answer=answers.Version),
-    Operation("GET", "/liveness", Tag.HEALTH, "Whether the engine turns", key=Key.NOBODY),
+    Operation("GET", LIVENESS, Tag.HEALTH, "Whether the engine turns", key=Key.NOBODY),
     Operation(
-        "GET", "/readiness", Tag.HEALTH, "Whether requests are accepted", answer=answers.Readiness, key=Key.NOBODY
+        "GET", READINESS, Tag.HEALTH, "Whether requests are accepted", answer=answers.Readiness, key=Key.NOBODY
     ),
     Operation("GET", "/health", Tag.HEALTH, "Readiness with the figures of each model's engine"),
     Operation("GET", "/metrics", Tag.HEALTH, "The figures that Prometheus reads", answer="text/plain"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+
+from server.doors.fair_queue import FairQueue
 
 # To check a request, tokenise its prompt and queue it takes about a millisecond, for which the tokens of all streams
 # wait, and three times as long where the engine's threads want all cores.
@@ -12,7 +13,9 @@ PROBES_AT_ONCE = 1  # beside these: a probe takes little of that time, and a flo
 
 
 class Turns:
-    """Lets a few begin in each turn of the loop, and those that come beyond them in later turns, in their order.
+    """Lets a few begin in each turn of the loop, and those that come beyond them in later turns.
+
+    Those of one owner begin in their order, and owners take turns.
 
     A turn of the loop runs every task that was woken before it, and only then looks for tokens of the engine. Where a
     thousand clients send at the same moment, or one sends a thousand messages, each wakes a task or is the next in one
@@ -22,27 +25,31 @@ class Turns:
     def __init__(self, most: int = BEGUN_AT_ONCE) -> None:
         self._most = most
         self._num_begun = 0  # in this turn of the loop
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
 
-    async def next(self) -> None:
-        """Returns when the caller may begin: at once, unless many have begun in this turn or wait already."""
+    async def next(self, owner: str = "") -> None:
+        """Returns when the caller may begin: at once, unless many have begun in this turn or wait already.
+
+        Args:
+            owner: for whom the caller waits.
+        """
         if self._num_begun < self._most and not self._waiting:
             if not self._num_begun:
                 self._count_anew_soon()
             self._num_begun += 1
             return
         waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._waiting.put(owner, waiter)
         await waiter
 
     def _count_anew_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._count_anew)
 
     def _count_anew(self) -> None:
-        """Begins a turn: those that have waited longest are woken, but for those whose clients have left."""
+        """Begins a turn: those whose turn it is are woken, but for those whose clients have left."""
         self._num_begun = 0
         while self._waiting and self._num_begun < self._most:
-            waiter = self._waiting.popleft()
+            waiter = self._waiting.take()
             if not waiter.done():
                 waiter.set_result(None)
                 self._num_begun += 1

@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler
 
 from server.documents.operations import OPERATIONS, Operation, Tag
 from server.doors.keyring import KeyRing
+from server.doors.probes import LIVENESS, PROBES, READINESS
 from server.doors.turns import Turns
 from server.fronting import probes, resuming, things
 from server.fronting.forwarding import forward_to_all, forward_to_best
@@ -36,8 +37,8 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     ("GET", "/v1/requests"): things.forward_to_named,
     ("GET", "/engine/events"): things.forward_to_named,
     ("GET", "/admin/trace"): things.forward_to_named,
-    ("GET", "/liveness"): probes.liveness,
-    ("GET", "/readiness"): probes.readiness,
+    ("GET", LIVENESS): probes.liveness,
+    ("GET", READINESS): probes.readiness,
     ("GET", "/health"): probes.health,
     ("GET", "/metrics"): probes.metrics,
 }
@@ -78,7 +79,7 @@ def front_metrics_application(app: web.Application) -> web.Application:
     own[ERROR_SHAPES] = {}
     own[SOCKET_ROUTES] = frozenset()
     for operation in OPERATIONS:
-        if operation.path in (*_FIGURES, "/liveness", "/readiness"):
+        if operation.path in (*_FIGURES, *PROBES):
             _add(own, operation, _handler_of(operation))
     return own
 

@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from server.doors.probes import READINESS
 from server.fronting.prefixes import RememberedPrefixes
 
 UNIX = "unix:"
@@ -157,7 +158,7 @@ class Replica:
         self._fail_ended()
         try:
             async with asyncio.timeout(HEALTH_S):
-                async with self.ask("GET", "/readiness", headers={}) as answer:
+                async with self.ask("GET", READINESS, headers={}) as answer:
                     status, told = answer.status, orjson.loads(await _read_readiness(answer))
         except ReplicaLost as lost:
             number = lost.__cause__.errno if isinstance(lost.__cause__, OSError) else None

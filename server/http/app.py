@@ -9,6 +9,7 @@ from aiohttp import web
 from server.documents import handlers
 from server.doors.fair_limit import FairLimit
 from server.doors.keyring import FRONT_NAME, KeyRing
+from server.doors.probes import LIVENESS, READINESS
 from server.doors.turns import Turns
 from server.http import (
     admin,
@@ -132,8 +133,8 @@ def _make_app(served: ServedModels, guard: Guard, turns: Turns) -> web.Applicati
 
 
 def _add_probes(app: web.Application) -> None:
-    app.router.add_get("/liveness", probes.liveness)
-    app.router.add_get("/readiness", probes.readiness)
+    app.router.add_get(LIVENESS, probes.liveness)
+    app.router.add_get(READINESS, probes.readiness)
 
 
 def _add_figures(app: web.Application) -> None:

@@ -20,15 +20,13 @@ from aiohttp.http_exceptions import (
 )
 from aiohttp.web_protocol import _ErrInfo
 
+from server.doors.probes import PROBES, prober
 from server.doors.turns import Turns
 from server.routes.openai_shapes import shape_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
 from server.wire.errors import ApiError, shorten, to_api_error
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-# Their answers are one word that is known already, and an orchestrator that waits long for it restarts the process.
-PROBES = frozenset({"/liveness", "/readiness"})
 
 
 class Connection(web.RequestHandler):
@@ -39,7 +37,9 @@ class Connection(web.RequestHandler):
     def __init__(self, manager: web.Server, *, turns: Turns, probe_turns: Turns, **options: Any) -> None:
         """Args:
         turns: of the loop, which all requests wait for, also those that the parser has refused.
-        probe_turns: for which probes wait in their place.
+        probe_turns: for which probes wait in their place. Their answers are known already, and an orchestrator that
+            waits long for one restarts the process. The addresses they come from take turns, because a probe wants no
+            key: however many one sends, another's waits for one of them at most.
         """
         super().__init__(manager, **options)
         self._turns = turns
@@ -61,7 +61,10 @@ class Connection(web.RequestHandler):
         self._end_refused_body(request)
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
-            await (self._probe_turns if request.path in PROBES else self._turns).next()
+            if request.path in PROBES:
+                await self._probe_turns.next(prober(request.transport))
+            else:
+                await self._turns.next()
             return await request_handler(request)
 
         return await super()._handle_request(request, start_time, handle_in_turn)

@@ -17,6 +17,7 @@ import aiohttp
 import orjson
 
 from server.command.deploy.autoscaling import ReplicaLoad
+from server.doors.probes import LIVENESS, READINESS
 from server.fronting.replica import UNIX
 
 START_INTERVAL_S = 0.2
@@ -67,7 +68,7 @@ class PlacedServer:
         while True:
             self._check_process()
             try:
-                if (await self._ask("/readiness"))[0] == 200:
+                if (await self._ask(READINESS))[0] == 200:
                     return
             except (OSError, TimeoutError, aiohttp.ClientError):  # it does not listen yet
                 pass
@@ -79,7 +80,7 @@ class PlacedServer:
             ServerUnwell: the process has ended, does not answer, is not alive or not ready.
         """
         self._check_process()
-        for path in ("/liveness", "/readiness"):
+        for path in (LIVENESS, READINESS):
             try:
                 status, body = await self._ask(path)
             except (OSError, TimeoutError, aiohttp.ClientError) as error:

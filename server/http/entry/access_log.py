@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.answering.generation import Generation
+from server.doors.probes import PROBES
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
 from server.tracing import trace_context
 from server.wire.errors import shorten
@@ -20,7 +21,7 @@ IGNORED: web.RequestKey[Sequence[str]] = web.RequestKey("ignored", Sequence)
 IGNORED_HEADER = "X-Eagre-Ignored"
 
 # Asked every few seconds by machines; their events would bury the others.
-_QUIET_ROUTES = frozenset({"/liveness", "/readiness", "/health", "/metrics"})
+_QUIET_ROUTES = PROBES | {"/health", "/metrics"}
 
 
 @web.middleware

@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 from server.doors.caller import NOBODY, work_for
 from server.doors.hosts import ANY_ORIGIN, check_host, check_origin, foreign_origin, is_allowed
 from server.doors.keyring import ANYBODY, KeyRing, Tenant, presented_key
+from server.doors.probes import PROBES
 from server.startup.logs import REQUEST_ID_HEADER, note
 from server.tracing.trace_context import TRACE_HEADER
 
@@ -23,9 +24,9 @@ ADMIN_PREFIX = "/admin/"
 REQUESTS, ONE_REQUEST = "/v1/requests", "/v1/requests/{id}"
 _INSPECTING = frozenset({(method, route) for method in ("GET", "HEAD") for route in (REQUESTS, ONE_REQUEST)})
 
-# The only routes that want no key, as they are registered: probes, which tell no more than a word, and the files of
-# the page, which asks its reader for the key.
-PUBLIC_ROUTES = frozenset({"/liveness", "/readiness", "/", "/docs", "/static/{path}"})
+# The only routes that want no key, as they are registered: probes, which tell little, and the files of the page,
+# which asks its reader for the key.
+PUBLIC_ROUTES = PROBES | {"/", "/docs", "/static/{path}"}
 
 _CORS_METHODS = "GET, POST, DELETE"
 _CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id, traceparent, tracestate"

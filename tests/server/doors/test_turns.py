@@ -91,3 +91,18 @@ async def test_those_who_have_left_take_no_turn() -> None:
     assert await asyncio.gather(*tasks[1:19], return_exceptions=True)
     for task in tasks[1:19]:
         assert task.cancelled()
+
+
+async def test_owners_take_turns() -> None:
+    turns, begun = Turns(1), list[str]()
+
+    async def come(owner: str) -> None:
+        await turns.next(owner)
+        begun.append(owner)
+
+    tasks = [asyncio.create_task(come("many")) for _ in range(20)]
+    await asyncio.sleep(0)
+    tasks.append(asyncio.create_task(come("few")))
+    await asyncio.gather(*tasks)
+    assert begun.index("few") <= 3
+    assert begun.count("many") == 20

@@ -13,6 +13,7 @@ import pytest
 from server.doors.turns import BEGUN_AT_ONCE, PROBES_AT_ONCE
 from server.http.responses.socket_calls import ResponseCalls
 from server.http.streams.socket_calls import SocketCalls
+from server.transport import http_errors
 from server.transport.http_errors import Connection
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
@@ -87,6 +88,35 @@ async def test_a_probe_waits_for_no_crowd(start_server: StartServer, path: bytes
         await eventually(lambda: bool(engine.submitted))
         assert (await asyncio.wait_for(probe.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
         assert len(engine.submitted) < MANY // 2
+
+
+async def test_a_probe_waits_for_no_flood_of_probes_from_another_address(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, handled = list[str](), Connection._handle_request
+
+    def address(transport: Any) -> str:
+        return "orchestrator" if transport.get_extra_info("peername") == orchestrator else "crowd"
+
+    async def noting(connection: Connection, request: Any, started_at: Any, handle: Any) -> Any:
+        async def note(request: Any) -> Any:
+            answered.append(address(request.transport))
+            return await handle(request)
+
+        return await handled(connection, request, started_at, note)
+
+    monkeypatch.setattr(http_errors, "prober", address)
+    monkeypatch.setattr(Connection, "_handle_request", noting)
+    server = await start_server()
+    async with connections(server, MANY + 1) as opened:
+        *flooding, (probe, probing) = opened
+        orchestrator = probing.get_extra_info("sockname")
+        for _, writer in (*flooding, (probe, probing)):
+            writer.write(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for reader, _ in opened:
+            assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 200 ")
+    assert len(answered) == MANY + 1
+    assert answered.index("orchestrator") < MANY // 2
 
 
 async def test_a_flood_of_probes_gives_the_loop_its_turns(
