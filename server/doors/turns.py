@@ -25,6 +25,7 @@ class Turns:
     def __init__(self, most: int = BEGUN_AT_ONCE) -> None:
         self._most = most
         self._num_begun = 0  # in this turn of the loop
+        self._is_counting_soon = False  # another turn will be begun
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
 
     async def next(self, owner: str = "") -> None:
@@ -33,9 +34,9 @@ class Turns:
         Args:
             owner: for whom the caller waits.
         """
+        if not self._is_counting_soon:
+            self._count_anew_soon()
         if self._num_begun < self._most and not self._waiting:
-            if not self._num_begun:
-                self._count_anew_soon()
             self._num_begun += 1
             return
         waiter = asyncio.get_running_loop().create_future()
@@ -44,9 +45,14 @@ class Turns:
 
     def _count_anew_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._count_anew)
+        self._is_counting_soon = True
 
     def _count_anew(self) -> None:
-        """Begins a turn: those whose turn it is are woken, but for those whose clients have left."""
+        """Begins a turn: those whose turn it is are woken, but for those whose clients have left.
+
+        Where it fails for want of memory, the next one that comes has it called again.
+        """
+        self._is_counting_soon = False
         self._num_begun = 0
         while self._waiting and self._num_begun < self._most:
             waiter = self._waiting.take()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from server.doors.turns import Turns
+from tests.patience import PATIENCE_S
 
 MOST = 3
 
@@ -106,3 +111,32 @@ async def test_owners_take_turns() -> None:
     await asyncio.gather(*tasks)
     assert begun.index("few") <= 3
     assert begun.count("many") == 20
+
+
+async def test_turns_go_on_after_one_that_failed_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, begun = Turns(1), list[int]()
+    loop = asyncio.get_running_loop()
+
+    async def come(number: int) -> None:
+        await turns.next()
+        begun.append(number)
+
+    def refuse(callback: Callable[..., object], *args: object, **options: Any) -> asyncio.Handle:
+        if getattr(callback, "__self__", None) is turns:
+            raise MemoryError
+        return call_soon(callback, *args, **options)
+
+    call_soon = loop.call_soon
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    tasks = [asyncio.create_task(come(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_S):
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon", refuse)
+            while not reported:
+                await asyncio.sleep(0)
+            with pytest.raises(MemoryError):
+                await turns.next()
+        await asyncio.gather(*tasks, come(3))
+    assert begun == [0, 1, 2, 3]
