@@ -150,7 +150,7 @@ async def test_a_tenant_with_many_calls_holds_no_others_call_up(store: RecordSto
 async def test_the_thread_rests_between_calls_until_the_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
-    def rests(*, sleep: Callable[[float], bool]) -> Rests:
+    def rests(*, sleep: Callable[[float], bool], longest: float) -> Rests:
         computed = iter(range(100))
 
         def rest(seconds: float) -> None:
