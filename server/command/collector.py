@@ -8,9 +8,6 @@ import gc
 # finds, which takes some microseconds for each object: a closed connection of aiohttp leaves dozens of them, and fifty
 # thousand at once were a quarter of a second.
 _THRESHOLD = 1_000
-# Young collections before a middle one, and middle ones before a full one. What a closed connection leaves is found by
-# a full one where it lived long: with 20 in the place of 5, crowds of connections left so much that one took 56 ms.
-_MIDDLE, _FULL = 5, 5
 # More than a start makes. Each collection would walk over modules and classes of which nothing is garbage: all of them
 # took an eighth of the time of the imports.
 _THRESHOLD_OF_A_START = 1_000_000
@@ -34,4 +31,4 @@ def calm_collector() -> None:
     third of a second of two, while the garbage that is kept instead made no difference to the resident memory.
     """
     gc.freeze()
-    gc.set_threshold(_THRESHOLD, _MIDDLE, _FULL)
+    gc.set_threshold(_THRESHOLD, 5, 20)

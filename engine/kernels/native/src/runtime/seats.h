@@ -18,8 +18,8 @@ namespace eagre {
 // again and again while its caller waits, and one that shares its caller's processor does less harm. So a caller that
 // has waited long moves none for a while, and for twice as long each time that this comes again soon.
 //
-// Only Linux tells and moves. Two hardware threads of a core count as two processors here: which of those it may use is
-// best for a worker, the system knows better.
+// Only Linux tells and moves. Two hardware threads of a core count as two processors here; the system chooses among those
+// to which a worker may go.
 class Seats {
  public:
   explicit Seats(int num_threads) : seats_(num_threads) {}
@@ -32,7 +32,7 @@ class Seats {
   // does not tell or does not move, or where the process may use one processor only. There is one caller at a time.
   void spread();
 
-  // The caller has waited long for a worker that was put aside on another processor: nobody is moved for a while.
+  // The caller has waited long for a worker that was put aside: nobody is moved for a while.
   void rest();
 
   // Whether a worker was where the caller of the last job was at its begin. Then the worker should sleep in the place of
