@@ -5,11 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from engine.border.types import EngineState
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
-from tests.server.conftest import StartServer, eventually
+from tests.server.conftest import RunningServer, StartServer, eventually
+
+ADMIN = "admin-secret-3"
+
+
+async def operate(server: RunningServer, change: str) -> str:
+    """Changes the engine's state as an operator does; returns the state that the answer tells."""
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    async with server.http.post(f"{server.url}/admin/{change}", headers=headers) as response:
+        assert response.status == 200
+        state: str = (await response.json())["state"]
+        return state
+
+
+async def check_waits_for_operator(
+    server: RunningServer, engine: FakeEngineClient, asking: asyncio.Task[tuple[int, Any]]
+) -> None:
+    """A request does not wake the engine, and is answered once an operator has."""
+    await asyncio.sleep(0.05)
+    assert engine.lifecycle.state is EngineState.ASLEEP
+    assert "wake" not in engine.lifecycle.calls
+    assert await operate(server, "wake") == "running"
+    assert (await asking)[0] == 200
 
 
 async def test_a_quiet_engine_sleeps_and_wakes_for_a_request_alone(start_server: StartServer) -> None:
@@ -74,17 +97,11 @@ async def test_an_engine_that_cannot_be_woken_ends_its_requests_and_is_tried_aga
 
 async def test_what_an_operator_has_put_to_sleep_stays_asleep(start_server: StartServer) -> None:
     engine = FakeEngineClient()
-    server = await start_server(engine, sleep_idle_seconds=1000.0, admin_keys=("admin-secret-3",))
-    headers = {"Authorization": "Bearer admin-secret-3"}
-    async with server.http.post(server.url + "/admin/sleep", headers=headers) as response:
-        assert response.status == 200
+    server = await start_server(engine, sleep_idle_seconds=1000.0, admin_keys=(ADMIN,))
+    assert await operate(server, "sleep") == "asleep"
     asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
     await eventually(lambda: bool(engine.running))
-    await asyncio.sleep(0.05)
-    assert engine.lifecycle.state is EngineState.ASLEEP
-    async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
-        assert response.status == 200
-    assert (await asking)[0] == 200
+    await check_waits_for_operator(server, engine, asking)
 
 
 async def test_a_sleep_that_waits_for_its_turn_is_given_up_where_a_request_comes(start_server: StartServer) -> None:
@@ -128,62 +145,46 @@ async def test_what_an_operator_has_woken_does_not_fall_asleep_before_the_operat
     start_server: StartServer,
 ) -> None:
     engine = FakeEngineClient()
-    server = await start_server(engine, sleep_idle_seconds=0.05, admin_keys=("admin-secret-3",))
-    headers = {"Authorization": "Bearer admin-secret-3"}
-    async with server.http.post(server.url + "/admin/sleep", headers=headers) as response:
-        assert response.status == 200
+    server = await start_server(engine, sleep_idle_seconds=0.05, admin_keys=(ADMIN,))
+    assert await operate(server, "sleep") == "asleep"
     engine.lifecycle.may_tell.clear()
-    waking = asyncio.create_task(server.http.post(server.url + "/admin/wake", headers=headers))
+    waking = asyncio.create_task(operate(server, "wake"))
     await eventually(lambda: engine.lifecycle.state is EngineState.RUNNING)
     await asyncio.sleep(0.2)
     engine.lifecycle.may_tell.set()
-    async with await waking as response:
-        assert await response.json() == {"state": "running"}
+    assert await waking == "running"
     async with asyncio.timeout(PATIENCE_S):
         assert (await server.post("/v1/completions", {"prompt": "ab"}))[1]["choices"][0]["text"] == "ab"
 
 
 async def test_a_request_behind_the_sleep_of_an_operator_does_not_undo_it(start_server: StartServer) -> None:
     engine = FakeEngineClient()
-    server = await start_server(engine, sleep_idle_seconds=0.02, admin_keys=("admin-secret-3",))
+    server = await start_server(engine, sleep_idle_seconds=0.02, admin_keys=(ADMIN,))
     await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
     engine.lifecycle.may_tell.clear()
-    headers = {"Authorization": "Bearer admin-secret-3"}
-    sleeping = asyncio.create_task(server.http.post(server.url + "/admin/sleep", headers=headers))
+    sleeping = asyncio.create_task(operate(server, "sleep"))
     await eventually(lambda: len(engine.lifecycle.calls) == 2)
     asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
     await eventually(lambda: bool(engine.running))
     engine.lifecycle.may_tell.set()
-    async with await sleeping as response:
-        assert response.status == 200
-    await asyncio.sleep(0.05)
-    assert engine.lifecycle.state is EngineState.ASLEEP
-    assert "wake" not in engine.lifecycle.calls
-    async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
-        assert response.status == 200
-    assert (await asking)[0] == 200
+    assert await sleeping == "asleep"
+    await check_waits_for_operator(server, engine, asking)
 
 
 async def test_what_an_operator_puts_to_sleep_while_it_is_taken_over_is_not_woken_by_a_request(
     start_server: StartServer,
 ) -> None:
     engine = FakeEngineClient()
-    server = await start_server(engine, sleep_idle_seconds=0.02, admin_keys=("admin-secret-3",))
+    server = await start_server(engine, sleep_idle_seconds=0.02, admin_keys=(ADMIN,))
     idle_sleep = server.served.first.idle_sleep
     assert idle_sleep is not None
     await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
     idle_sleep.take_over()
-    headers = {"Authorization": "Bearer admin-secret-3"}
-    async with server.http.post(server.url + "/admin/sleep", headers=headers) as response:
-        assert response.status == 200
+    assert await operate(server, "sleep") == "asleep"
     idle_sleep.hand_back()
     asking = asyncio.create_task(server.post("/v1/completions", {"prompt": "ab"}))
     await eventually(lambda: bool(engine.running))
-    await asyncio.sleep(0.05)
-    assert engine.lifecycle.state is EngineState.ASLEEP
-    async with server.http.post(server.url + "/admin/wake", headers=headers) as response:
-        assert response.status == 200
-    assert (await asking)[0] == 200
+    await check_waits_for_operator(server, engine, asking)
 
 
 async def test_an_engine_that_an_operator_puts_to_sleep_is_not_woken_by_being_handed_back(
