@@ -65,15 +65,19 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
     async def handle(request: web.Request) -> web.WebSocketResponse:
         socket = await open_socket(request, path, request.app[SERVED].settings)
         try:
-            await _serve(request, socket, open_messages)
+            try:
+                await _serve(request, socket, open_messages)
+            finally:
+                request.app[OPEN_SOCKETS].discard(socket)
+            await socket.close()
         finally:
-            request.app[OPEN_SOCKETS].discard(socket)
+            socket.forget()
         return socket
 
     return handle
 
 
-async def open_socket(request: web.Request, path: str, settings: ServerSettings) -> web.WebSocketResponse:
+async def open_socket(request: web.Request, path: str, settings: ServerSettings) -> FairSocket:
     """The request's WebSocket, which is now one of the application's open ones.
 
     Raises:

@@ -34,3 +34,14 @@ class FairSocket(web.WebSocketResponse):
             await self._turns.next()
             if message.type not in _ANSWERED_HERE:
                 return message
+
+    def forget(self) -> None:
+        """Gives up what has ended the socket, when nobody reads from it any more.
+
+        aiohttp keeps the error in the socket and in the queue of messages, and the error's traceback keeps both: they,
+        and every message that nobody has read, would be kept until a garbage collection, which would stop all threads
+        while it frees them.
+        """
+        self._exception = None
+        if self._reader is not None:
+            self._reader.feed_eof()

@@ -24,6 +24,7 @@ from server.doors.probes import PROBES, prober
 from server.doors.turns import Turns
 from server.routes.openai_shapes import shape_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
+from server.transport.cycles import untie_error, untie_transport, untie_unmatched
 from server.wire.errors import ApiError, shorten, to_api_error
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -51,6 +52,13 @@ class Connection(web.RequestHandler):
         if self._current_request is not None:
             self._end_refused_body(self._current_request)
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Gives up what keeps this connection, which no garbage collection should have to find."""
+        transport = self.transport
+        super().connection_lost(exc)
+        self._data_received_cb = None  # a method of the WebSocket, which keeps this connection
+        untie_transport(transport)
+
     async def _handle_request(
         self,
         request: web.BaseRequest,
@@ -67,7 +75,10 @@ class Connection(web.RequestHandler):
                 await self._turns.next()
             return await request_handler(request)
 
-        return await super()._handle_request(request, start_time, handle_in_turn)
+        try:
+            return await super()._handle_request(request, start_time, handle_in_turn)
+        finally:
+            untie_unmatched(request)
 
     def _end_refused_body(self, request: web.BaseRequest) -> None:
         """Ends a body at whose end the parser has refused it.
@@ -89,7 +100,10 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to a request that the parser has refused, or whose handler has failed; the connection ends."""
-        super().handle_error(request, status, exc, message)  # logs, and raises where an answer has begun
+        try:
+            super().handle_error(request, status, exc, message)  # logs, and raises where an answer has begun
+        finally:
+            untie_error(exc)
         return _answer(_to_api_error(exc))
 
 
