@@ -117,6 +117,7 @@ class Watcher(threading.Thread):
     def _who_computed(self, seconds: float) -> str:
         """The threads that computed in the last `seconds`, the most busy first, with its stack."""
         frames, now = sys._current_frames(), _processor_seconds()
+        frames.pop(self.ident or 0, None)  # it would keep this table, and with it the variables of every thread
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         shares = {ident: (now[ident] - self._cpu.get(ident, 0.0)) / seconds for ident in now if ident != self.ident}
         busy = sorted((ident for ident in shares if shares[ident] >= LEAST_SHARE), key=lambda ident: -shares[ident])
