@@ -65,12 +65,9 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
     async def handle(request: web.Request) -> web.WebSocketResponse:
         socket = await open_socket(request, path, request.app[SERVED].settings)
         try:
-            try:
-                await _serve(request, socket, open_messages)
-            finally:
-                request.app[OPEN_SOCKETS].discard(socket)
-            await socket.close()
+            await _serve(request, socket, open_messages)
         finally:
+            request.app[OPEN_SOCKETS].discard(socket)
             socket.forget()
         return socket
 

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from server.doors.turns import PROBES_AT_ONCE, Turns
 from server.startup.settings import ServerSettings
+from server.transport.cycles import bare_transport, untie_transport
 from server.transport.handshake import Handshakes
 from server.transport.http_errors import Connection, shaping_errors
 
@@ -143,11 +144,14 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Answers without reading. The end comes late: it would overtake the answer where a request is unread."""
         assert isinstance(transport, asyncio.Transport)
+        self._bare_transport = bare_transport(transport)
         transport.write(self._answer)
-        asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
+        self._end = asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._refusals.discard(self)
+        self._end.cancel()
+        untie_transport(self._bare_transport)
 
 
 class _Closing(asyncio.Protocol):
@@ -156,6 +160,7 @@ class _Closing(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.abort()
+        untie_transport(transport)
 
 
 def _has_left(transport: asyncio.Transport) -> bool:

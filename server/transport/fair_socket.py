@@ -36,12 +36,11 @@ class FairSocket(web.WebSocketResponse):
                 return message
 
     def forget(self) -> None:
-        """Gives up what has ended the socket, when nobody reads from it any more.
+        """Gives up what keeps the socket, when its handler has ended.
 
-        aiohttp keeps the error in the socket and in the queue of messages, and the error's traceback keeps both: they,
-        and every message that nobody has read, would be kept until a garbage collection, which would stop all threads
-        while it frees them.
+        aiohttp keeps the error that has ended it, whose traceback keeps the socket and every message that nobody has
+        read, and a timer of the next ping. They would be kept until a garbage collection, or until that ping.
         """
         self._exception = None
-        if self._reader is not None:
-            self._reader.feed_eof()
+        self._heartbeat = None  # so that what still comes does not set the timer again
+        self._cancel_heartbeat()

@@ -7,9 +7,10 @@ begin one and fall silent would be counted by nobody.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Callable
+
+from server.transport.cycles import untie_error, untie_transport
 
 HANDSHAKE_S = 10.0  # that a handshake may take
 
@@ -48,18 +49,25 @@ class Handshakes:
     async def _shake(self, transport: asyncio.Transport, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         waiting = _Waiting()
         try:
-            # A failed handshake is the client's affair: whoever looks for open ports makes dozens of them.
-            with contextlib.suppress(OSError):
+            try:
                 tls = await asyncio.get_running_loop().start_tls(
                     transport, waiting, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
                 )
                 if tls is not None and not waiting.is_lost:
                     waiting.hand_over(tls, make_protocol())
                     return
+            except OSError as error:
+                # A failed handshake is the client's affair: whoever looks for open ports makes dozens of them.
+                untie_error(error)
         except BaseException:
-            transport.abort()
+            _end(transport)
             raise
-        transport.abort()
+        _end(transport)
+
+
+def _end(transport: asyncio.Transport) -> None:
+    transport.abort()
+    untie_transport(transport)
 
 
 class _Beginning(asyncio.Protocol):

@@ -6,6 +6,7 @@ is always OpenAI's.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -24,7 +25,7 @@ from server.doors.probes import PROBES, prober
 from server.doors.turns import Turns
 from server.routes.openai_shapes import shape_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
-from server.transport.cycles import untie_error, untie_transport, untie_unmatched
+from server.transport.cycles import bare_transport, untie_error, untie_transport, untie_unmatched
 from server.wire.errors import ApiError, shorten, to_api_error
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -33,7 +34,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One client's connection, on which also what is no valid HTTP gets an error in JSON."""
 
-    __slots__ = ("_probe_turns", "_turns")
+    __slots__ = ("_bare_transport", "_probe_turns", "_turns")
 
     def __init__(self, manager: web.Server, *, turns: Turns, probe_turns: Turns, **options: Any) -> None:
         """Args:
@@ -45,6 +46,7 @@ class Connection(web.RequestHandler):
         super().__init__(manager, **options)
         self._turns = turns
         self._probe_turns = probe_turns
+        self._bare_transport: asyncio.BaseTransport | None = None
 
     def data_received(self, data: bytes) -> None:
         """Passes on what has come, which may be the wrong end of a body that a handler is reading."""
@@ -52,12 +54,32 @@ class Connection(web.RequestHandler):
         if self._current_request is not None:
             self._end_refused_body(self._current_request)
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins to serve the client at the other end of `transport`."""
+        self._bare_transport = bare_transport(transport)
+        super().connection_made(transport)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Gives up what keeps this connection, which no garbage collection should have to find."""
-        transport = self.transport
         super().connection_lost(exc)
         self._data_received_cb = None  # a method of the WebSocket, which keeps this connection
-        untie_transport(transport)
+        untie_transport(self._bare_transport)
+        self._bare_transport = None
+
+    async def start(self) -> None:
+        """The body of the connection's task."""
+        try:
+            await super().start()
+        except asyncio.CancelledError as error:
+            # The task keeps it, and aiohttp's function that it came through may have the task in a variable.
+            error.with_traceback(None)
+            raise
+
+    def log_exception(self, *told: object, exc_info: object = None, **options: Any) -> None:
+        """Logs an error of the connection, which nobody needs behind that."""
+        super().log_exception(*told, exc_info=exc_info, **options)
+        if isinstance(exc_info, BaseException):
+            untie_error(exc_info)
 
     async def _handle_request(
         self,
@@ -79,6 +101,7 @@ class Connection(web.RequestHandler):
             return await super()._handle_request(request, start_time, handle_in_turn)
         finally:
             untie_unmatched(request)
+            untie_error(request.content.exception())
 
     def _end_refused_body(self, request: web.BaseRequest) -> None:
         """Ends a body at whose end the parser has refused it.
@@ -102,9 +125,9 @@ class Connection(web.RequestHandler):
         """The answer to a request that the parser has refused, or whose handler has failed; the connection ends."""
         try:
             super().handle_error(request, status, exc, message)  # logs, and raises where an answer has begun
+            return _answer(_to_api_error(exc))
         finally:
             untie_error(exc)
-        return _answer(_to_api_error(exc))
 
 
 def shaping_errors(handle: Handle) -> Handle:
