@@ -9,16 +9,24 @@
 
 namespace eagre {
 
-constexpr int kPrefetchBytes = 4096;  // ahead in the stream of weights: what the hardware prefetches ends at each page
+// What the hardware prefetches ends at each page of 4 KiB, so the stream of weights is asked for ahead.
+constexpr int kBytesAheadOfMany = 4096;
+// Few rows are bound by memory: for them more has to be on its way than the first cache can wait for, so it is asked for
+// earlier, and no nearer than the second cache.
+constexpr int kFewRows = 4, kBytesAheadOfFew = 8192;
 
-// Asks for what comes kPrefetchBytes behind one of the equal parts of a block, while that part is read. No more lines are
-// asked for at once than the processor keeps on its way: a whole block of eight groups is more than that, and whoever
+// Asks for what comes behind one of the equal parts of a block, while that part is multiplied by R rows. No more lines
+// are asked for at once than the processor keeps on its way: a whole block of eight groups is more than that, and whoever
 // asks for the next line then waits.
-template <size_t kBytes, int kParts = 1>
+template <size_t kBytes, int kParts = 1, int R = kBlockRows>
 inline void prefetch_behind(const std::byte* block, int part = 0) {
   constexpr int kLines = (kBytes + 63) / 64;
   for (int line = part * kLines / kParts; line < (part + 1) * kLines / kParts; ++line) {
-    prefetch(block + kPrefetchBytes + 64 * line);
+    if constexpr (R <= kFewRows) {
+      prefetch_later(block + kBytesAheadOfFew + 64 * line);
+    } else {
+      prefetch(block + kBytesAheadOfMany + 64 * line);
+    }
   }
 }
 
