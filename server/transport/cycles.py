@@ -4,7 +4,7 @@ Only a garbage collection frees a cycle, and it stops all threads while it does 
 a hundred thousand objects in a few seconds; freeing them held the interpreter for up to 147 ms. Without cycles each
 object goes when its last user does.
 
-What keeps these cycles are private attributes. Where one is not there, as in another version, nothing happens.
+What keeps these cycles are private attributes. Where another version has none of that name, nothing happens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def untie_unmatched(request: web.BaseRequest) -> None:
     Its place is then taken by a route that is made for it alone, which keeps a method of itself and the exception that
     it raises. The traceback of that exception keeps the request.
     """
-    match = request.match_info if isinstance(request, web.Request) and request._match_info is not None else None
+    match = getattr(request, "_match_info", None)
     if isinstance(match, MatchInfoError):
         match.http_exception.with_traceback(None)
         match.route._handler = None  # type: ignore[assignment]

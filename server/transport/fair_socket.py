@@ -43,4 +43,5 @@ class FairSocket(web.WebSocketResponse):
         """
         self._exception = None
         self._heartbeat = None  # so that what still comes does not set the timer again
-        self._cancel_heartbeat()
+        if hasattr(self, "_cancel_heartbeat"):
+            self._cancel_heartbeat()

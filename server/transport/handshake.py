@@ -38,6 +38,7 @@ class Handshakes:
         task = asyncio.create_task(self._shake(transport, make_protocol))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda task: _end(transport) if task.cancelled() else None)  # perhaps before it began
 
     async def close(self) -> None:
         """Ends the handshakes, and with them their connections."""

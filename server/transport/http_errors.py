@@ -62,7 +62,8 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Gives up what keeps this connection, which no garbage collection should have to find."""
         super().connection_lost(exc)
-        self._data_received_cb = None  # a method of the WebSocket, which keeps this connection
+        if hasattr(self, "_data_received_cb"):  # a method of the WebSocket, which keeps this connection
+            self._data_received_cb = None
         untie_transport(self._bare_transport)
         self._bare_transport = None
 
@@ -75,11 +76,12 @@ class Connection(web.RequestHandler):
             error.with_traceback(None)
             raise
 
-    def log_exception(self, *told: object, exc_info: object = None, **options: Any) -> None:
+    def log_exception(self, *told: Any, **options: Any) -> None:
         """Logs an error of the connection, which nobody needs behind that."""
-        super().log_exception(*told, exc_info=exc_info, **options)
-        if isinstance(exc_info, BaseException):
-            untie_error(exc_info)
+        super().log_exception(*told, **options)
+        error = options.get("exc_info")
+        if isinstance(error, BaseException):
+            untie_error(error)
 
     async def _handle_request(
         self,

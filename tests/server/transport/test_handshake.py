@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from server.doors.turns import Turns
 from server.startup.settings import ServerSettings
 from server.transport import connections, handshake
 from server.transport.connections import TURNS, GuardedRunner
+from server.transport.handshake import Handshakes
 from tests.patience import PATIENCE_S
 from tests.server.doors.test_certificate import make_certificate, needs_openssl
 
@@ -140,3 +142,13 @@ async def test_a_server_that_ends_does_not_wait_for_handshakes(tmp_path: Path, m
             (writer,) = await silent(port, 1)
             await asyncio.sleep(0.05)
         writer.close()
+
+
+async def test_a_handshake_that_is_ended_before_it_begins_ends_its_connection(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
+        handshakes = Handshakes(Certificate(*make_certificate(tmp_path, "served")).context)
+        handshakes.start(transport, asyncio.Protocol)
+        await handshakes.close()
+        assert transport.is_closing()
