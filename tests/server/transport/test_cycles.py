@@ -28,6 +28,7 @@ from server.transport.fair_socket import FairSocket
 from server.transport.http_errors import Connection
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.doors.test_certificate import needs_openssl
 from tests.server.transport.test_handshake import guarded
 
 KINDS = (
@@ -162,6 +163,7 @@ async def test_nothing_is_left_of_a_connection_too_many(
         await visit_often(Client(b"", ends="never", is_answered=False), port_of(server))
 
 
+@needs_openssl
 @pytest.mark.parametrize("ends", ["by closing", "by a reset"])
 async def test_nothing_is_left_of_a_connection_over_tls(
     tmp_path: Path, ends: Literal["by closing", "by a reset"]
@@ -171,6 +173,7 @@ async def test_nothing_is_left_of_a_connection_over_tls(
         await visit_often(Client(b"GET /" + LAST + b"\r\n", ends=ends), port, context)
 
 
+@needs_openssl
 async def test_nothing_is_left_of_a_handshake_that_fails(tmp_path: Path) -> None:
     async with guarded(tmp_path) as port:
         await visit_often(Client(b"GET /" + LAST + b"\r\n", is_answered=False), port)
