@@ -50,16 +50,15 @@ class Handshakes:
     async def _shake(self, transport: asyncio.Transport, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         waiting = _Waiting()
         try:
-            try:
-                tls = await asyncio.get_running_loop().start_tls(
-                    transport, waiting, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-                )
-                if tls is not None and not waiting.is_lost:
-                    waiting.hand_over(tls, make_protocol())
-                    return
-            except OSError as error:
-                # A failed handshake is the client's affair: whoever looks for open ports makes dozens of them.
-                untie_error(error)
+            tls = await asyncio.get_running_loop().start_tls(
+                transport, waiting, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+            )
+            if tls is not None and not waiting.is_lost:
+                waiting.hand_over(tls, make_protocol())
+                return
+        except OSError as error:
+            # A failed handshake is the client's affair: whoever looks for open ports makes dozens of them.
+            untie_error(error)
         except BaseException:
             _end(transport)
             raise

@@ -125,11 +125,9 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to a request that the parser has refused, or whose handler has failed; the connection ends."""
-        try:
-            super().handle_error(request, status, exc, message)  # logs, and raises where an answer has begun
-            return _answer(_to_api_error(exc))
-        finally:
-            untie_error(exc)
+        super().handle_error(request, status, exc, message)  # logs, and raises where an answer has begun
+        untie_error(exc)
+        return _answer(_to_api_error(exc))
 
 
 def shaping_errors(handle: Handle) -> Handle:
