@@ -1,6 +1,6 @@
 """Weight matrices as the native kernels read them: packed in blocks of 16 outputs and 32 inputs.
 
-The layout is described in engine/kernels/native/src/tiles/format.h.
+The layout is described in engine/kernels/native/src/layout/format.h.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Format(IntEnum):
         return num_inputs // self.input_multiple * _BLOCK_BYTES[self]
 
 
-# As src/tiles/format.h lays them out.
+# As src/layout/format.h lays them out.
 _BLOCK_BYTES = {
     Format.FLOAT32: TILE * GROUP * 4,
     Format.BFLOAT16: TILE * GROUP * 2,

@@ -26,7 +26,7 @@ from tests.packed_blocks import pack_stack
 
 FLOAT32_UNIT = 2.0**-24  # half the distance of 1 to the next float32: what rounding does at most, relatively
 BFLOAT16_UNIT = 2.0**-8
-INT8_MAX = 127.0
+INT8_MAX = 120.0
 # Root mean square of the error by that of the results, for inputs of a normal distribution.
 TYPICAL_ERROR = dict.fromkeys(Format, 0.012) | {Format.BFLOAT16: 3e-3}
 TYPICAL_ERROR |= dict.fromkeys((Format.FLOAT32, Format.FLOAT16), 2e-06)

@@ -10,8 +10,8 @@ from engine.kernels.native.sources import SOURCES
 
 # From the top to the bottom: a file includes files of its own room and of rooms below it.
 ROOMS = (
-    "border", "sampling", "cuts", "processors", "attention", "pages", "products", "packing", "tiles", "runtime",
-    "vectors", "isa",
+    "border", "sampling", "cuts", "processors", "attention", "pages", "products", "packing", "tiles", "layout",
+    "runtime", "vectors", "isa",
 )  # fmt: skip
 MAX_FILES = 15
 

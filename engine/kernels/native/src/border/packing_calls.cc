@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "packing/pack.h"
-#include "tiles/format.h"
+#include "layout/format.h"
 
 namespace eagre {
 

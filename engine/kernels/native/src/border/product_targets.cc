@@ -10,8 +10,8 @@
 #include "border/stack.h"
 #include "border/step.h"
 #include "products/embedding.h"
-#include "tiles/format.h"
-#include "tiles/packed_rows.h"
+#include "layout/format.h"
+#include "layout/packed_rows.h"
 #include "products/product.h"
 
 namespace eagre {

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "border/handler.h"
-#include "tiles/format.h"
-#include "tiles/matrix.h"
+#include "layout/format.h"
+#include "layout/matrix.h"
 
 namespace eagre {
 

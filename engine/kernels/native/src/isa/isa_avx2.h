@@ -47,6 +47,7 @@ inline Floats fma(Floats a, Floats b, Floats c) {  // a * b + c
 }
 // b where either is no number.
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Floats abs(Floats a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
@@ -90,9 +91,12 @@ inline Floats choose(Mask mask, Floats x, Floats other) {
   return {_mm256_blendv_ps(other.low, x.low, mask.low), _mm256_blendv_ps(other.high, x.high, mask.high)};
 }
 
+// Of magnitudes below 2^22; of all else, anything.
+inline Ints to_nearest_ints(Floats a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
 inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 inline Floats as_floats(Words x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }  // the same bits
 inline Ints load_ints(const int32_t* p) { return load_words(p); }
+inline void store_ints(int32_t* p, Ints x) { store_words(p, x); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   const __m128i* from = static_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};

@@ -27,6 +27,7 @@ inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 inline Floats abs(Floats a) { return _mm512_abs_ps(a); }
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
@@ -49,9 +50,12 @@ inline int store_chosen(float* p, uint32_t bits, Floats x) {
   return __builtin_popcount(bits);
 }
 
+// Of magnitudes below 2^22; of all else, anything.
+inline Ints to_nearest_ints(Floats a) { return _mm512_cvtps_epi32(a); }
 inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 inline Floats as_floats(Words x) { return _mm512_castsi512_ps(x); }  // the same bits
 inline Ints load_ints(const int32_t* p) { return load_words(p); }
+inline void store_ints(int32_t* p, Ints x) { store_words(p, x); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }
@@ -129,6 +133,16 @@ template <bool kSmall>  // the unsigned bytes are below 128
 inline Ints dot4(Ints a, Words bytes, const void* b) {
   return _mm512_dpbusd_epi32(a, bytes, _mm512_set1_epi32(*static_cast<const Word*>(b)));
 }
+
+// What products of pairs need: see tiles/pair_products.h.
+#define EAGRE_HAS_PAIR_PRODUCTS
+inline Words add_bytes(Words a, Words b) { return _mm512_add_epi8(a, b); }
+inline Words broadcast_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
+inline Words broadcast_word(const void* p) { return _mm512_set1_epi32(*static_cast<const Word*>(p)); }
+inline Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline Ints sub_ints(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+// Four products a lane, of unsigned bytes with signed ones, added to `a`.
+inline Ints dot4_words(Ints a, Words bytes, Words others) { return _mm512_dpbusd_epi32(a, bytes, others); }
 
 // Two products a lane, of pairs of bfloat16 with the pair at `b`, added to `a`.
 inline Floats dot2(Floats a, Words pairs, const void* b) {

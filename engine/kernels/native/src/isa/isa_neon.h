@@ -70,6 +70,9 @@ inline float32x4_t larger(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq
 inline Floats max(const Floats& a, const Floats& b) {
   return parts<Floats>([&](int i) { return larger(a.part[i], b.part[i]); });
 }
+inline Floats min(const Floats& a, const Floats& b) {
+  return parts<Floats>([&](int i) { return vminq_f32(a.part[i], b.part[i]); });
+}
 inline Floats abs(const Floats& a) {
   return parts<Floats>([&](int i) { return vabsq_f32(a.part[i]); });
 }
@@ -110,6 +113,10 @@ inline Floats choose(const Mask& mask, const Floats& x, const Floats& other) {
   return parts<Floats>([&](int i) { return vbslq_f32(mask.part[i], x.part[i], other.part[i]); });
 }
 
+// Of magnitudes below 2^22; of all else, anything.
+inline Ints to_nearest_ints(const Floats& a) {
+  return parts<Ints>([&](int i) { return vcvtnq_s32_f32(a.part[i]); });
+}
 inline Floats to_floats(const Ints& a) {
   return parts<Floats>([&](int i) { return vcvtq_f32_s32(a.part[i]); });
 }
@@ -118,6 +125,9 @@ inline Floats as_floats(const Words& x) {  // the same bits
 }
 inline Ints load_ints(const int32_t* p) {
   return parts<Ints>([&](int i) { return vld1q_s32(p + 4 * i); });
+}
+inline void store_ints(int32_t* p, const Ints& x) {
+  for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, x.part[i]);
 }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   return parts<Floats>([&](int i) {

@@ -83,6 +83,9 @@ inline Floats fma(const Floats& a, const Floats& b, const Floats& c) {
 inline Floats max(const Floats& a, const Floats& b) {
   return lanes<Floats>([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
 }
+inline Floats min(const Floats& a, const Floats& b) {
+  return lanes<Floats>([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+}
 inline Floats abs(const Floats& a) {
   return lanes<Floats>([&](int i) { return same_bits<float>(same_bits<uint32_t>(a.lane[i]) & 0x7fffffffu); });
 }
@@ -130,6 +133,7 @@ inline Floats as_floats(const Words& x) { return same_bits<Floats>(x); }
 inline Ints load_ints(const int32_t* p) {
   return lanes<Ints>([&](int i) { return p[i]; });
 }
+inline void store_ints(int32_t* p, const Ints& x) { std::memcpy(p, &x, sizeof x); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   uint16_t halves[16];
   std::memcpy(halves, p, sizeof halves);
@@ -150,6 +154,7 @@ constexpr float kNoFraction = 0x1.8p23f;
 inline Floats round_to_integer(const Floats& x) {
   return lanes<Floats>([&](int i) { return (x.lane[i] + kNoFraction) - kNoFraction; });
 }
+// Of magnitudes below 2^22; of all else, anything.
 inline Ints to_nearest_ints(const Floats& x) {
   return lanes<Ints>([&](int i) {
     return static_cast<int32_t>(same_bits<uint32_t>(x.lane[i] + kNoFraction) - same_bits<uint32_t>(kNoFraction));

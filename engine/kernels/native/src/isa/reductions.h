@@ -32,6 +32,9 @@ template <class Join>
 // The largest lane of each.
 inline Floats largest_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, max); }
 
+// The smallest lane of each.
+inline Floats smallest_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, min); }
+
 // The sum of each one's lanes, which are whole numbers whose sums float32 holds, so that the order is of no matter.
 inline Floats sum_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, add); }
 
@@ -40,6 +43,12 @@ inline Floats sum_of_each(const Floats (&rows)[16]) { return joined_of_each(rows
 inline Floats largest_of_each(const Floats (&rows)[16]) {
   alignas(64) float lanes[16];
   for (int i = 0; i < 16; ++i) lanes[i] = largest(rows[i]);
+  return load(lanes);
+}
+
+inline Floats smallest_of_each(const Floats (&rows)[16]) {
+  alignas(64) float lanes[16];
+  for (int i = 0; i < 16; ++i) lanes[i] = -largest(sub(zeros(), rows[i]));
   return load(lanes);
 }
 

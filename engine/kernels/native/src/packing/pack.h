@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "packing/encoding.h"
-#include "tiles/format.h"
+#include "layout/format.h"
 
 namespace eagre {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "isa/isa.h"
-#include "tiles/format.h"
+#include "layout/format.h"
 #include "tiles/group.h"
 
 namespace eagre {

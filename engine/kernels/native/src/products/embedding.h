@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tiles/matrix.h"
+#include "layout/matrix.h"
 
 namespace eagre {
 

@@ -6,7 +6,7 @@
 #include "isa/isa.h"
 #include "products/product.h"
 #include "runtime/scratch.h"
-#include "tiles/packed_rows.h"
+#include "layout/packed_rows.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {

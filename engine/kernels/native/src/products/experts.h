@@ -6,7 +6,7 @@
 
 #include "products/finish.h"
 #include "runtime/pool.h"
-#include "tiles/matrix.h"
+#include "layout/matrix.h"
 
 namespace eagre {
 

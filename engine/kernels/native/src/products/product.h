@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "products/finish.h"
-#include "tiles/matrix.h"
-#include "tiles/packed_rows.h"
+#include "layout/matrix.h"
+#include "layout/packed_rows.h"
 #include "tiles/tile_kernel.h"
 #include "runtime/pool.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "isa/isa.h"
-#include "tiles/format.h"
+#include "layout/format.h"
 
 namespace eagre {
 

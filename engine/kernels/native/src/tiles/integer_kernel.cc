@@ -1,9 +1,11 @@
 // Tiles of integers, by vector instructions. Each block of rows takes a group from the registers into which it was
 // unpacked, however many blocks there are: to unpack it again costs less than to store it for all of them and to load it.
+// Of products of pairs it is the other way round.
 #include <algorithm>
 
 #include "tiles/accumulate.h"
 #include "tiles/half_tiles.h"
+#include "tiles/pair_products.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {
@@ -22,8 +24,54 @@ void accumulate(const std::byte* blocks, const RowGroups& rows, int num_groups, 
 #endif
 }
 
+#ifdef EAGRE_HAS_PAIR_PRODUCTS
+
+// Several blocks of rows share the unpacked groups, because to unpack one takes as long as its products with three rows.
 template <Format F>
-void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup*, float* totals) {
+void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGroup* unpacked, float* totals) {
+  constexpr Layout kLayout = layout_of(F);
+  constexpr size_t kGroupBytes = block_bytes(F) / kLayout.block_groups;
+  const int num_groups = x.num_groups();
+  if (x.num_blocks() == 1) {
+    const RowGroups rows(x, kLayout.sums, 0, 0);
+    return with_rows(x.rows_of(0), [&](auto constant) {
+      accumulate_pairs<F, decltype(constant)::value>(tile, rows, x.pair_sums(0), num_groups, totals);
+    });
+  }
+  // Parts of about the same size, of whole blocks.
+  constexpr int kBlocksOfPart = kPairGroups / kLayout.block_groups;
+  static_assert(kPairGroups * sizeof(PairGroup) <= kChunkGroups * sizeof(UnpackedGroup));
+  const int num_blocks = num_groups / kLayout.block_groups, num_parts = (num_blocks + kBlocksOfPart - 1) / kBlocksOfPart;
+  for (int part = 0; part < num_parts; ++part) {
+    const int first = num_blocks * part / num_parts * kLayout.block_groups;
+    const int count = num_blocks * (part + 1) / num_parts * kLayout.block_groups - first;
+    const std::byte* from = tile + tile_bytes(F, first);
+    for (int g = 0; g < count; ++g) {
+      const BlockReader<F> reader(from + g / kLayout.block_groups * block_bytes(F));
+      unpack_pairs(reader, g % kLayout.block_groups, unpacked[g]);
+    }
+    for (int block = 0; block < x.num_blocks(); ++block) {
+      const RowGroups rows(x, kLayout.sums, block, first);
+      const int num_rows = x.rows_of(block);
+      const int32_t* pair_sums = x.pair_sums(block) + size_t{1} * first * num_rows;
+      float* to = totals + size_t{1} * block * kBlockRows * kTile;
+      with_rows(num_rows, [&](auto constant) {
+        accumulate_pairs<kLayout.has_minima, decltype(constant)::value>(
+            unpacked, rows, pair_sums, count, to, from + tile_bytes(F, count), block == 0 ? kGroupBytes : 0);
+      });
+    }
+  }
+}
+
+#endif
+
+template <Format F>
+void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
+#ifdef EAGRE_HAS_PAIR_PRODUCTS
+  if constexpr (has_pair_kernel(F)) {
+    if (x.has_pair_sums()) return multiply_tile_in_pairs<F>(x, tile, reinterpret_cast<PairGroup*>(unpacked), totals);
+  }
+#endif
   const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
   const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "isa/isa.h"
-#include "tiles/packed_rows.h"
+#include "layout/packed_rows.h"
 
 namespace eagre {
 

@@ -92,7 +92,11 @@ void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile,
   }
 #endif
   const TileKernel multiply = kernel_of(part.format);
-  for (int i = 0; i < count; ++i) multiply(x, part.tile(tile + i), unpacked, totals + i * between);
+  const OffsetKernel add_offsets = x.num_offset_groups() > 0 ? offset_kernel_of(part.format) : nullptr;
+  for (int i = 0; i < count; ++i) {
+    multiply(x, part.tile(tile + i), unpacked, totals + i * between);
+    if (add_offsets != nullptr) add_offsets(x, part.tile(tile + i), totals + i * between);  // the tile is in a cache now
+  }
 }
 
 }  // namespace eagre

@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "tiles/group.h"
-#include "tiles/matrix.h"
-#include "tiles/packed_rows.h"
+#include "layout/matrix.h"
+#include "layout/packed_rows.h"
 
 namespace eagre {
 
@@ -19,6 +19,11 @@ using TileKernel = void (*)(const PackedRows& x, const std::byte* tile, Unpacked
 
 TileKernel float_kernel_of(Format format);
 TileKernel integer_kernel_of(Format format);
+
+// Adds the products of a tile with the offsets of the rows' groups.
+using OffsetKernel = void (*)(const PackedRows& x, const std::byte* tile, float* totals);
+
+OffsetKernel offset_kernel_of(Format format);  // null where rows are not rounded to bytes
 
 // By vector instructions.
 inline TileKernel vector_kernel_of(Format format) {

@@ -6,8 +6,9 @@
 #include <cstdint>
 
 #include "isa/isa.h"
-#include "tiles/format.h"
-#include "tiles/matrix.h"
+#include "layout/format.h"
+#include "layout/matrix.h"
+#include "layout/rounding.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
 #include "vectors/norms.h"
@@ -35,7 +36,7 @@ constexpr size_t group_bytes(Activations kind) {
 }
 
 // Blocks of kBlockRows rows, each laid out as [group][row][...], so that what a kernel loads lies close together, once
-// for each kind of activations that a matrix asks for. Each group of int8 values has a scale: a value is scale * int8.
+// for each kind of activations that a matrix asks for. Each group of int8 values has a scale, and a few have an offset: a value is scale * int8 + offset.
 class PackedRows {
  public:
   int num_rows() const { return num_rows_; }
@@ -49,6 +50,19 @@ class PackedRows {
     return values_[static_cast<int>(kind)] + first_group(block) * group_bytes(kind);
   }
   const float* scales(int block) const { return scales_ + first_group(block); }
+  // The offset of a group of a row, where it is marked: few groups have one.
+  float offset(int row, int group) const {
+    const int block = row / kBlockRows;
+    return offsets_[first_group(block) + size_t{1} * group * rows_of(block) + row % kBlockRows];
+  }
+  // Which of the rows from 8 * i on have an offset in a group, a bit each.
+  uint8_t offset_marks(int group, int i) const { return offset_marks_[group * marks_stride_ + i]; }
+  // The groups in which a row has an offset.
+  const int32_t* offset_groups() const { return offset_groups_; }
+  int num_offset_groups() const { return num_offset_groups_; }
+  // What a row adds to its products of pairs, [group][row], where they are to be taken.
+  const int32_t* pair_sums(int block) const { return pair_sums_ + first_group(block); }
+  bool has_pair_sums() const { return pair_sums_ != nullptr; }
   // int32, or float32 of those that are scaled: [group][row], or [group][row][2] of halves.
   const int32_t* sums(Sums kind, int block) const {
     return sums_[static_cast<int>(kind)] + first_group(block) * (is_of_halves(kind) ? 2 : 1);
@@ -63,6 +77,12 @@ class PackedRows {
   int num_rows_ = 0, num_groups_ = 0;
   std::byte* values_[kNumActivations] = {};  // null where nobody asks for them
   float* scales_ = nullptr;
+  float* offsets_ = nullptr;
+  uint8_t* offset_marks_ = nullptr;  // [group][marks_stride]
+  int marks_stride_ = 0;
+  int32_t* offset_groups_ = nullptr;
+  int num_offset_groups_ = 0;
+  int32_t* pair_sums_ = nullptr;
   int32_t* sums_[kNumSums] = {};
 };
 
@@ -80,19 +100,21 @@ class RowPacker : public PackedRows {
   void pack_row(const RowSource& source, int row, float* normed);
   void copy_row(const float* x, int row, Activations kind);
   void quantise_row(const float* x, int row);
-  struct Place {  // of the results of up to 16 groups, which lie `stride` groups apart, from group `at` on
+  void find_offset_groups();
+  struct Place {  // of the results of up to 16 groups of a row, which lie `stride` groups apart, from group `at` on
     size_t at;
-    int stride, count;
+    int stride, count, row, group;
   };
   // `trace` becomes NaN where a value is infinite or NaN. There are 16 groups if kIsWhole.
   template <bool kIsWhole>
   void quantise_groups(const float* x, Place place, Floats& trace);
   // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds, or of
   // rows that are not finite anything.
-  void store_sums(Place place, Floats scale, Floats total, Floats first);
+  void store_sums(Place place, const Rounding& rounding, Floats total, Floats first);
 
   bool halves_are_asked_for_ = false;
   Scratch values_memory_[kNumActivations], scales_memory_, sums_memory_[kNumSums], normed_memory_;
+  Scratch offsets_memory_, offset_marks_memory_, offset_groups_memory_, pair_sums_memory_;
 };
 
 }  // namespace eagre

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tiles/format.h"
+#include "layout/format.h"
 
 namespace eagre {
 

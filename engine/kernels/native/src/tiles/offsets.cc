@@ -1,0 +1,65 @@
+// Products of tiles of integers with the offsets of rows' groups. A value is scale * byte + offset, so a group's offset
+// meets the sum of its weights, which is computed here, because few groups have an offset.
+#include "isa/isa.h"
+#include "tiles/group.h"
+#include "tiles/tile_kernel.h"
+
+namespace eagre {
+namespace {
+
+// The sums of the weights of a group of a tile, without their minima, which the sums of the rows' values meet.
+template <Format F>
+Floats sum_of_weights(const std::byte* tile, int index) {
+  constexpr Layout kLayout = layout_of(F);
+  constexpr int kVectors = kVectorsOfBytes / kLayout.parts;
+  static constexpr int8_t kOnes[4] = {1, 1, 1, 1};
+  const BlockReader<F> reader(tile + index / kLayout.block_groups * block_bytes(F));
+  typename BlockReader<F>::Group group;
+  reader.read(index % kLayout.block_groups, group);
+  Floats sum = zeros();
+  for (int part = 0; part < kLayout.parts; ++part) {
+    Ints numbers = broadcast_int(kLayout.has_minima ? 0 : -kLayout.zero_point * kGroup / kLayout.parts);
+    for (int v = part * kVectors; v < (part + 1) * kVectors; ++v) {
+      numbers = dot4<shape_of(F).is_small>(numbers, group.numbers[v], kOnes);
+    }
+    sum = fma(to_floats(numbers), group.scales[part], sum);
+  }
+  return sum;
+}
+
+template <Format F>
+void add_offsets(const PackedRows& x, const std::byte* tile, float* totals) {
+  for (int i = 0; i < x.num_offset_groups(); ++i) {
+    const int group = x.offset_groups()[i];
+    const Floats sum = sum_of_weights<F>(tile, group);
+    for (int first = 0; first < x.num_rows(); first += 8) {
+      for (uint32_t marks = x.offset_marks(group, first / 8); marks != 0; marks &= marks - 1) {
+        const int row = first + __builtin_ctz(marks);
+        float* const total = totals + row * kTile;
+        store(total, fma(sum, broadcast(x.offset(row, group)), load(total)));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+OffsetKernel offset_kernel_of(Format format) {
+  switch (format) {
+    case Format::kInt8: return add_offsets<Format::kInt8>;
+    case Format::kInt8Min: return add_offsets<Format::kInt8Min>;
+    case Format::kInt4: return add_offsets<Format::kInt4>;
+    case Format::kInt4Zero: return add_offsets<Format::kInt4Zero>;
+    case Format::kInt8Zero: return add_offsets<Format::kInt8Zero>;
+    case Format::kQ2K: return add_offsets<Format::kQ2K>;
+    case Format::kQ3K: return add_offsets<Format::kQ3K>;
+    case Format::kQ4K: return add_offsets<Format::kQ4K>;
+    case Format::kQ5K: return add_offsets<Format::kQ5K>;
+    case Format::kQ6K: return add_offsets<Format::kQ6K>;
+    case Format::kIq4Xs: return add_offsets<Format::kIq4Xs>;
+    case Format::kInt4Min: return add_offsets<Format::kInt4Min>;
+    default: return nullptr;  // floats are not rounded to bytes
+  }
+}
+
+}  // namespace eagre
