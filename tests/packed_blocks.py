@@ -1,4 +1,4 @@
-"""Packed matrices made, and read back by the description in engine/kernels/native/src/tiles/format.h."""
+"""Packed matrices made, and read back by the description in engine/kernels/native/src/layout/format.h."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ def test_integers_give_the_bits_of_vector_instructions(pair, kind):
     inputs, outputs = fitted(kind, 27 * 32), 2 * TILE + 5
     matrix = make_matrix(random, kind, 1, outputs, inputs)
     x = random.standard_normal((43, inputs)).astype(np.float32)
+    x[::3, 32:64] += 8.0  # groups that get an offset
     addend = random.standard_normal((43, outputs)).astype(np.float32)
     for num_rows in (43, 23, 16, 9, 5, 4):
         results = []

@@ -26,7 +26,7 @@ from tests.packed_blocks import pack_stack
 
 FLOAT32_UNIT = 2.0**-24  # half the distance of 1 to the next float32: what rounding does at most, relatively
 BFLOAT16_UNIT = 2.0**-8
-INT8_MAX = 120.0
+MOST_BYTE = 120.0  # of a rounded input
 # Root mean square of the error by that of the results, for inputs of a normal distribution.
 TYPICAL_ERROR = dict.fromkeys(Format, 0.012) | {Format.BFLOAT16: 3e-3}
 TYPICAL_ERROR |= dict.fromkeys((Format.FLOAT32, Format.FLOAT16), 2e-06)
@@ -48,7 +48,7 @@ def reference(kind: Format, x: np.ndarray, matrix: Matrices, layer: int) -> tupl
     if kind.is_integer:
         num_roundings = 4 * (x.shape[1] // GROUP) + 16  # within a group sums are exact
         groups = np.abs(x).reshape(len(x), -1, GROUP).max(axis=2)
-        half_steps = (groups + groups.max(axis=1, keepdims=True) * 2.0**-19) / INT8_MAX / 2
+        half_steps = (groups + groups.max(axis=1, keepdims=True) * 2.0**-19) / MOST_BYTE / 2
         of_groups = np.abs(weights).reshape(len(weights), -1, GROUP).sum(axis=2)
         inputs_rounded = half_steps * 1.001 @ of_groups.T
     else:

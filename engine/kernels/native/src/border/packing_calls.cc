@@ -2,8 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "packing/pack.h"
 #include "layout/format.h"
+#include "packing/pack.h"
 
 namespace eagre {
 

@@ -9,9 +9,9 @@
 #include "border/handler.h"
 #include "border/stack.h"
 #include "border/step.h"
-#include "products/embedding.h"
 #include "layout/format.h"
 #include "layout/packed_rows.h"
+#include "products/embedding.h"
 #include "products/product.h"
 
 namespace eagre {

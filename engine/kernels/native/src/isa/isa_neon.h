@@ -71,7 +71,7 @@ inline Floats max(const Floats& a, const Floats& b) {
   return parts<Floats>([&](int i) { return larger(a.part[i], b.part[i]); });
 }
 inline Floats min(const Floats& a, const Floats& b) {
-  return parts<Floats>([&](int i) { return vminq_f32(a.part[i], b.part[i]); });
+  return parts<Floats>([&](int i) { return vbslq_f32(vcltq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
 }
 inline Floats abs(const Floats& a) {
   return parts<Floats>([&](int i) { return vabsq_f32(a.part[i]); });

@@ -1,7 +1,6 @@
 #include "layout/packed_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "isa/reductions.h"
@@ -31,7 +30,7 @@ PackedRows PackedRows::blocks(int begin, int end) const {
   }
   if (scales_ != nullptr) part.scales_ = scales_ + at;
   if (offsets_ != nullptr) part.offsets_ = offsets_ + at;
-  if (offset_marks_ != nullptr) part.offset_marks_ = offset_marks_ + begin * kBlockRows / 8;
+  if (offset_marks_ != nullptr) part.offset_marks_ = offset_marks_ + begin * kBlockRows / kMarkRows;
   if (pair_sums_ != nullptr) part.pair_sums_ = pair_sums_ + at;
   for (int kind = 0; kind < kNumSums; ++kind) {
     const int parts = is_of_halves(static_cast<Sums>(kind)) ? 2 : 1;
@@ -60,7 +59,7 @@ void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights)
     if (activations != Activations::kInt8) continue;
     scales_ = scales_memory_.take<float>(groups);
     offsets_ = offsets_memory_.take<float>(groups);
-    marks_stride_ = num_blocks() * kBlockRows / 8;
+    marks_stride_ = num_blocks() * kBlockRows / kMarkRows;
     offset_marks_ = offset_marks_memory_.take<uint8_t>(size_t{1} * num_groups_ * marks_stride_);
     if (has_pair_kernel(weights.parts[i].format) && num_rows_ >= kLeastRowsOfPairs && pairs_are_faster()) {
       pair_sums_ = pair_sums_memory_.take<int32_t>(groups);
@@ -143,14 +142,14 @@ template <bool kIsWhole>
 void RowPacker::quantise_groups(const float* x, Place place, Floats& trace) {
   const int count = kIsWhole ? kTile : place.count;
   // What is found for each group lies in one lane of a vector, so that all groups are reduced and divided together.
-  Floats of_group[kTile], others[kTile], of_pairs[kTile];
+  Floats of_group[kTile], smallest[kTile], halves[kTile], of_pairs[kTile];
   for (int i = 0; i < count; ++i) {
     const Floats low = load(x + i * kGroup), high = load(x + i * kGroup + kTile);
     of_group[i] = max(low, high);
-    others[i] = min(low, high);
+    smallest[i] = min(low, high);
   }
-  for (int i = count; i < kTile; ++i) of_group[i] = others[i] = zeros();
-  const Rounding rounding(smallest_of_each(others), largest_of_each(of_group));
+  for (int i = count; i < kTile; ++i) of_group[i] = smallest[i] = halves[i] = of_pairs[i] = zeros();
+  const Rounding rounding(smallest_of_each(smallest), largest_of_each(of_group));
   alignas(64) float scales[kTile], offsets[kTile], inverses[kTile];
   store(scales, rounding.scales);
   store(offsets, rounding.offsets);
@@ -163,43 +162,37 @@ void RowPacker::quantise_groups(const float* x, Place place, Floats& trace) {
     store_bytes(to, low);
     store_bytes(to + kTile, high);
     if (pair_sums_ != nullptr) of_pairs[i] = pair_terms(low, high);
-    if (halves_are_asked_for_) others[i] = low;
+    if (halves_are_asked_for_) halves[i] = low;
     of_group[i] = add(low, high);
   }
   float* const scales_to = scales_ + place.at;
   for (int i = 0; i < count; ++i) scales_to[i * place.stride] = scales[i];
   // The rows of a mark are packed by one thread.
-  static_assert(kRowsPerTask % 8 == 0);
+  static_assert(kRowsPerTask % kMarkRows == 0);
   for (uint32_t left = rounding.have_offsets; left != 0; left &= left - 1) {
     const int i = __builtin_ctz(left);
     offsets_[place.at + i * place.stride] = offsets[i];
-    offset_marks_[(place.group + i) * marks_stride_ + place.row / 8] |= 1u << place.row % 8;
+    offset_marks_[(place.group + i) * marks_stride_ + place.row / kMarkRows] |= 1u << place.row % kMarkRows;
   }
-  if (pair_sums_ != nullptr) {
-    for (int i = count; i < kTile; ++i) of_pairs[i] = zeros();
-    store_as_ints(pair_sums_ + place.at, place.stride, count, sum_of_each(of_pairs));
-  }
+  if (pair_sums_ != nullptr) store_as_ints(pair_sums_ + place.at, place.stride, count, sum_of_each(of_pairs));
   const Floats total = sum_of_each(of_group);
   trace = fma(total, zeros(), trace);
-  if (!halves_are_asked_for_) return store_sums(place, rounding, total, total);
-  for (int i = count; i < kTile; ++i) others[i] = zeros();
-  store_sums(place, rounding, total, sum_of_each(others));
+  if (!halves_are_asked_for_) return store_sums(place, rounding.scales, total, total);
+  store_sums(place, rounding.scales, total, sum_of_each(halves));
 }
 
-void RowPacker::store_sums(Place place, const Rounding& rounding, Floats total, Floats first) {
+void RowPacker::store_sums(Place place, Floats scale, Floats total, Floats first) {
   const Floats second = sub(total, first);
   const auto asked = [&](Sums kind) { return sums_[static_cast<int>(kind)]; };
-  // Of the values themselves: `per_group` sums of a group lie side by side.
-  const auto put_scaled = [&](int32_t* sums, int per_group, int part, Floats x) {
-    const float num_values = static_cast<float>(kGroup) / static_cast<float>(per_group);
+  // `per_group` sums of a group lie side by side.
+  const auto put_scaled = [&](int32_t* sums, int per_group, int part, Floats sum) {
     alignas(64) float lanes[kTile];
-    store(lanes, fma(rounding.scales, x, mul(rounding.offsets, broadcast(num_values))));
+    store(lanes, mul(scale, sum));
     int32_t* to = sums + place.at * per_group + part;
     for (int i = 0; i < place.count; ++i, to += place.stride * per_group) std::memcpy(to, lanes + i, sizeof *to);
   };
-  // Of bytes, times minus the zero point.
-  const auto put_zero = [&](int32_t* sums, int per_group, int part, Floats x, float zero_point) {
-    const Floats product = mul(broadcast(-zero_point), x);
+  const auto put_zero = [&](int32_t* sums, int per_group, int part, Floats sum, float zero_point) {
+    const Floats product = mul(broadcast(-zero_point), sum);
     store_as_ints(sums + place.at * per_group + part, place.stride * per_group, place.count, product);
   };
   const auto put_zero_halves = [&](int32_t* sums, float zero_point) {

@@ -16,6 +16,8 @@
 namespace eagre {
 
 constexpr int kBlockRows = 16;  // rows that one pass over a tile of weights serves
+constexpr int kMarkRows = 8;    // rows of which a byte says which have something
+static_assert(kBlockRows % kMarkRows == 0);
 
 // The rows of a block are padded to one of a few counts, for each of which there is a kernel.
 constexpr int padded_rows(int rows) {
@@ -36,7 +38,8 @@ constexpr size_t group_bytes(Activations kind) {
 }
 
 // Blocks of kBlockRows rows, each laid out as [group][row][...], so that what a kernel loads lies close together, once
-// for each kind of activations that a matrix asks for. Each group of int8 values has a scale, and a few have an offset: a value is scale * int8 + offset.
+// for each kind of activations that a matrix asks for. Each group of int8 values has a scale, and a few groups have an
+// offset: a value is scale * int8 + offset.
 class PackedRows {
  public:
   int num_rows() const { return num_rows_; }
@@ -55,7 +58,7 @@ class PackedRows {
     const int block = row / kBlockRows;
     return offsets_[first_group(block) + size_t{1} * group * rows_of(block) + row % kBlockRows];
   }
-  // Which of the rows from 8 * i on have an offset in a group, a bit each.
+  // Which of the rows from kMarkRows * i on have an offset in a group, a bit each.
   uint8_t offset_marks(int group, int i) const { return offset_marks_[group * marks_stride_ + i]; }
   // The groups in which a row has an offset.
   const int32_t* offset_groups() const { return offset_groups_; }
@@ -110,7 +113,7 @@ class RowPacker : public PackedRows {
   void quantise_groups(const float* x, Place place, Floats& trace);
   // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds, or of
   // rows that are not finite anything.
-  void store_sums(Place place, const Rounding& rounding, Floats total, Floats first);
+  void store_sums(Place place, Floats scale, Floats total, Floats first);
 
   bool halves_are_asked_for_ = false;
   Scratch values_memory_[kNumActivations], scales_memory_, sums_memory_[kNumSums], normed_memory_;

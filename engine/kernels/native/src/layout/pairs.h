@@ -26,7 +26,7 @@ inline bool pairs_are_faster() {
 #ifdef EAGRE_HAS_PAIR_PRODUCTS
   static const bool answer = [] {
     const char* wish = std::getenv("EAGRE_PAIR_PRODUCTS");
-    return wish != nullptr ? std::strcmp(wish, "0") != 0 : __builtin_cpu_is("amd") != 0;
+    return wish != nullptr && *wish != '\0' ? std::strcmp(wish, "0") != 0 : __builtin_cpu_is("amd") != 0;
   }();
   return answer;
 #else

@@ -12,10 +12,11 @@ namespace eagre {
 // tiles/pair_products.h.
 constexpr float kMostByte = 120.0f;
 
-// A group gets an offset where that makes its scale so many times smaller or more: about half of it where all values are on
-// one side of 0. The offset's product with the weights is a work of its own. With 0.55 one group in sixty of SmolLM2-135M
-// has an offset, and half of the perplexity is won back that rounding costs; with 0.85 every second one, and two thirds.
-constexpr float kOffsetGain = 0.55f;
+// A group gets an offset where its scale with one is at most this part of its scale without. Where all values are on one
+// side of 0, that is about half. The offset's product with the weights is a work of its own: with 0.55 one group in sixty
+// of SmolLM2-135M has an offset, and half of the perplexity is won back that rounding costs; with 0.85 every second group
+// has one, and two thirds are won back.
+constexpr float kMostScaleRatio = 0.55f;
 
 // A lane is a group, whose value is scale * byte + offset.
 struct Rounding {
@@ -28,8 +29,8 @@ struct Rounding {
     const Floats around_zero = div(max(largest, sub(zeros(), smallest)), steps);
     // From the middle as float32 has it: of values that are nearly the same, it may be one of them.
     const Floats around_middle = div(max(sub(largest, middle), sub(middle, smallest)), steps);
-    // Neither where all values are 0 nor where one is no number.
-    const Mask is_moved = at_least(mul(around_zero, broadcast(kOffsetGain)), add(around_middle, broadcast(FLT_MIN)));
+    // Not where all values are 0. Where one is not finite, the row's results are NaN whatever is said here.
+    const Mask is_moved = at_least(mul(around_zero, broadcast(kMostScaleRatio)), add(around_middle, broadcast(FLT_MIN)));
     // A scale is neither so small that its inverse overflows nor so small that it is flushed to zero.
     scales = max(choose(is_moved, around_middle, around_zero), broadcast(FLT_MIN));
     offsets = choose(is_moved, middle, zeros());

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "packing/encoding.h"
 #include "layout/format.h"
+#include "packing/encoding.h"
 
 namespace eagre {
 

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "isa/isa.h"
+#include "layout/packed_rows.h"
 #include "products/product.h"
 #include "runtime/scratch.h"
-#include "layout/packed_rows.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "layout/matrix.h"
 #include "products/finish.h"
 #include "runtime/pool.h"
-#include "layout/matrix.h"
 
 namespace eagre {
 

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "products/finish.h"
 #include "layout/matrix.h"
 #include "layout/packed_rows.h"
-#include "tiles/tile_kernel.h"
+#include "products/finish.h"
 #include "runtime/pool.h"
+#include "tiles/tile_kernel.h"
 
 namespace eagre {
 
@@ -36,7 +36,7 @@ void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y,
                     UnpackedGroup* unpacked, float* totals);
 
 // A row's result is the same bit for bit whichever rows are beside it: each output adds its groups to its bias in their
-// order, and the integer sums within a group are exact.
+// order, and then the offsets that groups have, and the integer sums within a group are exact.
 void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Output& y);
 
 }  // namespace eagre

@@ -27,8 +27,8 @@ struct HalfKind {
   static constexpr Layout kLayout = layout_of(F);
   static constexpr int kBits = kLayout.low_bits + kLayout.high_bits;
   static constexpr bool kIsSigned = kBits == 8 && !kLayout.has_minima && kLayout.zero_point == 128;
-  // Sums of two products of numbers below 2^kBits and of int8 that are at least -120, or -128 in rows whose results are NaN.
-  static constexpr int kMostAtOnce = 32767 / (2 * 127 * ((1 << kBits) - 1));
+  // Sums of two products of numbers below 2^kBits and of int8.
+  static constexpr int kMostAtOnce = 32767 / (2 * 128 * ((1 << kBits) - 1));
   static constexpr int kAtOnce = kMostAtOnce >= 8 ? 8 : kMostAtOnce >= 4 ? 4 : kMostAtOnce >= 2 ? 2 : 1;
   static constexpr bool kIsHere = kBits < 8 || kIsSigned;
 };

@@ -34,18 +34,19 @@ void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGrou
   const int num_groups = x.num_groups();
   if (x.num_blocks() == 1) {
     const RowGroups rows(x, kLayout.sums, 0, 0);
-    return with_rows(x.rows_of(0), [&](auto constant) {
-      accumulate_pairs<F, decltype(constant)::value>(tile, rows, x.pair_sums(0), num_groups, totals);
-    });
+    static_assert(kLeastRowsOfPairs == 12);
+    if (x.rows_of(0) <= 12) return accumulate_pairs<F, 12>(tile, rows, x.pair_sums(0), num_groups, totals);
+    return accumulate_pairs<F, kBlockRows>(tile, rows, x.pair_sums(0), num_groups, totals);
   }
-  // Parts of about the same size, of whole blocks.
-  constexpr int kBlocksOfPart = kPairGroups / kLayout.block_groups;
+  // Spans of groups, of about the same size and of whole blocks of weights.
+  constexpr int kSpanBlocks = kPairGroups / kLayout.block_groups;
   static_assert(kPairGroups * sizeof(PairGroup) <= kChunkGroups * sizeof(UnpackedGroup));
-  const int num_blocks = num_groups / kLayout.block_groups, num_parts = (num_blocks + kBlocksOfPart - 1) / kBlocksOfPart;
-  for (int part = 0; part < num_parts; ++part) {
-    const int first = num_blocks * part / num_parts * kLayout.block_groups;
-    const int count = num_blocks * (part + 1) / num_parts * kLayout.block_groups - first;
-    const std::byte* from = tile + tile_bytes(F, first);
+  const int weight_blocks = num_groups / kLayout.block_groups, spans = (weight_blocks + kSpanBlocks - 1) / kSpanBlocks;
+  for (int span = 0; span < spans; ++span) {
+    const int first = weight_blocks * span / spans * kLayout.block_groups;
+    const int count = weight_blocks * (span + 1) / spans * kLayout.block_groups - first;
+    const std::byte* const from = tile + tile_bytes(F, first);
+    const std::byte* const ahead = from + tile_bytes(F, count);
     for (int g = 0; g < count; ++g) {
       const BlockReader<F> reader(from + g / kLayout.block_groups * block_bytes(F));
       unpack_pairs(reader, g % kLayout.block_groups, unpacked[g]);
@@ -56,8 +57,9 @@ void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGrou
       const int32_t* pair_sums = x.pair_sums(block) + size_t{1} * first * num_rows;
       float* to = totals + size_t{1} * block * kBlockRows * kTile;
       with_rows(num_rows, [&](auto constant) {
-        accumulate_pairs<kLayout.has_minima, decltype(constant)::value>(
-            unpacked, rows, pair_sums, count, to, from + tile_bytes(F, count), block == 0 ? kGroupBytes : 0);
+        constexpr int kRows = decltype(constant)::value;
+        accumulate_pairs<kLayout.has_minima, kRows>(unpacked, rows, pair_sums, count, to, ahead,
+                                                    block == 0 ? kGroupBytes : 0);
       });
     }
   }

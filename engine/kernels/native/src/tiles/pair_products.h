@@ -74,6 +74,7 @@ template <bool kHasMinima, int R>
       dots[r] = add_ints(products, broadcast_int(pair_sums[first + r]));
       if constexpr (!kHasMinima) dots[r] = add_ints(dots[r], broadcast_int(rows.sums[first + r]));
     }
+    static_assert(kPairVectors == kHalf - 1, "one vector of each half is left");
     EAGRE_UNROLL(2)
     for (int v = kPairVectors; v < kVectorsOfBytes; v += kHalf) {
       EAGRE_UNROLL(2)
