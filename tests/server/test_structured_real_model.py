@@ -60,10 +60,10 @@ async def server(real_engine: Engine, text_model: TextModel) -> AsyncIterator[Re
 
 
 async def stream(server: RealServer, **parameters: Any) -> list[tuple[str, str]]:
-    """Text and finish reason of each choice, as they come over SSE."""
+    """Text and finish reason of each choice, as they come over SSE. JSON may have much white space, so many tokens."""
     texts: dict[int, str] = defaultdict(str)
     reasons: dict[int, str] = {}
-    body = {"prompt": PROMPT, "temperature": 1.0, "max_tokens": 400, "stream": True, **parameters}
+    body = {"prompt": PROMPT, "temperature": 1.0, "max_tokens": 800, "stream": True, **parameters}
     async with server.http.post(server.url + "/v1/completions", json=body) as response:
         assert response.status == 200, await response.text()
         for chunk in chunks_of(await response.read()):
