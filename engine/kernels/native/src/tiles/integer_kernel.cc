@@ -68,7 +68,8 @@ void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGrou
 #endif
 
 template <Format F>
-void multiply_tile(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
+void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] UnpackedGroup* unpacked,
+                   float* totals) {
 #ifdef EAGRE_HAS_PAIR_PRODUCTS
   if constexpr (has_pair_kernel(F)) {
     if (x.has_pair_sums()) return multiply_tile_in_pairs<F>(x, tile, reinterpret_cast<PairGroup*>(unpacked), totals);
