@@ -37,24 +37,7 @@ void unpack(const std::byte* block, int num_groups, std::byte* to) {
 }  // namespace
 
 Bfloat16Unpacker bfloat16_unpacker_of(Format format) {
-  switch (format) {
-    case Format::kInt8: return unpack<Format::kInt8>;
-    case Format::kInt8Min: return unpack<Format::kInt8Min>;
-    case Format::kInt8Zero: return unpack<Format::kInt8Zero>;
-    case Format::kInt4: return unpack<Format::kInt4>;
-    case Format::kInt4Min: return unpack<Format::kInt4Min>;
-    case Format::kInt4Zero: return unpack<Format::kInt4Zero>;
-    case Format::kQ2K: return unpack<Format::kQ2K>;
-    case Format::kQ3K: return unpack<Format::kQ3K>;
-    case Format::kQ4K: return unpack<Format::kQ4K>;
-    case Format::kQ5K: return unpack<Format::kQ5K>;
-    case Format::kQ6K: return unpack<Format::kQ6K>;
-    case Format::kIq4Xs: return unpack<Format::kIq4Xs>;
-    case Format::kFloat32:
-    case Format::kBfloat16:
-    case Format::kFloat16: break;
-  }
-  return nullptr;
+  return kernel_of_integers<Bfloat16Unpacker>(format, [](auto constant) { return unpack<decltype(constant)::value>; });
 }
 
 }  // namespace eagre

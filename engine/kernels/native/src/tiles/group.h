@@ -3,12 +3,36 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "isa/isa.h"
 #include "layout/format.h"
 
 namespace eagre {
+
+// The kernel that `of` names for a format of integers, which it is given as a constant; null for the other formats.
+template <class Kernel, class Of>
+Kernel kernel_of_integers(Format format, const Of& of) {
+  switch (format) {
+    case Format::kInt8: return of(std::integral_constant<Format, Format::kInt8>());
+    case Format::kInt8Min: return of(std::integral_constant<Format, Format::kInt8Min>());
+    case Format::kInt8Zero: return of(std::integral_constant<Format, Format::kInt8Zero>());
+    case Format::kInt4: return of(std::integral_constant<Format, Format::kInt4>());
+    case Format::kInt4Min: return of(std::integral_constant<Format, Format::kInt4Min>());
+    case Format::kInt4Zero: return of(std::integral_constant<Format, Format::kInt4Zero>());
+    case Format::kQ2K: return of(std::integral_constant<Format, Format::kQ2K>());
+    case Format::kQ3K: return of(std::integral_constant<Format, Format::kQ3K>());
+    case Format::kQ4K: return of(std::integral_constant<Format, Format::kQ4K>());
+    case Format::kQ5K: return of(std::integral_constant<Format, Format::kQ5K>());
+    case Format::kQ6K: return of(std::integral_constant<Format, Format::kQ6K>());
+    case Format::kIq4Xs: return of(std::integral_constant<Format, Format::kIq4Xs>());
+    case Format::kFloat32:
+    case Format::kBfloat16:
+    case Format::kFloat16: break;
+  }
+  return nullptr;
+}
 
 constexpr int kVectorsOfBytes = kGroup * kTile / 64;
 

@@ -93,20 +93,7 @@ void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] 
 }  // namespace
 
 TileKernel integer_kernel_of(Format format) {
-  switch (format) {
-    case Format::kInt8: return multiply_tile<Format::kInt8>;
-    case Format::kInt8Min: return multiply_tile<Format::kInt8Min>;
-    case Format::kInt4: return multiply_tile<Format::kInt4>;
-    case Format::kInt4Zero: return multiply_tile<Format::kInt4Zero>;
-    case Format::kInt8Zero: return multiply_tile<Format::kInt8Zero>;
-    case Format::kQ2K: return multiply_tile<Format::kQ2K>;
-    case Format::kQ3K: return multiply_tile<Format::kQ3K>;
-    case Format::kQ4K: return multiply_tile<Format::kQ4K>;
-    case Format::kQ5K: return multiply_tile<Format::kQ5K>;
-    case Format::kQ6K: return multiply_tile<Format::kQ6K>;
-    case Format::kIq4Xs: return multiply_tile<Format::kIq4Xs>;
-    default: return multiply_tile<Format::kInt4Min>;
-  }
+  return kernel_of_integers<TileKernel>(format, [](auto constant) { return multiply_tile<decltype(constant)::value>; });
 }
 
 }  // namespace eagre

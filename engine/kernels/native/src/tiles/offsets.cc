@@ -59,21 +59,7 @@ void add_offsets(const PackedRows& x, const std::byte* tile, float* totals) {
 }  // namespace
 
 OffsetKernel offset_kernel_of(Format format) {
-  switch (format) {
-    case Format::kInt8: return add_offsets<Format::kInt8>;
-    case Format::kInt8Min: return add_offsets<Format::kInt8Min>;
-    case Format::kInt4: return add_offsets<Format::kInt4>;
-    case Format::kInt4Zero: return add_offsets<Format::kInt4Zero>;
-    case Format::kInt8Zero: return add_offsets<Format::kInt8Zero>;
-    case Format::kQ2K: return add_offsets<Format::kQ2K>;
-    case Format::kQ3K: return add_offsets<Format::kQ3K>;
-    case Format::kQ4K: return add_offsets<Format::kQ4K>;
-    case Format::kQ5K: return add_offsets<Format::kQ5K>;
-    case Format::kQ6K: return add_offsets<Format::kQ6K>;
-    case Format::kIq4Xs: return add_offsets<Format::kIq4Xs>;
-    case Format::kInt4Min: return add_offsets<Format::kInt4Min>;
-    default: return nullptr;  // floats are not rounded to bytes
-  }
+  return kernel_of_integers<OffsetKernel>(format, [](auto constant) { return add_offsets<decltype(constant)::value>; });
 }
 
 }  // namespace eagre
