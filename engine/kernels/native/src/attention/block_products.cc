@@ -13,42 +13,65 @@ namespace {
 
 constexpr int kLanes = 16;
 // Lines of 64 bytes of the next block that are asked for whenever two numbers of every column are about to be
-// multiplied: a word of bfloat16, or two words of float32.
-constexpr int kLinesAtOnce = 4;
+// multiplied, a word of bfloat16 or two words of float32: so many that a few rows ask for all of it evenly.
+constexpr int lines_at_once(int vectors) { return kNumFloatsRegisters >= 32 ? 4 : vectors; }
 constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
-constexpr int kMostVectors = kNumFloatsRegisters >= 32 ? 4 : 1;  // of 16 columns, of the same
 
-// sum + word * other, where a word is a float32 or a pair of bfloat16 in each lane, and `other` the same in all lanes.
-template <bool kIsFloat>
-inline Floats add_product(Floats sum, Words word, const std::byte* other) {
-  if constexpr (kIsFloat) {
-    float factor;
-    std::memcpy(&factor, other, sizeof factor);
-    return fma(as_floats(word), broadcast(factor), sum);
-  } else {
-    return dot2(sum, word, other);
-  }
+// Of 16 columns, of the same. The fewer rows, the more, so that a sum need not wait for its last product.
+constexpr int most_vectors(int rows) {
+  if (kNumFloatsRegisters >= 32) return 4;
+  return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 }
 
-// sums[r][v] += the product of `left` row r, of num_words words, and columns[v], whose words are `stride` words apart.
-template <bool kIsFloat, int R, int V>
+// Bytes of a row of queries or weights for each word of the block.
+template <Factors F>
+constexpr int kLeftBytes = F == Factors::kWidenedPairs ? 8 : 4;
+
+inline Floats broadcast_at(const std::byte* p) {
+  float x;
+  std::memcpy(&x, p, sizeof x);
+  return broadcast(x);
+}
+
+// sums[r][v] += the product of `left` row r, for num_words words, and columns[v], whose words are `stride` words apart.
+template <Factors F, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
                      int num_words, LookAhead& ahead, Floats (&sums)[R][V]) {
   for (int64_t word = 0; word < num_words; ++word) {
-    if (!kIsFloat || word % 2 == 0) ahead.ask<kLinesAtOnce>();
-    Words words[V];
-    EAGRE_UNROLL(4)
-    for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + word * stride);
-    EAGRE_UNROLL(4)
-    for (int r = 0; r < R; ++r) {
-      const std::byte* const other = left + r * left_stride + word * 4;
+    if (F != Factors::kFloats || word % 2 == 0) ahead.ask<lines_at_once(V)>();
+    const std::byte* const others = left + word * kLeftBytes<F>;
+    if constexpr (F == Factors::kWidenedPairs) {
       EAGRE_UNROLL(4)
-      for (int v = 0; v < V; ++v) sums[r][v] = add_product<kIsFloat>(sums[r][v], words[v], other);
+      for (int v = 0; v < V; ++v) {
+        const Words pairs = load_words(columns[v] + word * stride);
+        const Floats first = first_halves(pairs);
+        EAGRE_UNROLL(4)
+        for (int r = 0; r < R; ++r) sums[r][v] = fma(first, broadcast_at(others + r * left_stride), sums[r][v]);
+        const Floats second = second_halves(pairs);
+        EAGRE_UNROLL(4)
+        for (int r = 0; r < R; ++r) sums[r][v] = fma(second, broadcast_at(others + r * left_stride + 4), sums[r][v]);
+      }
+    } else {
+      Words words[V];
+      EAGRE_UNROLL(4)
+      for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + word * stride);
+      EAGRE_UNROLL(4)
+      for (int r = 0; r < R; ++r) {
+        const std::byte* const other = others + r * left_stride;
+        EAGRE_UNROLL(4)
+        for (int v = 0; v < V; ++v) {
+          if constexpr (F == Factors::kFloats) {
+            sums[r][v] = fma(as_floats(words[v]), broadcast_at(other), sums[r][v]);
+          } else {
+            sums[r][v] = dot2(sums[r][v], words[v], other);
+          }
+        }
+      }
     }
   }
 }
 
-template <bool kIsFloat, int R, int V>
+template <Factors F, int R, int V>
 void score(const Block& block, int first_vector, const std::byte* queries, int num_words, float* scores) {
   Floats sums[R][V];
   EAGRE_UNROLL(4)
@@ -58,7 +81,7 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
   }
   const uint32_t* columns[V];
   for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
-  multiply<kIsFloat, R, V>(queries, num_words * 4, columns, kHalfKeys, num_words, block.look_ahead, sums);
+  multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, block.look_ahead, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
@@ -66,10 +89,10 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
   }
 }
 
-template <bool kIsFloat, int R, int V>
+template <Factors F, int R, int V>
 void mix_in(const Block& block, int64_t column, const float* weights, int num_words, const float* shrinks,
             int64_t head_dim, float* mix) {
-  constexpr int kHalfWords = kIsFloat ? kHalfKeys : kHalfKeys / 2;
+  constexpr int kHalfWords = F == Factors::kFloats ? kHalfKeys : kHalfKeys / 2;
   Floats sums[R][V];
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
@@ -80,9 +103,9 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   for (int half = 0; half * kHalfWords < num_words; ++half) {
     const uint32_t* columns[V];
     for (int v = 0; v < V; ++v) columns[v] = block.values[half] + column + v * kLanes;
-    const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * 4;
+    const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * kLeftBytes<F>;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
-    multiply<kIsFloat, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.look_ahead, sums);
+    multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.look_ahead, sums);
   }
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
@@ -106,55 +129,72 @@ inline void with_count(int count, const Body& body) {
 // Calls body(first row, rows, first vector, vectors) for all small products; rows and vectors are constants.
 template <class Body>
 inline void for_each_part(int num_rows, int num_vectors, const Body& body) {
-  for (int vector = 0; vector < num_vectors; vector += kMostVectors) {
-    with_count<kMostVectors>(num_vectors - vector, [&](auto vectors) {
-      for (int row = 0; row < num_rows; row += kMostRows) {
-        with_count<kMostRows>(num_rows - row, [&](auto rows) { body(row, rows, vector, vectors); });
-      }
-    });
-  }
+  with_count<kMostRows>(num_rows, [&](auto most_rows) {
+    constexpr int kRows = most_rows(), kVectors = most_vectors(kRows);
+    for (int vector = 0; vector < num_vectors; vector += kVectors) {
+      with_count<kVectors>(num_vectors - vector, [&](auto vectors) {
+        for (int row = 0; row < num_rows; row += kRows) {
+          with_count<kRows>(num_rows - row, [&](auto rows) { body(row, rows, vector, vectors); });
+        }
+      });
+    }
+  });
 }
 
-template <bool kIsFloat>
+template <Factors F>
 void multiply_keys_of(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                       float* scores) {
-  const int num_words = kIsFloat ? head_dim : head_dim / 2;
+  const int num_words = F == Factors::kFloats ? head_dim : head_dim / 2;
   for_each_part(num_rows, num_vectors, [&](int row, auto rows, int vector, auto vectors) {
-    score<kIsFloat, rows(), vectors()>(block, vector, queries + int64_t{4} * row * num_words, num_words,
-                                       scores + row * kBlockKeys);
+    score<F, rows(), vectors()>(block, vector, queries + int64_t{kLeftBytes<F>} * row * num_words, num_words,
+                                scores + row * kBlockKeys);
   });
 }
 
-template <bool kIsFloat>
+template <Factors F>
 void multiply_values_of(int head_dim, const Block& block, const float* weights, int num_rows, int num_keys,
                         const float* shrinks, float* mix) {
-  const int num_words = kIsFloat ? num_keys : (num_keys + 1) / 2;
+  const int num_words = F == Factors::kFloats ? num_keys : (num_keys + 1) / 2;
   for_each_part(num_rows, head_dim / kLanes, [&](int row, auto rows, int vector, auto vectors) {
-    mix_in<kIsFloat, rows(), vectors()>(block, vector * kLanes, weights + row * kBlockKeys, num_words, shrinks + row,
-                                        head_dim, mix + int64_t{1} * row * head_dim);
+    mix_in<F, rows(), vectors()>(block, vector * kLanes, weights + row * kBlockKeys, num_words, shrinks + row, head_dim,
+                                 mix + int64_t{1} * row * head_dim);
   });
+}
+
+// Calls body with a constant that is the kind of factors.
+template <class Body>
+void with_factors(Factors factors, const Body& body) {
+  switch (factors) {
+    case Factors::kFloats: return body(std::integral_constant<Factors, Factors::kFloats>());
+    case Factors::kPairs: return body(std::integral_constant<Factors, Factors::kPairs>());
+    case Factors::kWidenedPairs: return body(std::integral_constant<Factors, Factors::kWidenedPairs>());
+  }
 }
 
 }  // namespace
 
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                    float* scores) {
-  if (kind.is_float) return multiply_keys_of<true>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
 #if EAGRE_HAS_TILE_REGISTERS
-  in_tiles::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
-#else
-  multiply_keys_of<false>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+  if (kind.factors == Factors::kPairs) {
+    return in_tiles::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+  }
 #endif
+  with_factors(kind.factors, [&](auto factors) {
+    multiply_keys_of<factors()>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+  });
 }
 
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, float* mix) {
-  if (kind.is_float) return multiply_values_of<true>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
 #if EAGRE_HAS_TILE_REGISTERS
-  in_tiles::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
-#else
-  multiply_values_of<false>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
+  if (kind.factors == Factors::kPairs) {
+    return in_tiles::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
+  }
 #endif
+  with_factors(kind.factors, [&](auto factors) {
+    multiply_values_of<factors()>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
+  });
 }
 
 }  // namespace eagre

@@ -14,7 +14,7 @@ constexpr int kRowsAtOnce = 32;  // query rows that are at the same block at onc
 
 // What the products of one call of attention have in common.
 struct ProductKind {
-  bool is_float;  // see `multiplies_floats`
+  Factors factors;
   int head_dim;
 };
 

@@ -78,7 +78,7 @@ void weigh(const float* value_scales, const float* shifts, const float* shrinks,
 
 void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
                  const Sight& sight, State state) {
-  const ProductKind kind{multiplies_floats(pages), static_cast<int>(pages.head_dim)};
+  const ProductKind kind{factors_of(pages), static_cast<int>(pages.head_dim)};
   const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && !has_scales && softcap == 0.0f;
   const float* const key_scales = has_scales ? block.key_scales : nullptr;
   const float* const value_scales = has_scales ? block.value_scales : nullptr;
@@ -100,7 +100,7 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
     store(shrinks + first, exp2(sub(before, shift)));
   }
   const auto weigh_all = [&](auto count) {
-    const auto weigh_rows = kind.is_float ? weigh<true, decltype(count)> : weigh<false, decltype(count)>;
+    const auto weigh_rows = multiplies_floats(pages) ? weigh<true, decltype(count)> : weigh<false, decltype(count)>;
     weigh_rows(value_scales, shifts, shrinks, num_rows, count, scores, state.total);
   };
   if (num_vectors == kKeyVectors) {

@@ -217,19 +217,26 @@ inline HalfFloats broadcast_half(float x) { return _mm256_set1_ps(x); }
 inline HalfFloats mul_half(HalfFloats a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
 inline HalfFloats fma_half(HalfFloats a, HalfFloats b, HalfFloats c) { return _mm256_fmadd_ps(a, b, c); }
 inline HalfFloats to_half_floats(HalfWords a) { return _mm256_cvtepi32_ps(a); }
+inline HalfWords first_half(Words x) { return x.low; }
+inline HalfWords second_half(Words x) { return x.high; }
 inline HalfWords load_half_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline HalfWords broadcast_half_int(int32_t x) { return _mm256_set1_epi32(x); }
 inline HalfWords broadcast_half_word(const void* p) { return _mm256_set1_epi32(word_at(p)); }
 inline HalfWords magnitudes(HalfWords bytes) { return _mm256_abs_epi8(bytes); }  // of int8, as unsigned bytes
-// int8, negated where the int8 at `p` is negative, and 0 where that is 0.
-inline HalfWords with_signs(HalfWords bytes, const void* p) { return _mm256_sign_epi8(bytes, load_half_words(p)); }
+// int8, negated where another int8 is negative, and 0 where that is 0.
+inline HalfWords with_signs(HalfWords bytes, HalfWords others) { return _mm256_sign_epi8(bytes, others); }
 // The products of unsigned bytes with int8, neighbours added up in 16 bits, which must hold them.
 inline HalfWords pairs_of(HalfWords bytes, HalfWords others) { return _mm256_maddubs_epi16(bytes, others); }
 inline HalfWords add_pairs(HalfWords a, HalfWords b) { return _mm256_add_epi16(a, b); }
-// Lanes of int32 and both halves of each lane of `pairs`, added up.
-inline HalfWords add_widened(HalfWords a, HalfWords pairs) {
-  return _mm256_add_epi32(a, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
+inline HalfWords add_half_ints(HalfWords a, HalfWords b) { return _mm256_add_epi32(a, b); }
+// Both halves of each lane of `pairs`, added up to an int32.
+inline HalfWords widened(HalfWords pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+inline HalfWords add_widened(HalfWords a, HalfWords pairs) { return add_half_ints(a, widened(pairs)); }
+// Nothing that follows is computed or loaded before these two are: GCC would begin with all rows at once, and run out of
+// registers.
+inline void settle(HalfWords& a, HalfWords& b) { asm volatile("" : "+x"(a), "+x"(b) : : "memory"); }
+// What has been stored is read from memory again.
+inline void settle_memory() { asm volatile("" : : : "memory"); }
 // int8 of bytes whose zero is 128.
 inline Words less_128(Words bytes) {
   const __m256i top = _mm256_set1_epi8(static_cast<char>(0x80));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "isa/attention_isa.h"
 #include "isa/isa.h"
 #include "isa/tile_registers.h"
 #include "pages/packed_pages.h"
@@ -53,9 +54,16 @@ bool has_fast_bf16_dot() {
 
 }  // namespace
 
-bool multiplies_floats(const Pages& pages) { return pages.type == PageType::kFloat32 || !has_fast_bf16_dot(); }
+Factors factors_of(const Pages& pages) {
+  if (pages.type == PageType::kFloat32) return Factors::kFloats;
+  if (has_fast_bf16_dot()) return Factors::kPairs;
+  // Where registers are few, blocks of float32 would be loaded as often as they are multiplied, and fill the first cache.
+  return kNumFloatsRegisters >= 32 ? Factors::kFloats : Factors::kWidenedPairs;
+}
 
-int64_t vector_words(const Pages& pages) { return multiplies_floats(pages) ? pages.head_dim : pages.head_dim / 2; }
+int64_t vector_words(const Pages& pages) {
+  return factors_of(pages) == Factors::kFloats ? pages.head_dim : pages.head_dim / 2;
+}
 
 int64_t block_words(const Pages& pages) { return 3 * kBlockKeys * vector_words(pages); }
 
@@ -69,7 +77,7 @@ Block block_at(uint32_t* memory, const Pages& pages) {
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, ahead, block);
   const int64_t d = pages.head_dim, words = vector_words(pages);
-  const bool is_float = multiplies_floats(pages), is_int8 = pages.type == PageType::kInt8;
+  const bool is_float = factors_of(pages) == Factors::kFloats, is_int8 = pages.type == PageType::kInt8;
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   alignas(64) static const uint8_t nothing[kLargestHead * 4] = {};

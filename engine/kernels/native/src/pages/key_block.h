@@ -13,12 +13,21 @@ constexpr int kBlockKeys = 64;  // of a block; blocks begin at multiples of it
 constexpr int kHalfKeys = kBlockKeys / 2;
 constexpr int kKeyVectors = kBlockKeys / 16;
 
-// Whether queries, keys, values and weights are multiplied as float32. The other way is to multiply pairs of bfloat16,
-// where the pages are of 16 or 8 bits and the processor is faster at that: AMD's do as many pairs in a cycle as float32,
-// Intel's a quarter as many.
-bool multiplies_floats(const Pages& pages);
+// What is multiplied in the products of queries and keys, and of weights and values.
+enum class Factors {
+  kFloats,        // float32, of pages of float32; and of other pages where registers are many, once for a block's rows
+  kPairs,         // pairs of bfloat16, where the pages are of 16 or 8 bits and the processor is faster at that: AMD's do as
+                  // many pairs in a cycle as float32, Intel's a quarter as many
+  kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded
+};
 
-// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32 or two bfloat16.
+Factors factors_of(const Pages& pages);
+
+// Whether queries and weights are float32.
+inline bool multiplies_floats(const Pages& pages) { return factors_of(pages) != Factors::kPairs; }
+
+// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32, if factors are that, or
+// two bfloat16.
 struct Block {
   const uint32_t* keys[2];    // [head_dim in words][kHalfKeys]
   const uint32_t* values[2];  // float32: [kHalfKeys][head_dim]; bfloat16: [kHalfKeys / 2][head_dim] pairs of keys

@@ -92,7 +92,7 @@ void write_packed(const Pages& pages, int part, int64_t vector, const float* x) 
 
 void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   const int64_t d = pages.head_dim, words = vector_words(pages), half_words = kHalfKeys * words;
-  const bool is_float = multiplies_floats(pages);
+  const bool is_float = factors_of(pages) == Factors::kFloats;
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);

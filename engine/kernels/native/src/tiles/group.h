@@ -60,7 +60,7 @@ struct IntegerGroup {
   Words numbers[kVectorsOfBytes];
   Floats scales[kParts], minima[kParts];
 
-  void store_unpacked(UnpackedGroup& group) const {
+  [[gnu::always_inline]] void store_unpacked(UnpackedGroup& group) const {
     EAGRE_UNROLL(8)
     for (int i = 0; i < kVectorsOfBytes; ++i) store_words(group.numbers + 64 * i, numbers[i]);
     for (int part = 0; part < kParts; ++part) {
@@ -83,7 +83,7 @@ class BlockReader {
     if constexpr (kLayout.has_zero_points) minimum_ = mul(scale_, minimum_);
   }
 
-  void read(int index, Group& group) const {
+  [[gnu::always_inline]] void read(int index, Group& group) const {
     if constexpr (is_k(F)) {
       const int8_t* bytes = reinterpret_cast<const int8_t*>(block_);
       for (int part = 0; part < kLayout.parts; ++part) {
@@ -102,12 +102,12 @@ class BlockReader {
 
  private:
   template <size_t... kVectors>
-  static void read_numbers(const std::byte* from, Group& group, std::index_sequence<kVectors...>) {
+  [[gnu::always_inline]] static void read_numbers(const std::byte* from, Group& group, std::index_sequence<kVectors...>) {
     (read_vector<static_cast<int>(kVectors)>(from, group), ...);
   }
 
   template <int kVector>
-  static void read_vector(const std::byte* from, Group& group) {
+  [[gnu::always_inline]] static void read_vector(const std::byte* from, Group& group) {
     constexpr int kLow = kLayout.low_bits, kHigh = kLayout.high_bits;
     if constexpr (kLow == 8) {
       group.numbers[kVector] = load_words(from + 64 * kVector);

@@ -1,28 +1,34 @@
-// Tiles of integers, by vector instructions. Each block of rows takes a group from the registers into which it was
-// unpacked, however many blocks there are: to unpack it again costs less than to store it for all of them and to load it.
-// Of products of pairs it is the other way round.
+// Tiles of integers, by vector instructions.
+//
+// Where there are registers enough, each block of rows takes a group from those into which it was unpacked, however many
+// blocks there are: to unpack it again costs less than to store it for all of them and to load it. Products of pairs and of
+// a few rows at a time read groups from memory anyway, so that blocks of rows share what is unpacked.
 #include <algorithm>
 
 #include "tiles/accumulate.h"
-#include "tiles/half_tiles.h"
 #include "tiles/pair_products.h"
+#include "tiles/row_quads.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {
 namespace {
 
-template <Format F, int R>
-void accumulate(const std::byte* blocks, const RowGroups& rows, int num_groups, float* totals) {
-#ifdef EAGRE_HAS_HALVES
-  if constexpr (HalfKind<F>::kIsHere && R >= kLeastRowsOfHalves) {
-    accumulate_halves<F, R>(blocks, rows, num_groups, totals);
-  } else {
-    accumulate_packed<F, R>(blocks, rows, num_groups, totals);
+#if defined(EAGRE_HAS_PAIR_PRODUCTS) || defined(EAGRE_HAS_HALVES)
+
+// Goes through spans of groups, of about the same size and of whole blocks of weights, of at most `kMost` groups.
+// body(first group, count, what is read next of the tile)
+template <Format F, int kMost, class Body>
+void for_each_span(const std::byte* tile, int num_groups, const Body& body) {
+  constexpr int kBlockGroups = layout_of(F).block_groups, kSpanBlocks = kMost / kBlockGroups;
+  const int weight_blocks = num_groups / kBlockGroups, spans = (weight_blocks + kSpanBlocks - 1) / kSpanBlocks;
+  for (int span = 0; span < spans; ++span) {
+    const int first = weight_blocks * span / spans * kBlockGroups;
+    const int count = weight_blocks * (span + 1) / spans * kBlockGroups - first;
+    body(first, count, tile + tile_bytes(F, first + count));
   }
-#else
-  accumulate_packed<F, R>(blocks, rows, num_groups, totals);
-#endif
 }
+
+#endif
 
 #ifdef EAGRE_HAS_PAIR_PRODUCTS
 
@@ -38,17 +44,10 @@ void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGrou
     if (x.rows_of(0) <= 12) return accumulate_pairs<F, 12>(tile, rows, x.pair_sums(0), num_groups, totals);
     return accumulate_pairs<F, kBlockRows>(tile, rows, x.pair_sums(0), num_groups, totals);
   }
-  // Spans of groups, of about the same size and of whole blocks of weights.
-  constexpr int kSpanBlocks = kPairGroups / kLayout.block_groups;
   static_assert(kPairGroups * sizeof(PairGroup) <= kChunkGroups * sizeof(UnpackedGroup));
-  const int weight_blocks = num_groups / kLayout.block_groups, spans = (weight_blocks + kSpanBlocks - 1) / kSpanBlocks;
-  for (int span = 0; span < spans; ++span) {
-    const int first = weight_blocks * span / spans * kLayout.block_groups;
-    const int count = weight_blocks * (span + 1) / spans * kLayout.block_groups - first;
-    const std::byte* const from = tile + tile_bytes(F, first);
-    const std::byte* const ahead = from + tile_bytes(F, count);
+  for_each_span<F, kPairGroups>(tile, num_groups, [&](int first, int count, const std::byte* ahead) {
     for (int g = 0; g < count; ++g) {
-      const BlockReader<F> reader(from + g / kLayout.block_groups * block_bytes(F));
+      const BlockReader<F> reader(tile + tile_bytes(F, first + g));
       unpack_pairs(reader, g % kLayout.block_groups, unpacked[g]);
     }
     for (int block = 0; block < x.num_blocks(); ++block) {
@@ -62,7 +61,38 @@ void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGrou
                                                     block == 0 ? kGroupBytes : 0);
       });
     }
+  });
+}
+
+#endif
+
+#ifdef EAGRE_HAS_HALVES
+
+template <Format F>
+void multiply_tile_in_quads(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
+  constexpr Layout kLayout = layout_of(F);
+  constexpr size_t kGroupBytes = block_bytes(F) / kLayout.block_groups;
+  if (x.num_blocks() == 1) {
+    return with_rows(x.rows_of(0), [&](auto constant) {
+      constexpr int kRows = decltype(constant)::value;
+      accumulate_in_quads<F, kRows>(tile, RowGroups(x, kLayout.sums, 0, 0), x.num_groups(), totals);
+    });
   }
+  static_assert(kQuadGroups <= kChunkGroups);
+  for_each_span<F, kQuadGroups>(tile, x.num_groups(), [&](int first, int count, const std::byte* ahead) {
+    for (int g = 0; g < count; ++g) {
+      const BlockReader<F> reader(tile + tile_bytes(F, first + g));
+      unpack_group(reader, g % kLayout.block_groups, unpacked[g]);
+    }
+    for (int block = 0; block < x.num_blocks(); ++block) {
+      const RowGroups rows(x, kLayout.sums, block, first);
+      float* to = totals + size_t{1} * block * kBlockRows * kTile;
+      with_rows(x.rows_of(block), [&](auto constant) {
+        constexpr int kRows = decltype(constant)::value;
+        accumulate_in_quads<QuadKind<F>, kRows>(unpacked, rows, count, to, ahead, block == 0 ? kGroupBytes : 0);
+      });
+    }
+  });
 }
 
 #endif
@@ -75,6 +105,9 @@ void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] 
     if (x.has_pair_sums()) return multiply_tile_in_pairs<F>(x, tile, reinterpret_cast<PairGroup*>(unpacked), totals);
   }
 #endif
+#ifdef EAGRE_HAS_HALVES
+  if constexpr (QuadKind<F>::kIsHere) return multiply_tile_in_quads<F>(x, tile, unpacked, totals);
+#endif
   const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
   const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {
@@ -84,7 +117,7 @@ void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] 
       with_rows(x.rows_of(block), [&](auto constant) {
         constexpr int kRows = decltype(constant)::value;
         float* to = totals + size_t{1} * block * kBlockRows * kTile;
-        accumulate<F, kRows>(tile + tile_bytes(F, first), rows, count, to);
+        accumulate_packed<F, kRows>(tile + tile_bytes(F, first), rows, count, to);
       });
     }
   }
