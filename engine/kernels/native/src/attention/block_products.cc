@@ -14,7 +14,7 @@ namespace {
 constexpr int kLanes = 16;
 // Lines of 64 bytes of the next block that are asked for whenever two numbers of every column are about to be
 // multiplied, a word of bfloat16 or two words of float32: so many that a few rows ask for all of it evenly.
-constexpr int lines_at_once(int vectors) { return kNumFloatsRegisters >= 32 ? 4 : vectors; }
+constexpr int lines_at_once(int vectors) { return kWidensInProducts ? vectors : 4; }
 constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
 
 // Of 16 columns, of the same. The fewer rows, the more, so that a sum need not wait for its last product.
@@ -129,7 +129,7 @@ inline void with_count(int count, const Body& body) {
 // Calls body(first row, rows, first vector, vectors) for all small products; rows and vectors are constants.
 template <class Body>
 inline void for_each_part(int num_rows, int num_vectors, const Body& body) {
-  with_count<kMostRows>(num_rows, [&](auto most_rows) {
+  const auto with_most_rows = [&](auto most_rows) {
     constexpr int kRows = most_rows(), kVectors = most_vectors(kRows);
     for (int vector = 0; vector < num_vectors; vector += kVectors) {
       with_count<kVectors>(num_vectors - vector, [&](auto vectors) {
@@ -138,7 +138,12 @@ inline void for_each_part(int num_rows, int num_vectors, const Body& body) {
         }
       });
     }
-  });
+  };
+  if constexpr (most_vectors(1) == most_vectors(kMostRows)) {
+    with_most_rows(std::integral_constant<int, kMostRows>());
+  } else {
+    with_count<kMostRows>(num_rows, with_most_rows);
+  }
 }
 
 template <Factors F>
@@ -167,7 +172,8 @@ void with_factors(Factors factors, const Body& body) {
   switch (factors) {
     case Factors::kFloats: return body(std::integral_constant<Factors, Factors::kFloats>());
     case Factors::kPairs: return body(std::integral_constant<Factors, Factors::kPairs>());
-    case Factors::kWidenedPairs: return body(std::integral_constant<Factors, Factors::kWidenedPairs>());
+    case Factors::kWidenedPairs:
+      if constexpr (kWidensInProducts) body(std::integral_constant<Factors, Factors::kWidenedPairs>());
   }
 }
 

@@ -11,6 +11,15 @@ constexpr int kNumFloatsRegisters = 32;  // how many `Floats` the processor keep
 constexpr int kNumFloatsRegisters = 8;
 #endif
 
+// Whether pairs of bfloat16 become float32 as products load them, and not before, a block at a time. Where registers are
+// few, a number of the block meets few rows each time that it is loaded, and blocks of float32 would be twice as much to
+// load, and fill the first cache. (Plain C++ goes the other way, so that both are tested on every machine.)
+#if (defined(__AVX2__) && !defined(__AVX512F__)) || (defined(__ARM_NEON) && defined(__aarch64__))
+constexpr bool kWidensInProducts = true;
+#else
+constexpr bool kWidensInProducts = false;
+#endif
+
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
 // The first and the second bfloat16 of each word.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "isa/attention_isa.h"
 #include "isa/isa.h"
 #include "isa/tile_registers.h"
 #include "pages/packed_pages.h"
@@ -57,8 +56,7 @@ bool has_fast_bf16_dot() {
 Factors factors_of(const Pages& pages) {
   if (pages.type == PageType::kFloat32) return Factors::kFloats;
   if (has_fast_bf16_dot()) return Factors::kPairs;
-  // Where registers are few, blocks of float32 would be loaded as often as they are multiplied, and fill the first cache.
-  return kNumFloatsRegisters >= 32 ? Factors::kFloats : Factors::kWidenedPairs;
+  return kWidensInProducts ? Factors::kWidenedPairs : Factors::kFloats;
 }
 
 int64_t vector_words(const Pages& pages) {

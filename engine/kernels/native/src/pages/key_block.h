@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "isa/attention_isa.h"
 #include "pages/pages.h"
 #include "runtime/look_ahead.h"
 
@@ -15,7 +16,7 @@ constexpr int kKeyVectors = kBlockKeys / 16;
 
 // What is multiplied in the products of queries and keys, and of weights and values.
 enum class Factors {
-  kFloats,        // float32, of pages of float32; and of other pages where registers are many, once for a block's rows
+  kFloats,        // float32: of pages of float32, and of others that have been widened block by block
   kPairs,         // pairs of bfloat16, where the pages are of 16 or 8 bits and the processor is faster at that: AMD's do as
                   // many pairs in a cycle as float32, Intel's a quarter as many
   kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded
