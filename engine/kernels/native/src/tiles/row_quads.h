@@ -156,9 +156,10 @@ template <Format F>
   settle_memory();
 }
 
-// Rows of one block: each group is unpacked for them alone.
+// Rows of one block: each group is unpacked for them alone. This and the next one are never inlined, because within a larger
+// function GCC 12 has been seen to keep the sums in memory.
 template <Format F, int R>
-void accumulate_in_quads(const std::byte* block, RowGroups rows, int num_groups, float* totals) {
+[[gnu::noinline]] void accumulate_in_quads(const std::byte* block, RowGroups rows, int num_groups, float* totals) {
   constexpr int kBlockGroups = layout_of(F).block_groups;
   UnpackedGroup unpacked;
   for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
@@ -185,7 +186,7 @@ void accumulate_in_quads(const std::byte* block, RowGroups rows, int num_groups,
 // Groups that are unpacked for several blocks of rows. `ahead` is what is read next from the weights, `ahead_bytes` for each
 // group: it is asked for between the groups.
 template <class Kind, int R>
-void accumulate_in_quads(const UnpackedGroup* groups, RowGroups rows, int num_groups, float* totals,
+[[gnu::noinline]] void accumulate_in_quads(const UnpackedGroup* groups, RowGroups rows, int num_groups, float* totals,
                          const std::byte* ahead, size_t ahead_bytes) {
   for (int g = 0; g < num_groups; ++g, ahead += ahead_bytes) {
     for (size_t line = 0; line < ahead_bytes; line += 64) prefetch_later(ahead + line);
