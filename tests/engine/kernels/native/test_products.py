@@ -179,20 +179,24 @@ def test_a_row_is_the_same_whatever_is_beside_it(variant, kind):
     "kind", [kind for kind in Format if kind.is_integer and not kind.is_k], ids=lambda kind: kind.name
 )
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_largest_numbers_do_not_saturate(variant, kind, sign):
+@pytest.mark.parametrize("byte", [0, 255])
+def test_the_largest_numbers_do_not_saturate(variant, kind, byte, sign):
     outputs, inputs = 32, 128
     shape = (outputs, inputs // GROUP)
-    numbers = np.full((*shape, GROUP // 2 if kind.is_nibbles else GROUP), 255, np.uint8)  # a nibble is 15
-    number = (15 if kind.is_nibbles else 255) - (0 if kind.has_minima else 8 if kind.is_nibbles else 128)
+    numbers = np.full((*shape, GROUP // 2 if kind.is_nibbles else GROUP), byte, np.uint8)  # a nibble is 0 or 15
+    number = (byte & 15 if kind.is_nibbles else byte) - (0 if kind.has_minima else 8 if kind.is_nibbles else 128)
     minima = np.full(shape, 0.5, np.float32) if kind.has_minima else None
     matrix = Quantised(kind, np.full(shape, 0.25, np.float32), minima, numbers)
     packed = pack_stack([pack_quantised(matrix)], kind, outputs)
     # A zero point counts in steps of the scale.
     minimum = 0.5 * (0.25 if kind.has_zero_points else 1.0) if kind.has_minima else 0.0
     weight = 0.25 * number + minimum
-    x = np.full((3, inputs), sign, np.float32)
-    got = add_product(np.zeros((3, outputs), np.float32), x, make_step([0] * 3).rows, 0, packed)
-    np.testing.assert_allclose(got, np.full((3, outputs), sign * weight * inputs), rtol=1e-6)
+    for num_rows in (1, 2, 3, 8, 12, 20):  # the kernels of so many rows, and of several blocks
+        x = np.full((num_rows, inputs), sign, np.float32)
+        x[:, 5::GROUP] = -sign  # values on both sides of 0 are rounded to the largest bytes, and have no offset
+        got = add_product(np.zeros((num_rows, outputs), np.float32), x, make_step([0] * num_rows).rows, 0, packed)
+        of_row = sign * weight * inputs * (GROUP - 2) / GROUP
+        np.testing.assert_allclose(got, np.full((num_rows, outputs), of_row), rtol=1e-6)
 
 
 @formats

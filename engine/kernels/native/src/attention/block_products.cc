@@ -12,12 +12,28 @@ namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-// Lines of 64 bytes of the next block that are asked for whenever two numbers of every column are about to be
-// multiplied, a word of bfloat16 or two words of float32: so many that a few rows ask for all of it evenly.
-constexpr int lines_at_once(int vectors) { return kWidensInProducts ? vectors : 4; }
+// Asks for lines of 64 bytes of the next block, whenever two numbers of V vectors are about to be multiplied, a word of
+// bfloat16 or two words of float32: so many that a few rows ask evenly for all of it, and sooner where the present block
+// is not whole.
+template <Factors F, int V>
+inline void ask_for_some(LookAhead& ahead, bool is_whole) {
+  if constexpr (kWidensInProducts) {
+    if (is_whole) return ahead.ask<F == Factors::kFloats ? 2 * V : V>();
+  }
+  ahead.ask<4>();
+}
+
+// Whether vectors multiply pairs of bfloat16; a matrix unit does it by itself.
+#if defined(__AVX512BF16__) && !EAGRE_HAS_TILE_REGISTERS
+constexpr bool kMultipliesPairs = true;
+#else
+constexpr bool kMultipliesPairs = false;
+#endif
+
 constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
 
-// Of 16 columns, of the same. The fewer rows, the more, so that a sum need not wait for its last product.
+// Of 16 columns, of the same. The fewer rows, the more, so that a sum need not wait for its last product. (Rows that are left
+// behind others take as many as those.)
 constexpr int most_vectors(int rows) {
   if (kNumFloatsRegisters >= 32) return 4;
   return rows == 1 ? 4 : rows == 2 ? 2 : 1;
@@ -36,9 +52,9 @@ inline Floats broadcast_at(const std::byte* p) {
 // sums[r][v] += the product of `left` row r, for num_words words, and columns[v], whose words are `stride` words apart.
 template <Factors F, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
-                     int num_words, LookAhead& ahead, Floats (&sums)[R][V]) {
+                     int num_words, bool is_whole, LookAhead& ahead, Floats (&sums)[R][V]) {
   for (int64_t word = 0; word < num_words; ++word) {
-    if (F != Factors::kFloats || word % 2 == 0) ahead.ask<lines_at_once(V)>();
+    if (F != Factors::kFloats || word % 2 == 0) ask_for_some<F, V>(ahead, is_whole);
     const std::byte* const others = left + word * kLeftBytes<F>;
     if constexpr (F == Factors::kWidenedPairs) {
       EAGRE_UNROLL(4)
@@ -72,7 +88,7 @@ inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t*
 }
 
 template <Factors F, int R, int V>
-void score(const Block& block, int first_vector, const std::byte* queries, int num_words, float* scores) {
+void score(const Block& block, int first_vector, const std::byte* queries, int num_words, bool is_whole, float* scores) {
   Floats sums[R][V];
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
@@ -81,7 +97,7 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
   }
   const uint32_t* columns[V];
   for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
-  multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, block.look_ahead, sums);
+  multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, is_whole, block.look_ahead, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
@@ -100,12 +116,13 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) sums[r][v] = mul(load(mix + r * head_dim + column + v * kLanes), shrink);
   }
+  const bool is_whole = num_words == 2 * kHalfWords;
   for (int half = 0; half * kHalfWords < num_words; ++half) {
     const uint32_t* columns[V];
     for (int v = 0; v < V; ++v) columns[v] = block.values[half] + column + v * kLanes;
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * kLeftBytes<F>;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
-    multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.look_ahead, sums);
+    multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.look_ahead, sums);
   }
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
@@ -152,7 +169,7 @@ void multiply_keys_of(int head_dim, const Block& block, const std::byte* queries
   const int num_words = F == Factors::kFloats ? head_dim : head_dim / 2;
   for_each_part(num_rows, num_vectors, [&](int row, auto rows, int vector, auto vectors) {
     score<F, rows(), vectors()>(block, vector, queries + int64_t{kLeftBytes<F>} * row * num_words, num_words,
-                                scores + row * kBlockKeys);
+                                num_vectors == kKeyVectors, scores + row * kBlockKeys);
   });
 }
 
@@ -171,9 +188,12 @@ template <class Body>
 void with_factors(Factors factors, const Body& body) {
   switch (factors) {
     case Factors::kFloats: return body(std::integral_constant<Factors, Factors::kFloats>());
-    case Factors::kPairs: return body(std::integral_constant<Factors, Factors::kPairs>());
+    case Factors::kPairs:
+      if constexpr (kMultipliesPairs) body(std::integral_constant<Factors, Factors::kPairs>());
+      return;
     case Factors::kWidenedPairs:
       if constexpr (kWidensInProducts) body(std::integral_constant<Factors, Factors::kWidenedPairs>());
+      return;
   }
 }
 

@@ -15,8 +15,10 @@
 #define EAGRE_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define EAGRE_UNROLL(count) EAGRE_PRAGMA(clang loop unroll(full))
+#define EAGRE_NO_UNROLL EAGRE_PRAGMA(clang loop unroll(disable))
 #else
 #define EAGRE_UNROLL(count) EAGRE_PRAGMA(GCC unroll count)
+#define EAGRE_NO_UNROLL EAGRE_PRAGMA(GCC unroll 1)
 #endif
 
 namespace eagre {

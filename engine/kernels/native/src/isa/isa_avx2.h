@@ -217,8 +217,8 @@ inline HalfFloats broadcast_half(float x) { return _mm256_set1_ps(x); }
 inline HalfFloats mul_half(HalfFloats a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
 inline HalfFloats fma_half(HalfFloats a, HalfFloats b, HalfFloats c) { return _mm256_fmadd_ps(a, b, c); }
 inline HalfFloats to_half_floats(HalfWords a) { return _mm256_cvtepi32_ps(a); }
-inline HalfWords first_half(Words x) { return x.low; }
-inline HalfWords second_half(Words x) { return x.high; }
+inline HalfWords low_lanes(Words x) { return x.low; }
+inline HalfWords high_lanes(Words x) { return x.high; }
 inline HalfWords load_half_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline HalfWords broadcast_half_int(int32_t x) { return _mm256_set1_epi32(x); }
 inline HalfWords broadcast_half_word(const void* p) { return _mm256_set1_epi32(word_at(p)); }
@@ -232,10 +232,10 @@ inline HalfWords add_half_ints(HalfWords a, HalfWords b) { return _mm256_add_epi
 // Both halves of each lane of `pairs`, added up to an int32.
 inline HalfWords widened(HalfWords pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 inline HalfWords add_widened(HalfWords a, HalfWords pairs) { return add_half_ints(a, widened(pairs)); }
-// Nothing that follows is computed or loaded before these two are: GCC would begin with all rows at once, and run out of
+// Nothing that follows is loaded or stored before these two are there: GCC would load for all rows at once, and run out of
 // registers.
 inline void settle(HalfWords& a, HalfWords& b) { asm volatile("" : "+x"(a), "+x"(b) : : "memory"); }
-// What has been stored is read from memory again.
+// What has been stored is loaded again: GCC would keep all of it in registers, which are too few, and store it elsewhere.
 inline void settle_memory() { asm volatile("" : : : "memory"); }
 // int8 of bytes whose zero is 128.
 inline Words less_128(Words bytes) {

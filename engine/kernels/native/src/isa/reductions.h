@@ -5,10 +5,11 @@
 
 namespace eagre {
 
+// joined_of_each: lane i of the result is that of all lanes of rows[i], by `join`, which may take them in any order. All
+// vectors are halved together.
 #ifdef __AVX512F__
+#define EAGRE_HAS_JOINED_OF_EACH
 
-// Lane i of the result is that of all lanes of rows[i], by `join`, which may take them in any order: all vectors are halved
-// together.
 template <class Join>
 [[gnu::always_inline]] inline Floats joined_of_each(const Floats (&rows)[16], const Join& join) {
   Floats eight[8], four[4], two[2];
@@ -30,9 +31,8 @@ template <class Join>
 }
 
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define EAGRE_HAS_JOINED_OF_EACH
 
-// Lane i of the result is that of all lanes of rows[i], by `join`, which may take them in any order: all vectors are halved
-// together.
 template <class Join>
 [[gnu::always_inline]] inline Floats joined_of_each(const Floats (&rows)[16], const Join& join) {
   const auto joined = [&](__m256 a, __m256 b) { return join(Floats{a, a}, Floats{b, b}).low; };
@@ -58,7 +58,7 @@ template <class Join>
 
 #endif
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#ifdef EAGRE_HAS_JOINED_OF_EACH
 
 // The largest lane of each.
 inline Floats largest_of_each(const Floats (&rows)[16]) { return joined_of_each(rows, max); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "isa/attention_isa.h"
 #include "isa/isa.h"
 #include "isa/tile_registers.h"
 #include "pages/packed_pages.h"

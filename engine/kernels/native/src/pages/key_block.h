@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "isa/attention_isa.h"
 #include "pages/pages.h"
 #include "runtime/look_ahead.h"
 
@@ -42,7 +41,7 @@ struct Block {
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
 inline const uint32_t* keys_of(const Block& block, int vector) { return block.keys[vector / 2] + vector % 2 * 16; }
 
-// Words that a head's vector has where it is multiplied.
+// Words that a head's vector has as products load it.
 int64_t vector_words(const Pages& pages);
 
 // Words of memory that `block_at` needs.

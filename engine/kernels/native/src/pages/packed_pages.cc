@@ -96,7 +96,7 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
-  // The numbers of 32 vectors, in the type in which they are multiplied.
+  // The numbers of 32 vectors, in the type in which products load them.
   const auto widen = [&](const uint8_t* from, int64_t row, uint32_t* to) {
     const uint32_t* pairs = reinterpret_cast<const uint32_t*>(from);
     if (pages.type == PageType::kInt8) {

@@ -1,8 +1,8 @@
 // Tiles of integers, by vector instructions.
 //
-// Where there are registers enough, each block of rows takes a group from those into which it was unpacked, however many
-// blocks there are: to unpack it again costs less than to store it for all of them and to load it. Products of pairs and of
-// a few rows at a time read groups from memory anyway, so that blocks of rows share what is unpacked.
+// Each block of rows takes a group from the registers into which it was unpacked, however many blocks there are: to unpack
+// it again costs less than to store it for all of them and to load it. Products of pairs and of a few rows at a time read
+// groups from memory anyway, so that blocks of rows share what is unpacked.
 #include <algorithm>
 
 #include "tiles/accumulate.h"
@@ -89,7 +89,7 @@ void multiply_tile_in_quads(const PackedRows& x, const std::byte* tile, Unpacked
       float* to = totals + size_t{1} * block * kBlockRows * kTile;
       with_rows(x.rows_of(block), [&](auto constant) {
         constexpr int kRows = decltype(constant)::value;
-        accumulate_in_quads<QuadKind<F>, kRows>(unpacked, rows, count, to, ahead, block == 0 ? kGroupBytes : 0);
+        accumulate_unpacked_in_quads<QuadKind<F>, kRows>(unpacked, rows, count, to, ahead, block == 0 ? kGroupBytes : 0);
       });
     }
   });
@@ -98,16 +98,7 @@ void multiply_tile_in_quads(const PackedRows& x, const std::byte* tile, Unpacked
 #endif
 
 template <Format F>
-void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] UnpackedGroup* unpacked,
-                   float* totals) {
-#ifdef EAGRE_HAS_PAIR_PRODUCTS
-  if constexpr (has_pair_kernel(F)) {
-    if (x.has_pair_sums()) return multiply_tile_in_pairs<F>(x, tile, reinterpret_cast<PairGroup*>(unpacked), totals);
-  }
-#endif
-#ifdef EAGRE_HAS_HALVES
-  if constexpr (QuadKind<F>::kIsHere) return multiply_tile_in_quads<F>(x, tile, unpacked, totals);
-#endif
+void multiply_tile_in_registers(const PackedRows& x, const std::byte* tile, float* totals) {
   const int num_groups = x.num_groups(), num_blocks = x.num_blocks();
   const int chunk = num_blocks > 1 ? kChunkGroups : num_groups;
   for (int first = 0; first < num_groups; first += chunk) {
@@ -121,6 +112,25 @@ void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] 
       });
     }
   }
+}
+
+template <Format F>
+void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] UnpackedGroup* unpacked,
+                   float* totals) {
+#ifdef EAGRE_HAS_PAIR_PRODUCTS
+  if constexpr (has_pair_kernel(F)) {
+    if (x.has_pair_sums()) return multiply_tile_in_pairs<F>(x, tile, reinterpret_cast<PairGroup*>(unpacked), totals);
+  }
+#endif
+#ifdef EAGRE_HAS_HALVES
+  if constexpr (QuadKind<F>::kIsHere) {
+    multiply_tile_in_quads<F>(x, tile, unpacked, totals);
+  } else {
+    multiply_tile_in_registers<F>(x, tile, totals);
+  }
+#else
+  multiply_tile_in_registers<F>(x, tile, totals);
+#endif
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 // The sums of four rows with sixteen outputs are eight registers, so that four words of the rows and two vectors of the
 // group are loaded for eight products: a processor that multiplies twice a cycle loads no more than twice a cycle. What the
 // sums leave free is too little for a group, so groups are unpacked to memory, for all rows there are, and stay in the
-// first cache. Sums are the same exact integers as in registers of sixteen lanes, and behind them come the same floating
+// first cache. (Numbers of 5 and 6 bits need twice as many sums, so that two rows meet them at once; and one row takes a
+// group from the registers into which it is unpacked.) Sums are the same exact integers as in registers of sixteen lanes, and behind them come the same floating
 // point operations in the same order.
 #pragma once
 
@@ -53,8 +54,8 @@ struct NumbersInRegisters {
   const Words* numbers;
 
   [[gnu::always_inline]] void read(int vector, HalfWords& low, HalfWords& high) const {
-    low = first_half(numbers[vector]);
-    high = second_half(numbers[vector]);
+    low = low_lanes(numbers[vector]);
+    high = high_lanes(numbers[vector]);
   }
 };
 
@@ -134,14 +135,15 @@ template <class Kind, int R>
 [[gnu::always_inline]] inline void add_in_quads(const UnpackedGroup& group, const RowGroups& rows, float* totals) {
   constexpr int kRowsAtOnce = R < Kind::kRowsAtOnce ? R : Kind::kRowsAtOnce;
   static_assert(R % kRowsAtOnce == 0);
-  EAGRE_UNROLL(1)
+  EAGRE_NO_UNROLL
   for (int first = 0; first < R; first += kRowsAtOnce) {
     add_to_rows<Kind, kRowsAtOnce>(NumbersInMemory{group.numbers}, group.scales, group.minima, rows, first, totals);
   }
 }
 
 template <Format F>
-[[gnu::always_inline]] inline void read_group(const BlockReader<F>& reader, int index, typename BlockReader<F>::Group& group) {
+[[gnu::always_inline]] inline void read_group(const BlockReader<F>& reader, int index,
+                                              typename BlockReader<F>::Group& group) {
   reader.read(index, group);
   if constexpr (QuadKind<F>::kIsSigned) {
     for (Words& numbers : group.numbers) numbers = less_128(numbers);
@@ -186,8 +188,8 @@ template <Format F, int R>
 // Groups that are unpacked for several blocks of rows. `ahead` is what is read next from the weights, `ahead_bytes` for each
 // group: it is asked for between the groups.
 template <class Kind, int R>
-[[gnu::noinline]] void accumulate_in_quads(const UnpackedGroup* groups, RowGroups rows, int num_groups, float* totals,
-                         const std::byte* ahead, size_t ahead_bytes) {
+[[gnu::noinline]] void accumulate_unpacked_in_quads(const UnpackedGroup* groups, RowGroups rows, int num_groups,
+                                                    float* totals, const std::byte* ahead, size_t ahead_bytes) {
   for (int g = 0; g < num_groups; ++g, ahead += ahead_bytes) {
     for (size_t line = 0; line < ahead_bytes; line += 64) prefetch_later(ahead + line);
     add_in_quads<Kind, R>(groups[g], rows, totals);

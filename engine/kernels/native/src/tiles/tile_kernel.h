@@ -14,7 +14,7 @@ namespace eagre {
 constexpr int kChunkGroups = 24;
 
 // Adds the sums of a packed tile and all rows to totals, [rows][kTile]. `unpacked` is room for kChunkGroups, which the
-// matrix unit, products of pairs and products of integers as bfloat16 use.
+// matrix unit, products of pairs, of a few rows at a time, and of integers as bfloat16 use.
 using TileKernel = void (*)(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals);
 
 TileKernel float_kernel_of(Format format);
