@@ -23,7 +23,7 @@ inline void ask_for_some(LookAhead& ahead, bool is_whole) {
   ahead.ask<4>();
 }
 
-// Whether vectors multiply pairs of bfloat16; a matrix unit does it by itself.
+// Whether vectors ever multiply pairs of bfloat16 (see `factors_of`); a matrix unit does it by itself.
 #if defined(__AVX512BF16__) && !EAGRE_HAS_TILE_REGISTERS
 constexpr bool kMultipliesPairs = true;
 #else
@@ -32,8 +32,8 @@ constexpr bool kMultipliesPairs = false;
 
 constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
 
-// Of 16 columns, of the same. The fewer rows, the more, so that a sum need not wait for its last product. (Rows that are left
-// behind others take as many as those.)
+// How many vectors of 16 columns such a product has: the fewer rows, the more, so that a sum need not wait for its last
+// product. Rows that are left behind others take as many as those.
 constexpr int most_vectors(int rows) {
   if (kNumFloatsRegisters >= 32) return 4;
   return rows == 1 ? 4 : rows == 2 ? 2 : 1;

@@ -4,8 +4,8 @@
 // group are loaded for eight products: a processor that multiplies twice a cycle loads no more than twice a cycle. What the
 // sums leave free is too little for a group, so groups are unpacked to memory, for all rows there are, and stay in the
 // first cache. (Numbers of 5 and 6 bits need twice as many sums, so that two rows meet them at once; and one row takes a
-// group from the registers into which it is unpacked.) Sums are the same exact integers as in registers of sixteen lanes, and behind them come the same floating
-// point operations in the same order.
+// group from the registers into which it is unpacked.) Sums are the same exact integers as in registers of sixteen lanes,
+// and behind them come the same floating point operations in the same order.
 #pragma once
 
 #include "isa/isa.h"
