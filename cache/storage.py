@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,12 @@ class KVPages(NamedTuple):
         return keys, values
 
 
+def zeros(shapes: KVPages) -> KVPages:
+    """Pages of zeros, of a tree of their shapes."""
+    pages: KVPages = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), shapes)
+    return pages
+
+
 @dataclass(frozen=True)
 class KVLayout:
     """The shape of the KV cache of one model."""
@@ -109,20 +115,22 @@ class KVLayout:
         return PartitionSpec(*(head if axis == "head" else None for axis in AXES))
 
     def allocate(
-        self, mesh: Mesh | None = None, head: str | None = None, *, empty: Callable[..., jax.Array] = jnp.zeros
+        self, mesh: Mesh | None = None, head: str | None = None, *, empty: Callable[[KVPages], KVPages] = zeros
     ) -> KVPages:
         """Makes the arrays; on a mesh, heads are split over its axis `head`.
 
         Args:
-            empty: makes an array from a shape, dtype and device. Its content may be anything, because a page
-                is written before it is read.
+            empty: makes arrays of their shapes. Their content may be anything, because a page is written before it is
+                read.
         """
 
-        def make(num_axes: int, dtype: str) -> jax.Array:
+        def shape(num_axes: int, dtype: str) -> Any:
             spec = PartitionSpec(*self.partition_spec(head)[:num_axes])
-            return empty(self.shape[:num_axes], dtype, device=None if mesh is None else NamedSharding(mesh, spec))
+            sharding = None if mesh is None else NamedSharding(mesh, spec)
+            return jax.ShapeDtypeStruct(self.shape[:num_axes], dtype, sharding=sharding)
 
-        return KVPages(make(len(AXES), self.dtype), make(len(AXES) - 1, "float32") if self.dtype == "int8" else None)
+        scales = shape(len(AXES) - 1, "float32") if self.dtype == "int8" else None
+        return empty(KVPages(shape(len(AXES), self.dtype), scales))
 
 
 def machine_memory() -> tuple[int, int]:

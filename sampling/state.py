@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,11 @@ class Slots(NamedTuple):
     @classmethod
     def zeros(cls, num_slots: int) -> Slots:
         return cls(last_token=jnp.zeros(num_slots, jnp.int32))
+
+
+def state_shapes(shape: StateShape) -> FeatureStates:
+    """Shapes and types of the states of all features that keep something."""
+    return allocate_states(shape, cast(Allocate, jax.ShapeDtypeStruct))
 
 
 def allocate_states(shape: StateShape, allocate: Allocate) -> FeatureStates:

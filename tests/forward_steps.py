@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from cache.storage import KVLayout
+from cache.storage import KVLayout, zeros
 from engine.border.config import TILE_SIZE, EngineConfig
 from engine.devices.choice import choose_devices
 from engine.devices.placement import Kind, OneDevice, Placement
@@ -67,7 +66,7 @@ class ForwardSteps:
 
     def compiled_text(self, shape: StepShape) -> str:
         """The program of a step of this shape, as XLA has compiled it."""
-        kv = self._placement.allocate(self._layout([[0]]), jnp.zeros)
+        kv = self._placement.allocate(self._layout([[0]]), zeros)
         batch = StepBatch.padding(shape, 1, pages_per_block(PAGE_SIZE))
         return self._forward.lower(self.params, kv, Slots.zeros(1), batch).compile().as_text()
 
@@ -85,7 +84,7 @@ class ForwardSteps:
             waits: whether a sequence at its last tokens waits for all others to be there, or decodes beside them.
         """
         layout = self._layout(sequences)
-        kv, slots = self._placement.allocate(layout, jnp.zeros), self._placement.put(Slots.zeros(1))
+        kv, slots = self._placement.allocate(layout, zeros), self._placement.put(Slots.zeros(1))
         tables = self._tables(sequences, layout.num_pages)
         done, kept = [0] * len(sequences), [[] for _ in sequences]
         prompt_ends = [len(sequence) - num_decoded for sequence in sequences]

@@ -33,7 +33,7 @@ class Placement(Protocol):
     def model(self, model: Model) -> Model:
         """The model as a device computes it."""
 
-    def allocate(self, layout: KVLayout, empty: Callable[..., jax.Array]) -> KVPages:
+    def allocate(self, layout: KVLayout, empty: Callable[[Any], Any]) -> KVPages:
         """Makes the pages."""
 
     def put(self, tree: Tree) -> Tree:
@@ -63,7 +63,7 @@ class OneDevice:
     def model(self, model: Model) -> Model:
         return model
 
-    def allocate(self, layout: KVLayout, empty: Callable[..., jax.Array]) -> KVPages:
+    def allocate(self, layout: KVLayout, empty: Callable[[Any], Any]) -> KVPages:
         return layout.allocate(empty=empty)
 
     def put(self, tree: Tree) -> Tree:
@@ -104,7 +104,7 @@ class OverMesh:
     def model(self, model: Model) -> Model:
         return local_model(model, self._mesh.size)
 
-    def allocate(self, layout: KVLayout, empty: Callable[..., jax.Array]) -> KVPages:
+    def allocate(self, layout: KVLayout, empty: Callable[[Any], Any]) -> KVPages:
         return layout.allocate(self._mesh, AXIS, empty=empty)
 
     def put(self, tree: Tree) -> Tree:

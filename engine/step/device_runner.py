@@ -41,7 +41,7 @@ from sampling.host.rows import Level, SamplingRows
 from sampling.logprobs import TOKEN
 from sampling.processors.feature import StateShape
 from sampling.sampler import sample, sample_full
-from sampling.state import Slots, allocate_states, write_row
+from sampling.state import Slots, state_shapes, write_row
 
 # What programs take first.
 _TAKES_BATCH = (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME)
@@ -82,7 +82,7 @@ class DeviceRunner:
         self.page_bytes = num_bytes(self._page_shapes)
         self._slots = placement.put(Slots.zeros(buffer.num_slots))
         self.state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
-        self._states = placement.put(allocate_states(self.state_shape, bodies.empty))
+        self._states = placement.put(bodies.empty(state_shapes(self.state_shape)))
         # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
@@ -90,7 +90,7 @@ class DeviceRunner:
         self.start()  # last: where anything before it fails, nobody could close the runner
 
     def compile(self, progress: Progress) -> None:
-        """Compiles the programs of every shape ahead of time, from abstract shapes."""
+        """Compiles the programs of every shape from abstract shapes, or finds those of an earlier start."""
         lowerings: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
         for shape in self._table.all():
             lowerings["forward", shape] = partial(self._lower_forward, shape)
@@ -121,7 +121,7 @@ class DeviceRunner:
             self._layout, self._table, self._decode_chunk, self.state_shape, self._buffer.page_table.shape,
             self._copies_pages,
         )  # fmt: skip
-        arrays = StepArrays(self._params, self._kv, self._slots, self._states)
+        arrays = shapes_of(StepArrays(self._params, self._kv, self._slots, self._states))
         return KeptPrograms(store, f"{parts!r} {described(arrays)} {environment([module])}", arrays.trees_of)
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
@@ -242,6 +242,7 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Ends what runs beside the steps; `start` or `wake` may begin it anew. Idempotent; never raises."""
+        self._programs.close()
         memory, self._page_memory = self._page_memory, None
         if memory is not None:
             memory.close()

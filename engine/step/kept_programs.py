@@ -56,6 +56,10 @@ class KeptPrograms:
         self._warning = Lock()  # held from the first warning on, so that it is the only one
         self._stored = self._read()
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether there is something to load."""
+        return repr(key) in self._stored
+
     def load(self, key: Hashable) -> Callable[..., Any] | None:
         """The program of a key, or None where there is none that can be used. May be called by several threads."""
         stored = self._stored.get(repr(key))
@@ -92,6 +96,11 @@ class KeptPrograms:
             self._write(blobs)
         except OSError as error:
             _log.warning("compiled programs are not kept in %s, so the next start compiles them: %s", self._path, error)
+
+    def remove(self) -> None:
+        """Lets the next start find nothing, so that it compiles everything and keeps that."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def _read(self) -> Mapping[str, bytes]:
         """What the file holds, by the keys' texts; nothing if it is missing or damaged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -126,7 +126,7 @@ class Body:
     attention: Attention
     kv_dtype: str  # of the pages, where the configuration leaves it open
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
-    empty: Callable[..., jax.Array]  # of shape, dtype and device: an array whose content counts for nothing
+    empty: Callable[[Any], Any]  # of a tree of `jax.ShapeDtypeStruct`: arrays whose content counts for nothing
 
 
 @dataclass(frozen=True)
@@ -162,5 +162,5 @@ class Bodies:
         return self.for_attention.attention
 
     @property
-    def empty(self) -> Callable[..., jax.Array]:
+    def empty(self) -> Callable[[Any], Any]:
         return self.for_attention.empty

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import jax
-import jax.numpy as jnp
 
 from engine.kernels.native.sources import SOURCES
 from sampling.host.params import MAX_LOGPROBS
@@ -21,7 +20,7 @@ from sampling.host.usage import BITS
 from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK, TOKEN
 from sampling.processors.feature import FeatureStates, StateShape
 from sampling.registry import STATEFUL
-from sampling.state import allocate_states
+from sampling.state import state_shapes
 
 HEADER = SOURCES / "sampling/sample_columns.h"
 
@@ -45,7 +44,7 @@ def is_updated(states: FeatureStates) -> list[bool]:
 
 def header() -> str:
     """The text of the header."""
-    states = jax.eval_shape(lambda: allocate_states(StateShape(1, 1, 1), jnp.zeros))
+    states = state_shapes(StateShape(1, 1, 1))
     names = [f"{_camel(name)}State" for name in state_names(states)]
     updated = [name for name, changes in zip(names, is_updated(states), strict=True) if changes]
     bits = {f"Uses{_camel(name)}": bit for name, bit in BITS.items()}

@@ -50,12 +50,14 @@ def test_only_compiles_after_the_start_are_counted():
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
 def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(body):
     body.load()
-    body.empty((2, 3), "float32")
+    shapes = [jax.ShapeDtypeStruct((2, 3), "float32"), {"other": jax.ShapeDtypeStruct((4,), "int8")}]
+    body.empty(shapes)
     counter = CompileCounter()
     counter.start(threading.current_thread())
     try:
         jax.clear_caches()
-        assert body.empty((2, 3), "float32").shape == (2, 3)
+        array, others = body.empty(shapes)
+        assert (array.shape, array.dtype, others["other"].shape) == ((2, 3), "float32", (4,))
         assert counter.count == 0
     finally:
         counter.stop()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def trees_of(key: Any) -> ProgramTrees:
 
 
 def compiled(folder: Path, fingerprint: str = "tiny", *, trees=trees_of) -> tuple[CompiledPrograms, list[Any]]:
-    """The programs as a start of the engine makes them, and the keys of those that it had to lower."""
+    """The programs as a start of the engine makes them, and the keys of those that are lowered, also later."""
     functions = {"double": lambda x: x * 2, ("pair", 2): lambda x: (x + 1, {"more": x - 1})}
     lowered: list[Any] = []
 
@@ -43,7 +45,14 @@ def compiled(folder: Path, fingerprint: str = "tiny", *, trees=trees_of) -> tupl
     programs = CompiledPrograms()
     lowerings = {key: lambda key=key: lower(key) for key in KEYS}
     programs.compile(lowerings, silent, KeptPrograms(folder, fingerprint, trees))
-    return programs, sorted(lowered, key=str)
+    return programs, lowered
+
+
+def wait_for_loads() -> None:
+    """Returns once no thread loads programs any more."""
+    for thread in threading.enumerate():
+        if thread.name == "eagre-programs":
+            thread.join()
 
 
 def kept_file(folder: Path) -> Path:
@@ -53,7 +62,7 @@ def kept_file(folder: Path) -> Path:
 
 def test_the_next_start_lowers_nothing_and_computes_the_same(tmp_path):
     first, lowered = compiled(tmp_path)
-    assert lowered == sorted(KEYS, key=str)
+    assert sorted(lowered, key=str) == sorted(KEYS, key=str)
     second, lowered = compiled(tmp_path)
     assert lowered == []
     assert len(kept_file(tmp_path).parent.name) == 32  # a name that the store removes when it grows too large
@@ -99,6 +108,72 @@ def test_a_program_that_jax_cannot_read_is_compiled(tmp_path, caplog, monkeypatc
     assert len(compiled(tmp_path)[1]) == len(KEYS)
     assert ["compiled anew" in record.getMessage() for record in caplog.records] == [True]
     assert compiled(tmp_path)[1] == []
+
+
+def test_a_program_is_there_before_its_turn_and_loaded_once(tmp_path, monkeypatch):
+    compiled(tmp_path)
+    loads: list[Any] = []
+    may_go_on, usual = threading.Event(), KeptPrograms.load
+
+    def slow(self: KeptPrograms, key: Any) -> Any:
+        loads.append(key)
+        assert len(loads) == 1 or may_go_on.wait(10)
+        return usual(self, key)
+
+    monkeypatch.setattr(KeptPrograms, "load", slow)
+    programs, lowered = compiled(tmp_path)
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(programs.__getitem__, ("pair", 2)) for _ in range(3)]
+        may_go_on.set()
+        (program,) = {future.result() for future in waiting}
+    programs.close()
+    assert program(jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
+    assert (loads, lowered) == (list(KEYS), [])
+
+
+def test_programs_are_there_although_nobody_loads_them_any_more(tmp_path, monkeypatch):
+    compiled(tmp_path)
+    monkeypatch.setattr("engine.step.compiled.threading.Thread.start", lambda thread: None)
+    monkeypatch.setattr("engine.step.compiled.threading.Thread.join", lambda thread: None)
+    programs, _ = compiled(tmp_path)
+    programs.close()
+    programs.close()
+    assert programs["pair", 2](jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
+    with pytest.raises(KeyError):
+        programs["pair", 3]
+
+
+def test_a_later_program_that_jax_cannot_read_is_compiled_and_the_next_start_keeps_all_anew(
+    tmp_path, caplog, monkeypatch
+):
+    compiled(tmp_path)
+    usual = KeptPrograms.load
+    monkeypatch.setattr(KeptPrograms, "load", lambda self, key: usual(self, key) if key == KEYS[0] else None)
+    programs, lowered = compiled(tmp_path)
+    assert programs["pair", 2](jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
+    programs.close()
+    assert lowered == [("pair", 2)]
+    monkeypatch.undo()
+    assert len(compiled(tmp_path)[1]) == len(KEYS)
+    assert compiled(tmp_path)[1] == []
+
+
+def test_an_error_of_a_later_program_meets_whoever_needs_it(tmp_path, caplog, monkeypatch):
+    compiled(tmp_path)
+    usual = KeptPrograms.load
+
+    def broken(self: KeptPrograms, key: Any) -> Any:
+        if key != KEYS[0]:
+            raise MemoryError("no room")
+        return usual(self, key)
+
+    monkeypatch.setattr(KeptPrograms, "load", broken)
+    programs, _ = compiled(tmp_path)
+    wait_for_loads()
+    with pytest.raises(MemoryError, match="no room"):
+        programs["pair", 2]
+    assert programs["double"](jnp.array([1.0, 5.0])).tolist() == [2, 10]
+    assert ["could neither be loaded" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_what_is_missing_is_added_to_what_is_there(tmp_path, monkeypatch):
@@ -148,7 +223,7 @@ async def generated(engine: Engine) -> list[int]:
     return token_ids
 
 
-async def test_an_engine_finds_all_of_its_programs_again(tmp_path, monkeypatch):
+async def test_an_engine_finds_all_of_its_programs_again(tmp_path, monkeypatch, caplog):
     folder = write_folder(tmp_path / "model")
     config = EngineConfig(
         max_num_seqs=1, max_num_batched_tokens=TILE_SIZE, num_pages=20, decode_chunk=2,
@@ -166,4 +241,7 @@ async def test_an_engine_finds_all_of_its_programs_again(tmp_path, monkeypatch):
     for name in vars(DeviceRunner):
         if name.startswith("_lower"):
             monkeypatch.setattr(DeviceRunner, name, refuse)
-    assert await generated(Engine.load(folder, config, silent)) == expected
+    engine = Engine.load(folder, config, silent)
+    wait_for_loads()
+    assert await generated(engine) == expected
+    assert not caplog.records
