@@ -31,6 +31,7 @@ class CompiledPrograms:
         self._late: dict[Hashable, _LateProgram] = {}  # that are not loaded yet
         self._loader: threading.Thread | None = None
         self._is_closed = False
+        self._are_loaded = threading.Event()  # or nobody loads them any more
 
     def compile(
         self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress,
@@ -65,14 +66,14 @@ class CompiledPrograms:
                 new[futures[future]] = future.result()
                 progress("compile", done, len(lowerings))
         self._programs |= new
-        if kept is None:
-            return
-        if new:
+        if kept is not None and new:
             kept.add(new)
-        self._late = {key: _LateProgram(key, kept, lowerings[key]) for key in late[1:]}
-        if self._late:
+        if kept is not None and late[1:]:
+            self._late = {key: _LateProgram(key, kept, lowerings[key]) for key in late[1:]}
             self._loader = threading.Thread(target=self._load_late, name="eagre-programs")
             self._loader.start()
+        else:
+            self._are_loaded.set()
 
     def __getitem__(self, key: Hashable) -> Program:
         """Raises:
@@ -91,6 +92,11 @@ class CompiledPrograms:
         self._is_closed = True
         if self._loader is not None:
             self._loader.join()
+        self._are_loaded.set()
+
+    def wait(self) -> None:
+        """Returns once all programs are loaded, or nobody loads them any more."""
+        self._are_loaded.wait()
 
     def _load_late(self) -> None:
         for key in list(self._late):
@@ -103,6 +109,7 @@ class CompiledPrograms:
                 _log.warning("a program could neither be loaded nor compiled: %s", key, exc_info=True)
             else:
                 del self._late[key]
+        self._are_loaded.set()
         give_back_freed()
 
 

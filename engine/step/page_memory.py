@@ -7,6 +7,7 @@ import ctypes
 import queue
 import sys
 import threading
+from collections.abc import Callable
 
 from cache.storage import KVPages
 from engine.border.background import stand_back
@@ -33,12 +34,14 @@ class PageMemory:
     other memory of this process, whose content it does not change either.
     """
 
-    def __init__(self, pages: KVPages) -> None:
+    def __init__(self, pages: KVPages, wait: Callable[[], object] = lambda: None) -> None:
         """Begins with the first pages.
 
         Args:
             pages: of one device that is the host; no program may be using them.
+            wait: returns when the system may be asked; called in the thread.
         """
+        self._wait = wait
         shape = pages.data.shape
         self._address = pages.data.unsafe_buffer_pointer()
         self._num_layers, self._num_pages = shape[:2]
@@ -82,12 +85,13 @@ class PageMemory:
 
     def _run(self) -> None:
         stand_back()
+        self._wait()
         backed = 0  # pages, from the first on
         while backed < self._num_pages:
             wanted = self._news.get()
             if wanted is None:
                 return
-            while backed < wanted:
+            while backed < wanted and not self._is_over:
                 # One stretch at a time: other threads that need new memory wait while the system is in such a call.
                 end = min(wanted, backed + self._stretch)
                 if not self._populate(backed, end):

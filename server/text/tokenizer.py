@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Protocol
 
 from engine.border.errors import ModelError
@@ -98,7 +98,7 @@ class Tokenizer:
         self.token_bytes = [*vocabulary.token_bytes, *[b""] * num_unknown]
         self.vocab_size = len(self._tokens)
         # The largest number of bytes that one token can match in a prompt, where names of control tokens count too.
-        self.max_token_bytes = max(len(text) for text in (*self.token_bytes, *(name.encode() for name in self._tokens)))
+        self.max_token_bytes = max(map(len, chain(self.token_bytes, map(str.encode, self._tokens))))
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self._prefix_ids, self._suffix_ids = list(prefix_ids), list(suffix_ids)
@@ -115,7 +115,8 @@ class Tokenizer:
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
-        control_ids = [token_id for token_id, kind in enumerate(metadata.token_types) if kind == TokenType.CONTROL]
+        types = metadata.token_types
+        control_ids = [token_id for token_id in metadata.special_ids if types[token_id] == TokenType.CONTROL]
         return cls(
             vocabulary,
             bos_token_id=bos_token_id,

@@ -140,8 +140,8 @@ async def test_the_thread_of_the_pages_ends_with_the_client_and_begins_with_the_
     made = []
 
     class Memory(PageMemory):
-        def __init__(self, pages):
-            super().__init__(pages)
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
             made.append(self)
 
     def threads():
@@ -271,8 +271,8 @@ async def test_a_wake_that_fails_half_way_leaves_the_engine_asleep_as_it_was(
     made = []
 
     class Memory(PageMemory):
-        def __init__(self, pages):
-            super().__init__(pages)
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
             made.append(self)
 
     placement = real_engine.runner._placement

@@ -6,7 +6,8 @@ in how a text is split before tokens are merged (`pre_tokenizers.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 
 import structlog
 from tokenizers import AddedToken, Tokenizer
@@ -43,7 +44,7 @@ class ByteLevelBpe:
     def __init__(self, metadata: GgufMetadata) -> None:
         scheme = _scheme(metadata.tokenizer_pre)
         vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
-        merges = [_pair(merge) for merge in metadata.merges]
+        merges = _pairs(metadata.merges)
         try:
             model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
         except Exception as error:  # the library raises no narrower type
@@ -54,7 +55,7 @@ class ByteLevelBpe:
             tokenizer.normalizer = NFC()
         whole = {
             vocabulary[token]: AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
-            for token, token_type in zip(metadata.tokens, metadata.token_types, strict=True)
+            for token, token_type in ((metadata.tokens[i], metadata.token_types[i]) for i in metadata.special_ids)
             if token_type in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
         }
         tokenizer.add_tokens(list(whole.values()))
@@ -95,26 +96,37 @@ def _scheme(name: str | None) -> Scheme:
     return scheme
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not (left and space and right):
+def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
+    """
+    Raises:
+        ModelError: one is not a pair.
+    """
+    parts = [merge.partition(" ") for merge in merges]
+    if not all(map(all, parts)):
+        merge = next(merge for merge, part in zip(merges, parts, strict=True) if not all(part))
         raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
-    return left, right
+    return [(left, right) for left, _, right in parts]
 
 
 def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
+    """What each token stands for; nothing of those that are no text.
+
+    A start waits for this, so all tokens go through the alphabet together and are taken apart again: each character is
+    one byte.
+    """
     byte_of = byte_of_character()
-
-    def bytes_of(token: str, token_type: int) -> bytes:
-        if token_type == TokenType.USER_DEFINED:
-            return token.encode("utf-8")
-        if token_type != TokenType.NORMAL:
-            return b""
-        try:
-            return bytes([byte_of[character] for character in token])
-        except KeyError:  # a token added to the vocabulary as plain text
-            return token.encode("utf-8")
-
-    return [
-        bytes_of(token, token_type) for token, token_type in zip(metadata.tokens, metadata.token_types, strict=True)
-    ]
+    texts, apart = list(metadata.tokens), dict[int, bytes]()
+    for token_id in metadata.special_ids:
+        is_text = metadata.token_types[token_id] == TokenType.USER_DEFINED
+        apart[token_id] = texts[token_id].encode("utf-8") if is_text else b""
+        texts[token_id] = ""
+    strange = set("".join(texts)) - byte_of.keys()
+    if strange:  # in tokens that were added to the vocabulary as plain text
+        for token_id, text in enumerate(texts):
+            if not strange.isdisjoint(text):
+                apart[token_id], texts[token_id] = text.encode("utf-8"), ""
+    whole = "".join(texts).translate({ord(character): byte for character, byte in byte_of.items()}).encode("latin-1")
+    pieces = [whole[begin:end] for begin, end in pairwise(accumulate(map(len, texts), initial=0))]
+    for token_id, piece in apart.items():
+        pieces[token_id] = piece
+    return pieces

@@ -8,6 +8,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from engine.border.errors import ModelError
 from engine.weights.formats.gguf_file import GGUFFile
 from server.text.vocabularies.control_tokens import is_control_name
@@ -73,11 +75,18 @@ class GgufMetadata:
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
+    def special_ids(self) -> list[int]:
+        """The tokens of other types than TokenType.NORMAL. They are few, so that nobody need look at all tokens."""
+        special: list[int] = np.flatnonzero(np.asarray(self.token_types) != TokenType.NORMAL).tolist()
+        return special
+
+    @property
     def control_ids(self) -> list[int]:
         """Tokens that no message may write: control tokens, and those that only their names show as such."""
+        kinds = ((token_id, self.tokens[token_id], self.token_types[token_id]) for token_id in self.special_ids)
         return [
             token_id
-            for token_id, (token, token_type) in enumerate(zip(self.tokens, self.token_types, strict=True))
+            for token_id, token, token_type in kinds
             if (token_type == TokenType.CONTROL and token)
             or (token_type == TokenType.USER_DEFINED and is_control_name(token))
         ]
