@@ -49,41 +49,58 @@ inline Floats broadcast_at(const std::byte* p) {
   return broadcast(x);
 }
 
+// sums[r][v] += the product of `left` row r and columns[v], for one word of both: `left` is at the word, which is `at`
+// words from the begin of the columns.
+template <Factors F, int R, int V>
+inline __attribute__((always_inline)) void multiply_word(const std::byte* left, int64_t left_stride,
+                                                         const uint32_t* const (&columns)[V], int64_t at,
+                                                         Floats (&sums)[R][V]) {
+  if constexpr (F == Factors::kWidenedPairs) {
+    EAGRE_UNROLL(4)
+    for (int v = 0; v < V; ++v) {
+      const Words pairs = load_words(columns[v] + at);
+      const Floats first = first_halves(pairs);
+      EAGRE_UNROLL(4)
+      for (int r = 0; r < R; ++r) sums[r][v] = fma(first, broadcast_at(left + r * left_stride), sums[r][v]);
+      const Floats second = second_halves(pairs);
+      EAGRE_UNROLL(4)
+      for (int r = 0; r < R; ++r) sums[r][v] = fma(second, broadcast_at(left + r * left_stride + 4), sums[r][v]);
+    }
+  } else {
+    Words words[V];
+    EAGRE_UNROLL(4)
+    for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + at);
+    EAGRE_UNROLL(4)
+    for (int r = 0; r < R; ++r) {
+      const std::byte* const other = left + r * left_stride;
+      EAGRE_UNROLL(4)
+      for (int v = 0; v < V; ++v) {
+        if constexpr (F == Factors::kFloats) {
+          sums[r][v] = fma(as_floats(words[v]), broadcast_at(other), sums[r][v]);
+        } else {
+          sums[r][v] = dot2(sums[r][v], words[v], other);
+        }
+      }
+    }
+  }
+}
+
 // sums[r][v] += the product of `left` row r, for num_words words, and columns[v], whose words are `stride` words apart.
 template <Factors F, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
                      int num_words, bool is_whole, LookAhead& ahead, Floats (&sums)[R][V]) {
-  for (int64_t word = 0; word < num_words; ++word) {
-    if (F != Factors::kFloats || word % 2 == 0) ask_for_some<F, V>(ahead, is_whole);
-    const std::byte* const others = left + word * kLeftBytes<F>;
-    if constexpr (F == Factors::kWidenedPairs) {
-      EAGRE_UNROLL(4)
-      for (int v = 0; v < V; ++v) {
-        const Words pairs = load_words(columns[v] + word * stride);
-        const Floats first = first_halves(pairs);
-        EAGRE_UNROLL(4)
-        for (int r = 0; r < R; ++r) sums[r][v] = fma(first, broadcast_at(others + r * left_stride), sums[r][v]);
-        const Floats second = second_halves(pairs);
-        EAGRE_UNROLL(4)
-        for (int r = 0; r < R; ++r) sums[r][v] = fma(second, broadcast_at(others + r * left_stride + 4), sums[r][v]);
-      }
-    } else {
-      Words words[V];
-      EAGRE_UNROLL(4)
-      for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + word * stride);
-      EAGRE_UNROLL(4)
-      for (int r = 0; r < R; ++r) {
-        const std::byte* const other = others + r * left_stride;
-        EAGRE_UNROLL(4)
-        for (int v = 0; v < V; ++v) {
-          if constexpr (F == Factors::kFloats) {
-            sums[r][v] = fma(as_floats(words[v]), broadcast_at(other), sums[r][v]);
-          } else {
-            sums[r][v] = dot2(sums[r][v], words[v], other);
-          }
-        }
-      }
+  int64_t word = 0;
+  if constexpr (F == Factors::kWidenedPairs && V <= 2) {
+    // Two words at once: beside so few products, to count words and to ask for memory take a quarter of the time.
+    for (; word + 1 < num_words; word += 2) {
+      ask_for_some<F, 2 * V>(ahead, is_whole);
+      multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
+      multiply_word<F>(left + (word + 1) * kLeftBytes<F>, left_stride, columns, (word + 1) * stride, sums);
     }
+  }
+  for (; word < num_words; ++word) {
+    if (F != Factors::kFloats || word % 2 == 0) ask_for_some<F, V>(ahead, is_whole);
+    multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
   }
 }
 
