@@ -39,7 +39,8 @@ class PageMemory:
 
         Args:
             pages: of one device that is the host; no program may be using them.
-            wait: returns when the system may be asked; called in the thread.
+            wait: returns when the system may be asked; called in the thread. Whoever needs new memory waits while the
+                system is asked, and there are times at which that does more harm than a step that waits for its pages.
         """
         self._wait = wait
         shape = pages.data.shape
