@@ -349,7 +349,7 @@ class Engine:
             )
 
     def close(self, *, store_seconds: float = 0.0, failure: str = "") -> None:
-        """Stops the counter of compiles, which would otherwise count for ever, and the threads of pages and events.
+        """Stops the counter of compiles, which would otherwise count for ever, and the threads beside the steps.
 
         `make_loop` starts them anew.
 

@@ -1,4 +1,4 @@
-"""Compiled programs: nothing is compiled after readiness but for defects, which are counted."""
+"""Compiled programs: all are made or found before readiness, and what a step compiles later is counted as a defect."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from engine.weights.host_memory import give_back_freed
 
 _BACKEND_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
+_CLOSE_SECONDS = 1.0  # the wait for a program that is being loaded, which takes some hundredths
+
 Program = Callable[..., Any]
 
 _log = logging.getLogger(__name__)
@@ -27,11 +29,11 @@ class CompiledPrograms:
     """The compiled programs of an engine, by key."""
 
     def __init__(self) -> None:
+        self.are_loaded = threading.Event()  # not set while programs are loaded, or it is not known yet whether any are
         self._programs: dict[Hashable, Program] = {}
         self._late: dict[Hashable, _LateProgram] = {}  # that are not loaded yet
         self._loader: threading.Thread | None = None
-        self._is_closed = False
-        self._are_loaded = threading.Event()  # or nobody loads them any more
+        self._is_closed = False  # the loader ends after the program that it is at
 
     def compile(
         self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress,
@@ -48,32 +50,38 @@ class CompiledPrograms:
             progress: called with the number of programs that need not be compiled any more.
             kept: those of earlier starts; those that must be compiled are added.
         """
-        late = [] if kept is None else [key for key in lowerings if key in kept]
-        if late and kept is not None:
-            first = kept.load(late[0])
-            if first is None:
-                late = []
-            else:
-                self._programs[late[0]] = first
-        missing = [key for key in lowerings if key not in set(late)]
+        late: dict[Hashable, _LateProgram] = {}
+        if kept is not None:
+            late = {key: _LateProgram(key, kept, lower) for key, lower in lowerings.items() if key in kept}
+            if late:
+                key = next(iter(late))
+                first = kept.load(key)
+                if first is None:
+                    late = {}
+                else:
+                    self._programs[key] = first
+        num_kept = len(late)
+        missing = [key for key in lowerings if key not in late]
+        self._late = {key: program for key, program in late.items() if key not in self._programs}
+        if not self._late:
+            self.are_loaded.set()
+
+        def make(key: Hashable) -> tuple[Hashable, Program]:
+            return key, lowerings[key]().compile()
+
         progress("compile", 0, len(lowerings))
-        if late:
-            progress("compile", len(late), len(lowerings))
+        if num_kept:
+            progress("compile", num_kept, len(lowerings))
         with ThreadPoolExecutor(num_threads(), thread_name_prefix="eagre-compile") as workers:
-            futures = {workers.submit(lambda key: lowerings[key]().compile(), key): key for key in missing}
+            futures = [workers.submit(make, key) for key in missing]
             new: dict[Hashable, Program] = {}
-            for done, future in enumerate(as_completed(futures), start=len(late) + 1):
-                new[futures[future]] = future.result()
+            for done, future in enumerate(as_completed(futures), start=num_kept + 1):
+                key, new[key] = future.result()
                 progress("compile", done, len(lowerings))
         self._programs |= new
         if kept is not None and new:
             kept.add(new)
-        if kept is not None and late[1:]:
-            self._late = {key: _LateProgram(key, kept, lowerings[key]) for key in late[1:]}
-            self._loader = threading.Thread(target=self._load_late, name="eagre-programs")
-            self._loader.start()
-        else:
-            self._are_loaded.set()
+        self.start()
 
     def __getitem__(self, key: Hashable) -> Program:
         """Raises:
@@ -85,32 +93,47 @@ class CompiledPrograms:
             if late is None:
                 return self._programs[key]  # it may have been loaded just now
             program = self._programs[key] = late.load()
+            self._late.pop(key, None)
         return program
 
-    def close(self) -> None:
-        """Ends the thread that loads programs; those that are left are loaded when they are needed. Idempotent."""
-        self._is_closed = True
-        if self._loader is not None:
-            self._loader.join()
-        self._are_loaded.set()
+    def start(self) -> None:
+        """Begins to load what is not loaded yet. Where the system gives no thread, it is loaded when it is needed."""
+        self._is_closed = False
+        if not self._late or (self._loader is not None and self._loader.is_alive()):
+            return
+        self.are_loaded.clear()
+        loader = threading.Thread(target=self._load_late, name="eagre-programs")
+        try:
+            loader.start()
+        except (RuntimeError, MemoryError):
+            self.are_loaded.set()
+        else:
+            self._loader = loader
 
-    def wait(self) -> None:
-        """Returns once all programs are loaded, or nobody loads them any more."""
-        self._are_loaded.wait()
+    def close(self) -> None:
+        """Ends the thread that loads programs; `start` begins it anew. Idempotent; never raises.
+
+        A load that takes longer than a moment goes on by itself, and is the last one.
+        """
+        self._is_closed = True
+        self.are_loaded.set()
+        if self._loader is not None:
+            self._loader.join(_CLOSE_SECONDS)
 
     def _load_late(self) -> None:
-        for key in list(self._late):
-            if self._is_closed:
-                return
-            try:
-                self._programs[key] = self._late[key].load()
-            except Exception:  # noqa: BLE001
-                # Whoever needs the program tries again, and meets the error where it can be answered for.
-                _log.warning("a program could neither be loaded nor compiled: %s", key, exc_info=True)
-            else:
-                del self._late[key]
-        self._are_loaded.set()
-        give_back_freed()
+        try:
+            for key in list(self._late):
+                # The interpreter waits for this thread when it ends, and calls nobody before that who could close it.
+                if self._is_closed or not threading.main_thread().is_alive():
+                    return
+                try:
+                    self[key]
+                except Exception:  # noqa: BLE001
+                    # Whoever needs the program tries again, and meets the error where it can be answered for.
+                    _log.warning("a program could neither be loaded nor compiled: %s", key, exc_info=True)
+            give_back_freed()
+        finally:
+            self.are_loaded.set()
 
 
 class _LateProgram:
@@ -124,13 +147,16 @@ class _LateProgram:
         self._program: Program | None = None
 
     def load(self) -> Program:
-        """Where JAX can read the first program and not this one, it is compiled, and the next start finds nothing."""
+        """The program, which one thread loads while the others wait for it.
+
+        Where JAX can read the first program and not this one, it is compiled, and the next start will keep it anew.
+        """
         with self._lock:
             if self._program is None:
                 self._program = self._kept.load(self._key)
             if self._program is None:
                 self._program = self._lower().compile()
-                self._kept.remove()
+                self._kept.forget(self._key)
             return self._program
 
 

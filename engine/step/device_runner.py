@@ -236,10 +236,11 @@ class DeviceRunner:
 
     def start(self) -> None:
         """Begins what runs beside the steps, if it does not run; nothing may be in flight."""
+        self._programs.start()
         has_pages = not self._kv.data.is_deleted()  # they have not, while the engine sleeps
         if self._page_memory is None and has_pages and self._is_on_host and isinstance(self._placement, OneDevice):
             # Programs that are loaded need new memory many times, and each time they would wait for that of the pages.
-            self._page_memory = PageMemory(self._kv, self._programs.wait)
+            self._page_memory = PageMemory(self._kv, self._programs.are_loaded.wait)
 
     def close(self) -> None:
         """Ends what runs beside the steps; `start` or `wake` may begin it anew. Idempotent; never raises."""

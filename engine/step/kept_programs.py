@@ -97,12 +97,16 @@ class KeptPrograms:
         except OSError as error:
             _log.warning("compiled programs are not kept in %s, so the next start compiles them: %s", self._path, error)
 
-    def remove(self) -> None:
-        """Lets the next start find nothing, so that it compiles everything and keeps that."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+    def forget(self, key: Hashable) -> None:
+        """Removes a program that could not be loaded, so that the next start compiles it and keeps that.
 
-    def _read(self) -> Mapping[str, bytes]:
+        Where the disk refuses, the next start finds it again.
+        """
+        if self._stored.pop(repr(key), None) is not None:
+            with suppress(OSError):
+                self._write(dict(self._stored))
+
+    def _read(self) -> dict[str, bytes]:
         """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
         with suppress(OSError):
             whole = memoryview(self._path.read_bytes())

@@ -116,7 +116,7 @@ class Tokenizer:
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
         types = metadata.token_types
-        control_ids = [token_id for token_id in metadata.special_ids if types[token_id] == TokenType.CONTROL]
+        control_ids = [token_id for token_id in metadata.other_ids if types[token_id] == TokenType.CONTROL]
         return cls(
             vocabulary,
             bos_token_id=bos_token_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import jax
 
@@ -14,6 +14,8 @@ from engine.kernels.interface.operands import Activation, AttentionConstants, No
 from engine.kernels.interface.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBody
+
+Tree = TypeVar("Tree")
 
 
 class BodyUnavailable(RuntimeError):
@@ -111,6 +113,13 @@ class Attention(Protocol):
         """
 
 
+class Empty(Protocol):
+    """Makes arrays whose content counts for nothing."""
+
+    def __call__(self, shapes: Tree) -> Tree:
+        """Arrays in the place of a tree of `jax.ShapeDtypeStruct`."""
+
+
 @dataclass(frozen=True)
 class Body:
     """One folder of kernels: a body for every heavy part of a step."""
@@ -126,7 +135,7 @@ class Body:
     attention: Attention
     kv_dtype: str  # of the pages, where the configuration leaves it open
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
-    empty: Callable[[Any], Any]  # of a tree of `jax.ShapeDtypeStruct`: arrays whose content counts for nothing
+    empty: Empty
 
 
 @dataclass(frozen=True)
@@ -162,5 +171,5 @@ class Bodies:
         return self.for_attention.attention
 
     @property
-    def empty(self) -> Callable[[Any], Any]:
+    def empty(self) -> Empty:
         return self.for_attention.empty

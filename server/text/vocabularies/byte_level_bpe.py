@@ -53,9 +53,10 @@ class ByteLevelBpe:
         tokenizer.pre_tokenizer = scheme.pre_tokenizer()
         if scheme.is_nfc:
             tokenizer.normalizer = NFC()
+        other_ids = metadata.other_ids
         whole = {
             vocabulary[token]: AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
-            for token, token_type in ((metadata.tokens[i], metadata.token_types[i]) for i in metadata.special_ids)
+            for token, token_type in ((metadata.tokens[i], metadata.token_types[i]) for i in other_ids)
             if token_type in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
         }
         tokenizer.add_tokens(list(whole.values()))
@@ -64,7 +65,7 @@ class ByteLevelBpe:
         self.control = self._encoder.control
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
         self.tokens = metadata.tokens
-        self.token_bytes = _token_bytes(metadata)
+        self.token_bytes = _token_bytes(metadata, other_ids)
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
@@ -108,7 +109,7 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
     return [(left, right) for left, _, right in parts]
 
 
-def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
+def _token_bytes(metadata: GgufMetadata, other_ids: Iterable[int]) -> list[bytes]:
     """What each token stands for; nothing of those that are no text.
 
     A start waits for this, so all tokens go through the alphabet together and are taken apart again: each character is
@@ -116,7 +117,7 @@ def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
     """
     byte_of = byte_of_character()
     texts, apart = list(metadata.tokens), dict[int, bytes]()
-    for token_id in metadata.special_ids:
+    for token_id in other_ids:
         is_text = metadata.token_types[token_id] == TokenType.USER_DEFINED
         apart[token_id] = texts[token_id].encode("utf-8") if is_text else b""
         texts[token_id] = ""

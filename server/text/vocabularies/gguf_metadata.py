@@ -75,15 +75,15 @@ class GgufMetadata:
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
     @property
-    def special_ids(self) -> list[int]:
+    def other_ids(self) -> list[int]:
         """The tokens of other types than TokenType.NORMAL. They are few, so that nobody need look at all tokens."""
-        special: list[int] = np.flatnonzero(np.asarray(self.token_types) != TokenType.NORMAL).tolist()
-        return special
+        others: list[int] = np.flatnonzero(np.asarray(self.token_types) != TokenType.NORMAL).tolist()
+        return others
 
     @property
     def control_ids(self) -> list[int]:
         """Tokens that no message may write: control tokens, and those that only their names show as such."""
-        kinds = ((token_id, self.tokens[token_id], self.token_types[token_id]) for token_id in self.special_ids)
+        kinds = ((token_id, self.tokens[token_id], self.token_types[token_id]) for token_id in self.other_ids)
         return [
             token_id
             for token_id, token, token_type in kinds

@@ -25,17 +25,18 @@ from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import write_folder
+from tests.patience import PATIENCE_S
 
-KEYS = ("double", ("pair", 2))
+KEYS = ("double", ("pair", 2), "more")
 
 
 def trees_of(key: Any) -> ProgramTrees:
-    return ProgramTrees((0,), 0) if key == "double" else ProgramTrees((0,), (0, {"more": 0}))
+    return ProgramTrees((0,), (0, {"more": 0}) if key == ("pair", 2) else 0)
 
 
 def compiled(folder: Path, fingerprint: str = "tiny", *, trees=trees_of) -> tuple[CompiledPrograms, list[Any]]:
     """The programs as a start of the engine makes them, and the keys of those that are lowered, also later."""
-    functions = {"double": lambda x: x * 2, ("pair", 2): lambda x: (x + 1, {"more": x - 1})}
+    functions = {"double": lambda x: x * 2, ("pair", 2): lambda x: (x + 1, {"more": x - 1}), "more": lambda x: x + 3}
     lowered: list[Any] = []
 
     def lower(key: Any) -> Any:
@@ -113,29 +114,48 @@ def test_a_program_that_jax_cannot_read_is_compiled(tmp_path, caplog, monkeypatc
 def test_a_program_is_there_before_its_turn_and_loaded_once(tmp_path, monkeypatch):
     compiled(tmp_path)
     loads: list[Any] = []
-    may_go_on, usual = threading.Event(), KeptPrograms.load
+    loader_is_at, others_wait, may_go_on = threading.Event(), threading.Barrier(4), threading.Event()
+    usual = KeptPrograms.load
 
     def slow(self: KeptPrograms, key: Any) -> Any:
         loads.append(key)
-        assert len(loads) == 1 or may_go_on.wait(10)
+        if key == KEYS[1]:
+            loader_is_at.set()
+            assert may_go_on.wait(PATIENCE_S)
+        elif key == KEYS[2]:
+            time.sleep(0.05)  # for the others to come meanwhile
         return usual(self, key)
+
+    def get() -> Any:
+        others_wait.wait(PATIENCE_S)
+        return programs[KEYS[2]]
 
     monkeypatch.setattr(KeptPrograms, "load", slow)
     programs, lowered = compiled(tmp_path)
+    assert loader_is_at.wait(PATIENCE_S)
     with ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(programs.__getitem__, ("pair", 2)) for _ in range(3)]
-        may_go_on.set()
+        waiting = [threads.submit(get) for _ in range(3)]
+        others_wait.wait(PATIENCE_S)
         (program,) = {future.result() for future in waiting}
-    programs.close()
-    assert program(jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
+    assert loads == list(KEYS)
+    assert not programs.are_loaded.is_set()
+    may_go_on.set()
+    wait_for_loads()
+    assert programs.are_loaded.is_set()
+    assert program(jnp.array([1.0, 5.0])).tolist() == [4, 8]
     assert (loads, lowered) == (list(KEYS), [])
 
 
-def test_programs_are_there_although_nobody_loads_them_any_more(tmp_path, monkeypatch):
+def test_programs_are_there_although_no_thread_loads_them(tmp_path, monkeypatch):
     compiled(tmp_path)
-    monkeypatch.setattr("engine.step.compiled.threading.Thread.start", lambda thread: None)
-    monkeypatch.setattr("engine.step.compiled.threading.Thread.join", lambda thread: None)
-    programs, _ = compiled(tmp_path)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        programs, _ = compiled(tmp_path)
+    assert programs.are_loaded.is_set()
     programs.close()
     programs.close()
     assert programs["pair", 2](jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
@@ -143,18 +163,43 @@ def test_programs_are_there_although_nobody_loads_them_any_more(tmp_path, monkey
         programs["pair", 3]
 
 
-def test_a_later_program_that_jax_cannot_read_is_compiled_and_the_next_start_keeps_all_anew(
-    tmp_path, caplog, monkeypatch
-):
+def test_loading_ends_with_close_and_goes_on_with_start(tmp_path, monkeypatch):
+    compiled(tmp_path)
+    loads: list[Any] = []
+    loader_is_at, may_go_on, usual = threading.Event(), threading.Event(), KeptPrograms.load
+
+    def slow(self: KeptPrograms, key: Any) -> Any:
+        loads.append(key)
+        if key == KEYS[1]:
+            loader_is_at.set()
+            assert may_go_on.wait(PATIENCE_S)
+        return usual(self, key)
+
+    monkeypatch.setattr(KeptPrograms, "load", slow)
+    monkeypatch.setattr("engine.step.compiled._CLOSE_SECONDS", 0.01)
+    programs, _ = compiled(tmp_path)
+    assert loader_is_at.wait(PATIENCE_S)
+    programs.close()  # a load that hangs does not hold it up
+    may_go_on.set()
+    wait_for_loads()
+    assert loads == list(KEYS[:2])
+    programs.start()
+    wait_for_loads()
+    programs.start()
+    assert loads == list(KEYS)
+    assert programs.are_loaded.is_set()
+
+
+def test_a_later_program_that_jax_cannot_read_is_compiled_and_the_next_start_keeps_it_anew(tmp_path, monkeypatch):
     compiled(tmp_path)
     usual = KeptPrograms.load
-    monkeypatch.setattr(KeptPrograms, "load", lambda self, key: usual(self, key) if key == KEYS[0] else None)
+    monkeypatch.setattr(KeptPrograms, "load", lambda self, key: usual(self, key) if key != KEYS[1] else None)
     programs, lowered = compiled(tmp_path)
     assert programs["pair", 2](jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
-    programs.close()
+    wait_for_loads()
     assert lowered == [("pair", 2)]
     monkeypatch.undo()
-    assert len(compiled(tmp_path)[1]) == len(KEYS)
+    assert compiled(tmp_path)[1] == [("pair", 2)]
     assert compiled(tmp_path)[1] == []
 
 
@@ -163,7 +208,7 @@ def test_an_error_of_a_later_program_meets_whoever_needs_it(tmp_path, caplog, mo
     usual = KeptPrograms.load
 
     def broken(self: KeptPrograms, key: Any) -> Any:
-        if key != KEYS[0]:
+        if key == KEYS[1]:
             raise MemoryError("no room")
         return usual(self, key)
 

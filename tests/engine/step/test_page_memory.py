@@ -71,12 +71,12 @@ def as_kv(pages: Pages) -> Any:
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[[Pages], PageMemory]]:
+def begin() -> Iterator[Callable[..., PageMemory]]:
     """Makes the memory of pages, and closes it in the end."""
     made: list[PageMemory] = []
 
-    def make(pages: Pages) -> PageMemory:
-        made.append(PageMemory(as_kv(pages)))
+    def make(pages: Pages, *wait: Callable[[], object]) -> PageMemory:
+        made.append(PageMemory(as_kv(pages), *wait))
         return made[-1]
 
     yield make
@@ -85,7 +85,7 @@ def begin() -> Iterator[Callable[[Pages], PageMemory]]:
         assert memory._thread is None or not memory._thread.is_alive()
 
 
-Begin = Callable[[Pages], PageMemory]
+Begin = Callable[..., PageMemory]
 
 
 def test_half_a_stretch_or_more_is_ahead_of_what_was_handed_out(begin: Begin) -> None:
@@ -96,6 +96,27 @@ def test_half_a_stretch_or_more_is_ahead_of_what_was_handed_out(begin: Begin) ->
         settled(memory)
         assert pages.backed() == [list(range(end))] * NUM_LAYERS, f"after {reached} pages"
     assert not pages.bytes.any(), "nothing was written"
+
+
+def test_the_system_is_asked_for_nothing_before_it_may_be(begin: Begin) -> None:
+    pages, may_begin = Pages(), threading.Event()
+    memory = begin(pages, may_begin.wait)
+    memory.reach(12)
+    assert not may_begin.wait(0.05)
+    assert pages.backed() == [[]] * NUM_LAYERS
+    may_begin.set()
+    settled(memory)
+    assert pages.backed() == [list(range(24))] * NUM_LAYERS
+
+
+def test_what_is_closed_before_it_may_begin_asks_for_nothing(begin: Begin) -> None:
+    pages, may_begin = Pages(), threading.Event()
+    memory = begin(pages, may_begin.wait)
+    thread = threading.Timer(0.05, may_begin.set)
+    thread.start()
+    memory.close()
+    thread.join()
+    assert pages.backed() == [[]] * NUM_LAYERS
 
 
 def test_what_is_written_stays(begin: Begin) -> None:

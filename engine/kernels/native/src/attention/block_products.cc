@@ -12,15 +12,15 @@ namespace eagre {
 namespace {
 
 constexpr int kLanes = 16;
-// Asks for lines of 64 bytes of the next block, whenever two numbers of V vectors are about to be multiplied, a word of
-// bfloat16 or two words of float32: so many that a few rows ask evenly for all of it, and sooner where the present block
-// is not whole.
-template <Factors F, int V>
+// Asks for lines of 64 bytes of the next block, whenever kTimes two numbers of V vectors are about to be multiplied, a word
+// of bfloat16 or two words of float32 each: so many that a few rows ask evenly for all of it, and sooner where the present
+// block is not whole.
+template <Factors F, int V, int kTimes = 1>
 inline void ask_for_some(LookAhead& ahead, bool is_whole) {
   if constexpr (kWidensInProducts) {
-    if (is_whole) return ahead.ask<F == Factors::kFloats ? 2 * V : V>();
+    if (is_whole) return ahead.ask<kTimes * (F == Factors::kFloats ? 2 * V : V)>();
   }
-  ahead.ask<4>();
+  ahead.ask<kTimes * 4>();
 }
 
 // Whether vectors ever multiply pairs of bfloat16 (see `factors_of`); a matrix unit does it by itself.
@@ -52,9 +52,8 @@ inline Floats broadcast_at(const std::byte* p) {
 // sums[r][v] += the product of `left` row r and columns[v], for one word of both: `left` is at the word, which is `at`
 // words from the begin of the columns.
 template <Factors F, int R, int V>
-inline __attribute__((always_inline)) void multiply_word(const std::byte* left, int64_t left_stride,
-                                                         const uint32_t* const (&columns)[V], int64_t at,
-                                                         Floats (&sums)[R][V]) {
+[[gnu::always_inline]] inline void multiply_word(const std::byte* left, int64_t left_stride,
+                                                 const uint32_t* const (&columns)[V], int64_t at, Floats (&sums)[R][V]) {
   if constexpr (F == Factors::kWidenedPairs) {
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) {
@@ -93,7 +92,7 @@ inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t*
   if constexpr (F == Factors::kWidenedPairs && V <= 2) {
     // Two words at once: beside so few products, to count words and to ask for memory take a quarter of the time.
     for (; word + 1 < num_words; word += 2) {
-      ask_for_some<F, 2 * V>(ahead, is_whole);
+      ask_for_some<F, V, 2>(ahead, is_whole);
       multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
       multiply_word<F>(left + (word + 1) * kLeftBytes<F>, left_stride, columns, (word + 1) * stride, sums);
     }
