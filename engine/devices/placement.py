@@ -12,7 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cache.storage import KVLayout, KVPages
 from engine.devices.mesh import AXIS, local_model, on_every_device
-from engine.kernels.interface.body import Empty
 from engine.models.parts.model import Model
 from engine.weights.layout import Params
 
@@ -34,7 +33,7 @@ class Placement(Protocol):
     def model(self, model: Model) -> Model:
         """The model as a device computes it."""
 
-    def allocate(self, layout: KVLayout, empty: Empty) -> KVPages:
+    def allocate(self, layout: KVLayout, empty: Callable[[KVPages], KVPages]) -> KVPages:
         """Makes the pages."""
 
     def put(self, tree: Tree) -> Tree:
@@ -64,7 +63,7 @@ class OneDevice:
     def model(self, model: Model) -> Model:
         return model
 
-    def allocate(self, layout: KVLayout, empty: Empty) -> KVPages:
+    def allocate(self, layout: KVLayout, empty: Callable[[KVPages], KVPages]) -> KVPages:
         return layout.allocate(empty=empty)
 
     def put(self, tree: Tree) -> Tree:
@@ -105,7 +104,7 @@ class OverMesh:
     def model(self, model: Model) -> Model:
         return local_model(model, self._mesh.size)
 
-    def allocate(self, layout: KVLayout, empty: Empty) -> KVPages:
+    def allocate(self, layout: KVLayout, empty: Callable[[KVPages], KVPages]) -> KVPages:
         return layout.allocate(self._mesh, AXIS, empty=empty)
 
     def put(self, tree: Tree) -> Tree:

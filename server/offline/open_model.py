@@ -43,7 +43,7 @@ class OpenModel:
         return f"{type(self).__name__}({self.model!r}, dtype={info.dtype!r}, max_model_len={info.max_model_len})"
 
     def precompile(self) -> int:
-        """How many programs are compiled. Loading compiles them all, so this returns at once."""
+        """How many programs there are. Loading compiles or finds them all, so this returns at once."""
         self._engine.check_open()
         return self._num_programs
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import jax
 
 from cache.storage import KVPages
+from engine.kernels.interface.empty_arrays import EmptyArrays
 from engine.kernels.interface.model_config import ModelConfig
 from engine.kernels.interface.operands import Activation, AttentionConstants, Norm, Picks
 from engine.kernels.interface.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBody
-
-Tree = TypeVar("Tree")
 
 
 class BodyUnavailable(RuntimeError):
@@ -113,13 +112,6 @@ class Attention(Protocol):
         """
 
 
-class Empty(Protocol):
-    """Makes arrays whose content counts for nothing."""
-
-    def __call__(self, shapes: Tree) -> Tree:
-        """Arrays in the place of a tree of `jax.ShapeDtypeStruct`."""
-
-
 @dataclass(frozen=True)
 class Body:
     """One folder of kernels: a body for every heavy part of a step."""
@@ -135,7 +127,7 @@ class Body:
     attention: Attention
     kv_dtype: str  # of the pages, where the configuration leaves it open
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
-    empty: Empty
+    empty: EmptyArrays
 
 
 @dataclass(frozen=True)
@@ -171,5 +163,5 @@ class Bodies:
         return self.for_attention.attention
 
     @property
-    def empty(self) -> Empty:
+    def empty(self) -> EmptyArrays:
         return self.for_attention.empty
