@@ -8,11 +8,17 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from cache.storage import KVPages
 from engine.border.background import stand_back
 
-_MADV_POPULATE_WRITE = 23  # since Linux 5.14; the module mmap does not know it
+# Advice for `madvise` (its manual page); the module mmap does not know the last two.
+_MADV_HUGEPAGE = 14
+_MADV_NOHUGEPAGE = 15
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14
+_MADV_COLLAPSE = 25  # since Linux 6.1
+_HUGE_PAGES_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _HUGE_PAGE = 2 << 20  # bytes
 _SYSTEM_PAGE = 4096  # bytes; where the system's are larger, it refuses, and pages get memory as they are written
 _CLOSE_SECONDS = 5.0  # the wait for the stretch that is being asked for; the system may be slow to find memory
@@ -49,11 +55,13 @@ class PageMemory:
         self._page_bytes = pages.data.nbytes // (self._num_layers * self._num_pages)  # of one layer
         self._stretch = -(-_HUGE_PAGE // self._page_bytes)
         self._wanted = 0  # pages, from the first on
+        self._begins_small = False  # whether the first stretch is of small system pages
         self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # each value of `_wanted`; None: the end
         self._is_over = not sys.platform.startswith("linux")
         self._thread: threading.Thread | None = None
         if self._is_over:
             return
+        self._begins_small = self._begin_small()
         try:
             thread = threading.Thread(target=self._run, name="page memory", daemon=True)
             thread.start()
@@ -103,12 +111,50 @@ class PageMemory:
     def _populate(self, first: int, end: int) -> bool:
         """Asks for the memory of some pages in every layer, and returns whether all was given."""
         with contextlib.suppress(Exception):  # whatever is wrong here, pages get their memory when they are written
-            madvise = ctypes.CDLL(None).madvise
-            for layer in range(self._num_layers):
-                start = self._address + (layer * self._num_pages + first) * self._page_bytes
-                begin = start // _SYSTEM_PAGE * _SYSTEM_PAGE
-                size = start + (end - first) * self._page_bytes - begin
-                if self._is_over or madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_POPULATE_WRITE) != 0:
+            # A step goes from the first layer to the last. So it meets this thread once, and does not follow it from
+            # layer to layer.
+            for layer in reversed(range(self._num_layers)):
+                if self._is_over:
+                    return False
+                begin, size = self._extent(layer, first, end)
+                if first == 0 and self._begins_small:
+                    self._join(begin, size)
+                if _advise(begin, size, _MADV_POPULATE_WRITE) != 0:
                     return False
             return True
         return False
+
+    def _begin_small(self) -> bool:
+        """Has the first stretch of each layer begin with small system pages; returns whether it does."""
+        with contextlib.suppress(Exception):
+            # To advise on no bytes tells whether the system knows the advice.
+            if not _gives_huge_pages() or _advise(self._address // _SYSTEM_PAGE * _SYSTEM_PAGE, 0, _MADV_COLLAPSE) != 0:
+                return False
+            end = min(self._stretch, self._num_pages)
+            return not any(_advise(*self._extent(layer, 0, end), _MADV_NOHUGEPAGE) for layer in range(self._num_layers))
+        return False
+
+    def _join(self, begin: int, size: int) -> None:
+        """Makes huge pages of small ones; what has no memory yet stays so, and what the system refuses stays small."""
+        _advise(begin, size, _MADV_HUGEPAGE)
+        array_end = self._address + self._num_layers * self._num_pages * self._page_bytes
+        huge_page = max(begin, self._address + _HUGE_PAGE - 1) // _HUGE_PAGE * _HUGE_PAGE
+        while huge_page < begin + size and huge_page + _HUGE_PAGE <= array_end and not self._is_over:
+            _advise(huge_page, _HUGE_PAGE, _MADV_COLLAPSE)  # one at a time, because one without memory is refused
+            huge_page += _HUGE_PAGE
+
+    def _extent(self, layer: int, first: int, end: int) -> tuple[int, int]:
+        """Where some pages of a layer lie, in whole system pages: the address and the number of bytes."""
+        start = self._address + (layer * self._num_pages + first) * self._page_bytes
+        begin = start // _SYSTEM_PAGE * _SYSTEM_PAGE
+        return begin, start + (end - first) * self._page_bytes - begin
+
+
+def _advise(begin: int, size: int, advice: int) -> int:
+    """`madvise`; not 0 where the system refuses. It does not hold the interpreter lock."""
+    return int(ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), advice))
+
+
+def _gives_huge_pages() -> bool:
+    """Whether the system gives huge pages to those who ask; MADV_COLLAPSE would make them against its will."""
+    return "[never]" not in _HUGE_PAGES_SETTING.read_text(encoding="ascii")

@@ -34,10 +34,10 @@ pytestmark = pytest.mark.skipif(
 class Pages:
     """Pages of untouched memory, in the place of JAX's arrays."""
 
-    def __init__(self) -> None:
+    def __init__(self, advice: int = mmap.MADV_NOHUGEPAGE) -> None:  # so that what is counted is what was asked for
         size = NUM_LAYERS * NUM_PAGES * PAGE_BYTES
         self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.memory.madvise(mmap.MADV_NOHUGEPAGE)  # so that what is counted is what was asked for
+        self.memory.madvise(advice)
         self.bytes = np.frombuffer(self.memory, np.uint8)
         self.data = SimpleNamespace(
             shape=(NUM_LAYERS, NUM_PAGES, 2, 1, 32, 2048),
@@ -47,12 +47,27 @@ class Pages:
 
     def backed(self) -> list[list[int]]:
         """Of each layer, the pages that have all of their memory."""
-        first = self.bytes.ctypes.data // SYSTEM_PAGE
-        with open("/proc/self/pagemap", "rb") as file:
-            file.seek(8 * first)
-            entries = np.frombuffer(file.read(8 * self.bytes.size // SYSTEM_PAGE), np.uint64)
-        has_memory = (entries >> np.uint64(62) != 0).reshape(NUM_LAYERS, NUM_PAGES, -1).all(axis=2)
+        has_memory = self.system_pages().reshape(NUM_LAYERS, NUM_PAGES, -1).all(axis=2)
         return [np.flatnonzero(layer).tolist() for layer in has_memory]
+
+    def system_pages(self) -> np.ndarray:
+        """Of each page of the system, whether it has memory."""
+        with open("/proc/self/pagemap", "rb") as file:
+            file.seek(8 * (self.bytes.ctypes.data // SYSTEM_PAGE))
+            entries = np.frombuffer(file.read(8 * self.bytes.size // SYSTEM_PAGE), np.uint64)
+        return entries >> np.uint64(62) != 0
+
+    def huge_bytes(self) -> int:
+        """How much of its memory is in huge pages."""
+        total, is_inside, first = 0, False, self.bytes.ctypes.data
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            name = line.split(maxsplit=1)[0]
+            if not name.endswith(":"):
+                begin, end = (int(number, 16) for number in name.split("-"))
+                is_inside = begin < first + self.bytes.size and first < end
+            elif is_inside and name == "AnonHugePages:":
+                total += int(line.split()[1]) << 10
+        return total
 
 
 def settled(memory: PageMemory) -> PageMemory:
@@ -129,6 +144,75 @@ def test_what_is_written_stays(begin: Begin) -> None:
     assert (pages.bytes[::4096] == 7).all()
 
 
+def joins_pages() -> bool:
+    try:
+        with mmap.mmap(-1, SYSTEM_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            address = np.frombuffer(memory, np.uint8).ctypes.data
+            return page_memory._advise(address, 0, page_memory._MADV_COLLAPSE) == 0 and page_memory._gives_huge_pages()
+    except (OSError, BufferError):
+        return False
+
+
+needs_joining = pytest.mark.skipif(not joins_pages(), reason="this system makes no huge pages of small ones")
+
+
+@needs_joining
+def test_a_first_request_waits_for_no_huge_page(begin: Begin) -> None:
+    pages, may_begin = Pages(mmap.MADV_HUGEPAGE), threading.Event()
+    memory = begin(pages, may_begin.wait)
+    written = pages.bytes[:: NUM_PAGES * PAGE_BYTES]  # the first byte of each layer
+    written[:] = 7
+    assert pages.system_pages().sum() == NUM_LAYERS
+    memory.reach(2)
+    may_begin.set()
+    settled(memory)
+    assert [layer[:STRETCH] for layer in pages.backed()] == [list(range(STRETCH))] * NUM_LAYERS
+    assert pages.huge_bytes() >= NUM_LAYERS * page_memory._HUGE_PAGE
+    assert (written == 7).all()
+    assert pages.bytes.sum() == 7 * NUM_LAYERS
+
+
+@needs_joining
+def test_pages_that_lie_askew_are_joined_within_the_array(begin: Begin) -> None:
+    pages = Pages(mmap.MADV_HUGEPAGE)
+    askew = SimpleNamespace(
+        data=SimpleNamespace(
+            shape=(2, 39, 2, 1, 32, 2048),
+            nbytes=2 * 39 * PAGE_BYTES,
+            unsafe_buffer_pointer=lambda: pages.bytes.ctypes.data + PAGE_BYTES // 2 + 64,
+        )
+    )
+    may_begin = threading.Event()
+    pages.bytes[::PAGE_BYTES] = 7
+    before = pages.bytes.copy()
+    memory = begin(askew, may_begin.wait)
+    may_begin.set()
+    memory.reach(39)
+    settled(memory)
+    assert (pages.bytes == before).all()
+    first, num_pages = PAGE_BYTES // 2 // SYSTEM_PAGE, 2 * 39 * PAGE_BYTES // SYSTEM_PAGE
+    assert pages.system_pages()[first : first + num_pages].all()
+
+
+@pytest.mark.parametrize("setting", ["always madvise [never]\n", None])
+def test_huge_pages_are_not_made_against_the_will_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, begin: Begin, setting: str | None
+) -> None:
+    advices: set[int] = set()
+
+    def note(begin: int, size: int, advice: int) -> int:
+        advices.add(advice)
+        return 0
+
+    file = tmp_path / "enabled"
+    if setting is not None:
+        file.write_text(setting)
+    monkeypatch.setattr(page_memory, "_HUGE_PAGES_SETTING", file)
+    monkeypatch.setattr(page_memory, "_advise", note)
+    settled(begin(Pages()))
+    assert advices == {page_memory._MADV_POPULATE_WRITE}
+
+
 def test_one_thread_serves_all_calls_and_ends_with_the_object(begin: Begin) -> None:
     pages = Pages()
     memory = settled(begin(pages))
@@ -146,7 +230,12 @@ def test_one_thread_serves_all_calls_and_ends_with_the_object(begin: Begin) -> N
 
 
 def replace_madvise(monkeypatch: pytest.MonkeyPatch, madvise: Callable[..., int]) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(madvise=madvise))
+    """Replaces that of which memory is asked for; otherwise the system is an old one."""
+
+    def only_populate(address: ctypes.c_void_p, size: ctypes.c_size_t, advice: int) -> int:
+        return madvise(address, size, advice) if advice == page_memory._MADV_POPULATE_WRITE else -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(madvise=only_populate))
 
 
 def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(
