@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -109,10 +109,19 @@ class DeviceRunner:
             lowerings["read page"] = partial(jax.jit(read_page).lower, self._abstract(self._kv), _ANY_PAGE)
             write = jax.jit(write_page, donate_argnums=0)
             lowerings["write page"] = partial(write.lower, self._abstract(self._kv), _ANY_PAGE, self._page_shapes)
+        # Those of an earlier start are loaded in this order, and a request may come at once.
+        lowerings = {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
         # JAX loads a kept program for all devices that there are, and an engine uses one of them.
         kept = None if self._store is None or jax.device_count() > 1 else self._kept_programs(self._store)
         with nullcontext() if kept is None else cache_passed_by():
             self._programs.compile(lowerings, progress, kept)
+
+    def _first_needed(self) -> Iterator[Hashable]:
+        """The keys of the programs that a first request with a short prompt needs, alone."""
+        for shape in (self._table.fit(0, 1), self._table.fit(1, 0)):
+            yield "forward", shape
+            for level in (Level.RANDOM, Level.GREEDY):
+                yield "sample", self._table.num_sampled_rows(shape), level
 
     def _kept_programs(self, store: Path) -> KeptPrograms:
         module = type(self.model).__module__
