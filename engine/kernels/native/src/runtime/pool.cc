@@ -160,6 +160,7 @@ int64_t Pool::run_share(Share& share, uint64_t number, int thread, bool is_own) 
 bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
   const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
   const auto start = std::chrono::steady_clock::now();
+  bool has_yielded = false;
   while (!is_there()) {
     for (int i = 0; i < kPausesPerLook && !is_there(); ++i) {
       if (ahead.is_done()) {
@@ -167,6 +168,13 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
       } else {
         ahead.ask_of_each(1);
       }
+    }
+    // Whoever else wants this processor, as the host that sends a step's tokens, should have it now. Later it would get it
+    // in the middle of a task, for which the caller would wait.
+    if (!has_yielded && ahead.is_done() && !is_there()) {
+      std::this_thread::yield();
+      has_yielded = true;
+      continue;
     }
     if (std::chrono::steady_clock::now() - start < kSpinTime && !seats_.is_with_caller(thread)) continue;
     seats_.tell(thread);

@@ -2,9 +2,9 @@
 //
 // A decode step makes some 150 calls of a few microseconds each, and waking a thread costs more than such a call. So
 // workers spin for a short while after a job and sleep only when no other follows, or where they keep the caller from its
-// processor (runtime/seats.h). Each thread begins with a share of neighbouring tasks, which read neighbouring memory, and
-// then takes tasks from the ends of the others' shares, so that a thread that the system has put aside delays the job by
-// one task at most.
+// processor (runtime/seats.h). A worker that waits offers its processor once to others who want it: it has no task then.
+// Each thread begins with a share of neighbouring tasks, which read neighbouring memory, and then takes tasks from the
+// ends of the others' shares, so that a thread that the system has put aside delays the job by one task at most.
 #pragma once
 
 #include <algorithm>
