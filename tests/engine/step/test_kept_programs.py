@@ -259,10 +259,11 @@ def test_another_processor_fewer_cores_and_other_flags_of_the_compiler_are_other
     assert len(seen) == 4
 
 
-async def generated(engine: Engine) -> list[int]:
+async def generated(engine: Engine, **changes: Any) -> list[int]:
     client = EngineClient(engine)
     client.start(asyncio.get_running_loop())
-    stream = client.submit([1, 2, 3], SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=1))
+    params = {"max_tokens": 6, "temperature": 0.0, "ignore_eos": True, "logprobs": 1} | changes
+    stream = client.submit([1, 2, 3], SamplingParams(**params))
     token_ids = [token_id async for event in stream for token_id in event.token_ids]
     client.shutdown()
     return token_ids
@@ -290,3 +291,24 @@ async def test_an_engine_finds_all_of_its_programs_again(tmp_path, monkeypatch, 
     wait_for_loads()
     assert await generated(engine) == expected
     assert not caplog.records
+
+
+async def test_what_a_first_request_needs_is_loaded_before_all_else(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "model")
+    config = EngineConfig(
+        max_num_seqs=32, max_num_batched_tokens=2 * TILE_SIZE, num_pages=20,
+        max_model_len=min(64, CONFIG["max_position_embeddings"]), compilation_cache=str(tmp_path / "programs"),
+    )  # fmt: skip
+    Engine.load(folder, config, silent)
+    loaded: list[Any] = []
+    load = KeptPrograms.load
+    monkeypatch.setattr(KeptPrograms, "load", lambda kept, key: loaded.append(key) or load(kept, key))
+    engine = Engine.load(folder, config, silent)
+    wait_for_loads()
+    used: list[Any] = []
+    get = CompiledPrograms.__getitem__
+    monkeypatch.setattr(CompiledPrograms, "__getitem__", lambda programs, key: used.append(key) or get(programs, key))
+    for temperature in (0.0, 1.0):
+        await generated(engine, temperature=temperature, logprobs=None)
+    assert {key[0] for key in used} == {"forward", "sample"}
+    assert set(used) == set(loaded[: len(set(used))])
