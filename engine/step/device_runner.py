@@ -117,11 +117,14 @@ class DeviceRunner:
             self._programs.compile(lowerings, progress, kept)
 
     def _first_needed(self) -> Iterator[Hashable]:
-        """The keys of the programs that a first request with a short prompt needs, alone."""
+        """The keys of the programs that a first request needs: alone, with a short prompt and plain sampling."""
         for shape in (self._table.fit(0, 1), self._table.fit(1, 0)):
+            num_rows = self._table.num_sampled_rows(shape)
             yield "forward", shape
             for level in (Level.RANDOM, Level.GREEDY):
-                yield "sample", self._table.num_sampled_rows(shape), level
+                yield "sample", num_rows, level
+                if self._decode_chunk > 1 and shape.num_tiles == 0:
+                    yield "chunk", num_rows, level
 
     def _kept_programs(self, store: Path) -> KeptPrograms:
         module = type(self.model).__module__

@@ -18,7 +18,7 @@ _MADV_HUGEPAGE = 14
 _MADV_NOHUGEPAGE = 15
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _MADV_COLLAPSE = 25  # since Linux 6.1
-_HUGE_PAGES_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_HUGE_PAGES_FOLDER = Path("/sys/kernel/mm/transparent_hugepage")  # of Linux, for its settings
 _HUGE_PAGE = 2 << 20  # bytes
 _SYSTEM_PAGE = 4096  # bytes; where the system's are larger, it refuses, and pages get memory as they are written
 _CLOSE_SECONDS = 5.0  # the wait for the stretch that is being asked for; the system may be slow to find memory
@@ -35,9 +35,13 @@ class PageMemory:
     the first one at once, and for each other one when half of the one before is in use. Where the system refuses, or
     gives no thread, pages get their memory when they are written. So do the scales of int8 pages, which are small.
 
+    A first request may come before that thread has begun, and would wait for a huge page in each layer. So the first
+    stretch is of small system pages until then: the request waits for those that it writes to, some microseconds each,
+    and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either).
+
     It knows the array by its address alone, and relies on it that the array stays there: each step donates the array to
-    its program, which writes into it in place and gives it back. Were it to move, the call would be refused or find
-    other memory of this process, whose content it does not change either.
+    its program, which writes into it in place and gives it back. Were it to move, the calls would be refused or find
+    other memory of this process, whose content they do not change either.
     """
 
     def __init__(self, pages: KVPages, wait: Callable[[], object] = lambda: None) -> None:
@@ -61,12 +65,12 @@ class PageMemory:
         self._thread: threading.Thread | None = None
         if self._is_over:
             return
-        self._begins_small = self._begin_small()
+        self._begin_small()
         try:
             thread = threading.Thread(target=self._run, name="page memory", daemon=True)
             thread.start()
         except (RuntimeError, MemoryError):
-            self._is_over = True
+            self._give_up()
             return
         self._thread = thread
         self.reach(0)
@@ -104,9 +108,19 @@ class PageMemory:
                 # One stretch at a time: other threads that need new memory wait while the system is in such a call.
                 end = min(wanted, backed + self._stretch)
                 if not self._populate(backed, end):
-                    self._is_over = True
+                    self._give_up()
                     return
                 backed = end
+
+    def _give_up(self) -> None:
+        """Asks for nothing any more, and lets the system make huge pages of what is small, if it does so by itself."""
+        self._is_over = True
+        if not self._begins_small:
+            return
+        self._begins_small = False
+        with contextlib.suppress(Exception):
+            for layer in range(self._num_layers):
+                _advise(*self._first_stretch(layer), _MADV_HUGEPAGE)
 
     def _populate(self, first: int, end: int) -> bool:
         """Asks for the memory of some pages in every layer, and returns whether all was given."""
@@ -114,25 +128,23 @@ class PageMemory:
             # A step goes from the first layer to the last. So it meets this thread once, and does not follow it from
             # layer to layer.
             for layer in reversed(range(self._num_layers)):
-                if self._is_over:
-                    return False
                 begin, size = self._extent(layer, first, end)
-                if first == 0 and self._begins_small:
+                if first == 0 and self._begins_small and not self._is_over:
                     self._join(begin, size)
-                if _advise(begin, size, _MADV_POPULATE_WRITE) != 0:
+                if self._is_over or _advise(begin, size, _MADV_POPULATE_WRITE) != 0:
                     return False
             return True
         return False
 
-    def _begin_small(self) -> bool:
-        """Has the first stretch of each layer begin with small system pages; returns whether it does."""
+    def _begin_small(self) -> None:
+        """Has the first stretch of each layer begin with small system pages, where they can be joined later."""
         with contextlib.suppress(Exception):
             # To advise on no bytes tells whether the system knows the advice.
             if not _gives_huge_pages() or _advise(self._address // _SYSTEM_PAGE * _SYSTEM_PAGE, 0, _MADV_COLLAPSE) != 0:
-                return False
-            end = min(self._stretch, self._num_pages)
-            return not any(_advise(*self._extent(layer, 0, end), _MADV_NOHUGEPAGE) for layer in range(self._num_layers))
-        return False
+                return
+            self._begins_small = True  # also where only some layers do
+            for layer in range(self._num_layers):
+                _advise(*self._first_stretch(layer), _MADV_NOHUGEPAGE)
 
     def _join(self, begin: int, size: int) -> None:
         """Makes huge pages of small ones; what has no memory yet stays so, and what the system refuses stays small."""
@@ -142,6 +154,9 @@ class PageMemory:
         while huge_page < begin + size and huge_page + _HUGE_PAGE <= array_end and not self._is_over:
             _advise(huge_page, _HUGE_PAGE, _MADV_COLLAPSE)  # one at a time, because one without memory is refused
             huge_page += _HUGE_PAGE
+
+    def _first_stretch(self, layer: int) -> tuple[int, int]:
+        return self._extent(layer, 0, min(self._stretch, self._num_pages))
 
     def _extent(self, layer: int, first: int, end: int) -> tuple[int, int]:
         """Where some pages of a layer lie, in whole system pages: the address and the number of bytes."""
@@ -156,5 +171,12 @@ def _advise(begin: int, size: int, advice: int) -> int:
 
 
 def _gives_huge_pages() -> bool:
-    """Whether the system gives huge pages to those who ask; MADV_COLLAPSE would make them against its will."""
-    return "[never]" not in _HUGE_PAGES_SETTING.read_text(encoding="ascii")
+    """Whether the system gives huge pages to those who ask; MADV_COLLAPSE would make them against its will.
+
+    Newer kernels have a setting for each size, which may leave it to the one for all.
+    """
+    of_size = _HUGE_PAGES_FOLDER / "hugepages-2048kB" / "enabled"
+    setting = of_size.read_text(encoding="ascii") if of_size.exists() else "[inherit]"
+    if "[inherit]" in setting:
+        setting = (_HUGE_PAGES_FOLDER / "enabled").read_text(encoding="ascii")
+    return "[never]" not in setting

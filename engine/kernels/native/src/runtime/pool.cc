@@ -171,7 +171,7 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
     }
     // Whoever else wants this processor, as the host that sends a step's tokens, should have it now. Later it would get it
     // in the middle of a task, for which the caller would wait.
-    if (!has_yielded && ahead.is_done() && !is_there()) {
+    if (!has_yielded && ahead.is_done() && !seats_.is_with_caller(thread) && !is_there()) {
       std::this_thread::yield();
       has_yielded = true;
       continue;
