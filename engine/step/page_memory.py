@@ -8,12 +8,13 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from cache.storage import KVPages
 from engine.border.background import stand_back
 
-# Advice for `madvise` (its manual page); the module mmap does not know the last two.
+# Advice for `madvise` (its manual page). The module mmap knows the first two on Linux alone, and the others nowhere.
 _MADV_HUGEPAGE = 14
 _MADV_NOHUGEPAGE = 15
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
@@ -108,7 +109,8 @@ class PageMemory:
                 # One stretch at a time: other threads that need new memory wait while the system is in such a call.
                 end = min(wanted, backed + self._stretch)
                 if not self._populate(backed, end):
-                    self._give_up()
+                    if not self._is_over:  # else the pages may have gone
+                        self._give_up()
                     return
                 backed = end
 
@@ -165,9 +167,14 @@ class PageMemory:
         return begin, start + (end - first) * self._page_bytes - begin
 
 
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def _advise(begin: int, size: int, advice: int) -> int:
     """`madvise`; not 0 where the system refuses. It does not hold the interpreter lock."""
-    return int(ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), advice))
+    return int(_library().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), advice))
 
 
 def _gives_huge_pages() -> bool:

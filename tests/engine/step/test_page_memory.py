@@ -296,6 +296,7 @@ def test_nothing_is_asked_for_behind_a_close_that_falls_into_a_joining(
     assert memory._thread is not None
     memory._thread.join(PATIENCE_S)
     assert advised.of(page_memory._MADV_POPULATE_WRITE) == []
+    assert len(advised.of(page_memory._MADV_HUGEPAGE)) == 1  # of the layer that was being joined
 
 
 @pytest.mark.parametrize(
@@ -341,25 +342,29 @@ def test_one_thread_serves_all_calls_and_ends_with_the_object(begin: Begin) -> N
     assert pages.backed() == [list(range(2 * STRETCH))] * NUM_LAYERS
 
 
-def replace_madvise(monkeypatch: pytest.MonkeyPatch, madvise: Callable[..., int]) -> None:
-    """Replaces `madvise` where it asks for memory; all other advice is refused, as by an old system."""
+def replace_populate(monkeypatch: pytest.MonkeyPatch, populate: Callable[[int, int], int]) -> None:
+    """Replaces what asks for memory; all other advice is refused, as by an old system.
 
-    def only_populate(address: ctypes.c_void_p, size: ctypes.c_size_t, advice: int) -> int:
-        return madvise(address, size, advice) if advice == page_memory._MADV_POPULATE_WRITE else -1
+    Args:
+        populate: of an address and a number of bytes; not 0 where it is refused.
+    """
 
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(madvise=only_populate))
+    def advise(begin: int, size: int, advice: int) -> int:
+        return populate(begin, size) if advice == page_memory._MADV_POPULATE_WRITE else -1
+
+    monkeypatch.setattr(page_memory, "_advise", advise)
 
 
 def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch, begin: Begin
 ) -> None:
-    begun, may_go, real = threading.Event(), threading.Event(), ctypes.CDLL(None).madvise
+    begun, may_go, real = threading.Event(), threading.Event(), page_memory._advise
 
-    def slow(*arguments: Any) -> int:
+    def slow(begin: int, size: int) -> int:
         begun.set()
-        return int(real(*arguments)) if may_go.wait(PATIENCE_S) else -1
+        return real(begin, size, page_memory._MADV_POPULATE_WRITE) if may_go.wait(PATIENCE_S) else -1
 
-    replace_madvise(monkeypatch, slow)
+    replace_populate(monkeypatch, slow)
     pages = Pages()
     memory = begin(pages)
     assert begun.wait(PATIENCE_S)
@@ -372,7 +377,7 @@ def test_what_is_reached_while_memory_is_asked_for_is_not_forgotten(
 def test_no_call_asks_for_more_than_a_stretch_of_a_layer(monkeypatch: pytest.MonkeyPatch, begin: Begin) -> None:
     """While the system is in a call, other threads wait that map memory."""
     sizes: list[int] = []
-    replace_madvise(monkeypatch, lambda address, size, advice: sizes.append(size.value) or 0)
+    replace_populate(monkeypatch, lambda begin, size: sizes.append(size) or 0)
     memory = begin(Pages())
     memory.reach(36)  # of a prompt that takes nearly all pages at once
     settled(memory)
@@ -444,7 +449,7 @@ def test_what_the_system_has_refused_it_is_not_asked_for_again(
             raise error
         return -1
 
-    replace_madvise(monkeypatch, refuse)
+    replace_populate(monkeypatch, refuse)
     memory = settled(begin(Pages()))
     memory.reach(20)
     settled(memory).reach(40)
@@ -460,7 +465,7 @@ def test_a_call_that_hangs_does_not_keep_those_who_close(monkeypatch: pytest.Mon
         may_go.wait(PATIENCE_S)
         return 0
 
-    replace_madvise(monkeypatch, hang)
+    replace_populate(monkeypatch, hang)
     monkeypatch.setattr(page_memory, "_CLOSE_SECONDS", 0.01)
     memory = PageMemory(as_kv(Pages()))
     assert begun.wait(PATIENCE_S)
@@ -481,6 +486,6 @@ def test_its_thread_stands_back(monkeypatch: pytest.MonkeyPatch, begin: Begin) -
         found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         return 0
 
-    replace_madvise(monkeypatch, note)
+    replace_populate(monkeypatch, note)
     settled(begin(Pages()))
     assert found == [max(CALM_NICE, os.getpriority(os.PRIO_PROCESS, 0))] * NUM_LAYERS
