@@ -7,6 +7,7 @@ names that the families of models give them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from server.text.vocabularies.control_tokens import Part
@@ -23,6 +24,7 @@ _NAMES = (
 _MISTRAL = ("[PREFIX]", "[SUFFIX]")
 # Behind the gap, models go on with the next file instead of an end; so these end it.
 _ENDS = ("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>", "<fim_pad>", "<file_sep>")
+_WANTED = frozenset(chain(*_NAMES, _MISTRAL, _ENDS))
 
 
 class Infill(NamedTuple):
@@ -46,7 +48,7 @@ def find_infill(tokens: Sequence[str], stated: Sequence[int | None] = ()) -> Inf
     Args:
         stated: the three ids that a model's file states.
     """
-    ids = {name: token_id for token_id, name in enumerate(tokens) if name[:1] in "<[\u2581" and name}
+    ids = {name: token_id for token_id, name in enumerate(tokens) if name in _WANTED}
     ends = tuple(ids[name] for name in _ENDS if name in ids)
     match tuple(stated):
         case (int(prefix), int(suffix), int(middle)):

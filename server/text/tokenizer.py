@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Protocol
 
 from engine.border.errors import ModelError
@@ -98,7 +98,9 @@ class Tokenizer:
         self.token_bytes = [*vocabulary.token_bytes, *[b""] * num_unknown]
         self.vocab_size = len(self._tokens)
         # The largest number of bytes that one token can match in a prompt, where names of control tokens count too.
-        self.max_token_bytes = max(map(len, chain(self.token_bytes, map(str.encode, self._tokens))))
+        longest = max(map(len, self.token_bytes))
+        long_names = [name for name in self._tokens if len(name) > longest // 4]  # a character has at most 4 bytes
+        self.max_token_bytes = max(longest, *map(len, map(str.encode, long_names)))
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self._prefix_ids, self._suffix_ids = list(prefix_ids), list(suffix_ids)

@@ -8,7 +8,7 @@ module belongs to the border between them.
 
 from __future__ import annotations
 
-import struct
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,8 @@ from gguf import GGUFReader, GGUFValueType, ReaderField
 
 from engine.border.errors import ModelError
 from engine.border.regular_file import open_regular
+from engine.weights.formats.gguf_strings import decode_strings, lengths_of_strings, size_of_strings
 
-_UINT64 = struct.Struct("<Q")
 _ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64
 
 FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
@@ -60,16 +60,10 @@ class GGUFFile(GGUFReader):
         if field.types[0] is not GGUFValueType.ARRAY:
             contents: FieldValue = field.contents()
             return contents
-        count, data = int(field.parts[-2][0]), field.parts[-1]
-        if field.types[1] is not GGUFValueType.STRING:
-            items: list[Any] = data.view(self._item_type(field.types[1])).tolist()
-            return items
-        raw, offset, strings = data.tobytes(), 0, list[str]()
-        for _ in range(count):
-            start = offset + _UINT64.size
-            offset = start + _UINT64.unpack_from(raw, offset)[0]
-            strings.append(raw[start:offset].decode("utf-8"))
-        return strings
+        if field.types[1] is GGUFValueType.STRING:
+            return decode_strings(field.parts[-1], field.parts[-2])
+        items: list[Any] = field.parts[-1].view(self._item_type(field.types[1])).tolist()
+        return items
 
     def _item_type(self, kind: GGUFValueType) -> np.dtype[Any]:
         return np.dtype(self.gguf_scalar_to_np[kind]).newbyteorder("<")
@@ -82,35 +76,37 @@ class GGUFFile(GGUFReader):
         override_order: Literal["I", "S", "<"] | None = None,
     ) -> npt.NDArray[Any]:
         """As in the package, which hands out less than was asked for where the file ends early."""
-        self._check_end(offset + np.dtype(dtype).itemsize * int(count))
-        return super()._get(offset, dtype, count, override_order)
+        kind = np.dtype(dtype)
+        end = offset + kind.itemsize * int(count)
+        self._check_end(end)
+        order = self.byte_order if override_order is None else override_order
+        return self._plain_data[offset:end].view(kind if order == "I" else kind.newbyteorder(order))
+
+    @cached_property
+    def _plain_data(self) -> npt.NDArray[np.uint8]:
+        """The file as an array of the usual class: the package slices one of another class, which takes long."""
+        return self.data.view(np.ndarray)
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
     ) -> tuple[int, list[npt.NDArray[Any]], list[int], list[GGUFValueType]]:
-        """As in the package, but an array is one part: its bytes."""
+        """As in the package, but of an array one part is all of its bytes, behind the lengths of its strings."""
         if self.byte_order != "I":
             raise ValueError("its byte order is not this machine's, which is not supported")
         if raw_type != GGUFValueType.ARRAY:
             return super()._get_field_parts(orig_offs, raw_type)
         item_type, count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
         kind, start = GGUFValueType(item_type[0]), orig_offs + _ARRAY_HEADER_BYTES
+        parts: list[npt.NDArray[Any]] = [item_type, count]
         if kind is GGUFValueType.STRING:
-            end = self._end_of_strings(start, int(count[0]))
+            parts.append(lengths_of_strings(self._plain_data, start, int(count[0])))
+            size = size_of_strings(parts[-1])
         elif kind is GGUFValueType.ARRAY:
             raise ValueError("arrays of arrays are not supported")
         else:
-            end = start + int(count[0]) * self._item_type(kind).itemsize
-        self._check_end(end)
-        return end - orig_offs, [item_type, count, self.data[start:end]], [], [GGUFValueType.ARRAY, kind]
-
-    def _end_of_strings(self, offset: int, count: int) -> int:
-        raw, end_of_file, unpack = self.data.data, len(self.data), _UINT64.unpack_from
-        for _ in range(count):
-            if offset + _UINT64.size > end_of_file:
-                raise ValueError("an array of strings reaches beyond the end of the file")
-            offset += _UINT64.size + unpack(raw, offset)[0]
-        return offset
+            size = int(count[0]) * self._item_type(kind).itemsize
+        parts.append(self._get(start, np.uint8, size))
+        return _ARRAY_HEADER_BYTES + size, parts, [], [GGUFValueType.ARRAY, kind]
 
     def _check_end(self, end: int) -> None:
         if end > len(self.data):

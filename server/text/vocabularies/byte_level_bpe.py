@@ -7,7 +7,7 @@ in how a text is split before tokens are merged (`pre_tokenizers.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import repeat
 
 import structlog
 from tokenizers import AddedToken, Tokenizer
@@ -15,23 +15,13 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC
 
 from engine.border.errors import ModelError
+from server.text.vocabularies.byte_alphabet import bytes_of
 from server.text.vocabularies.control_tokens import Part
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
 from server.text.vocabularies.library_encoder import LibraryEncoder
 from server.text.vocabularies.pre_tokenizers import SCHEMES, Scheme
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
-
-
-def byte_of_character() -> dict[str, int]:
-    """The inverse of GPT-2's alphabet: the byte that each of its 256 characters stands for.
-
-    A byte that is printable in Latin-1 is written as itself. The others are written, in order, as the
-    characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 class ByteLevelBpe:
@@ -43,7 +33,7 @@ class ByteLevelBpe:
 
     def __init__(self, metadata: GgufMetadata) -> None:
         scheme = _scheme(metadata.tokenizer_pre)
-        vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
+        vocabulary = dict(zip(metadata.tokens, range(len(metadata.tokens)), strict=True))
         merges = _pairs(metadata.merges)
         try:
             model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
@@ -53,10 +43,9 @@ class ByteLevelBpe:
         tokenizer.pre_tokenizer = scheme.pre_tokenizer()
         if scheme.is_nfc:
             tokenizer.normalizer = NFC()
-        other_ids = metadata.other_ids
         whole = {
             vocabulary[token]: AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
-            for token, token_type in ((metadata.tokens[i], metadata.token_types[i]) for i in other_ids)
+            for token, token_type in ((metadata.tokens[i], metadata.token_types[i]) for i in metadata.other_ids)
             if token_type in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
         }
         tokenizer.add_tokens(list(whole.values()))
@@ -65,7 +54,7 @@ class ByteLevelBpe:
         self.control = self._encoder.control
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
         self.tokens = metadata.tokens
-        self.token_bytes = _token_bytes(metadata, other_ids)
+        self.token_bytes = _token_bytes(metadata)
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
@@ -102,32 +91,25 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         ModelError: one is not a pair.
     """
-    parts = [merge.partition(" ") for merge in merges]
-    if not all(map(all, parts)):
-        merge = next(merge for merge, part in zip(merges, parts, strict=True) if not all(part))
-        raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
-    return [(left, right) for left, _, right in parts]
+    # A start waits for this, so all are taken apart together where each has just one space.
+    if set(map(str.count, merges, repeat(" "))) == {1}:
+        parts = " ".join(merges).split(" ")
+        if all(parts):
+            return list(zip(parts[::2], parts[1::2], strict=True))
+    pairs = [merge.partition(" ") for merge in merges]
+    for merge, pair in zip(merges, pairs, strict=True):
+        if not all(pair):
+            raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
+    return [(left, right) for left, _, right in pairs]
 
 
-def _token_bytes(metadata: GgufMetadata, other_ids: Iterable[int]) -> list[bytes]:
-    """What each token stands for; nothing of those that are no text.
-
-    A start waits for this, so all tokens go through the alphabet together and are taken apart again: each character is
-    one byte.
-    """
-    byte_of = byte_of_character()
-    texts, apart = list(metadata.tokens), dict[int, bytes]()
-    for token_id in other_ids:
-        is_text = metadata.token_types[token_id] == TokenType.USER_DEFINED
-        apart[token_id] = texts[token_id].encode("utf-8") if is_text else b""
-        texts[token_id] = ""
-    strange = set("".join(texts)) - byte_of.keys()
-    if strange:  # in tokens that were added to the vocabulary as plain text
-        for token_id, text in enumerate(texts):
-            if not strange.isdisjoint(text):
-                apart[token_id], texts[token_id] = text.encode("utf-8"), ""
-    whole = "".join(texts).translate({ord(character): byte for character, byte in byte_of.items()}).encode("latin-1")
-    pieces = [whole[begin:end] for begin, end in pairwise(accumulate(map(len, texts), initial=0))]
-    for token_id, piece in apart.items():
-        pieces[token_id] = piece
-    return pieces
+def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
+    """What each token stands for; nothing of those that are no text."""
+    written = list(metadata.tokens)
+    for token_id in metadata.other_ids:
+        written[token_id] = ""
+    token_bytes = bytes_of(written)
+    for token_id in metadata.other_ids:
+        if metadata.token_types[token_id] == TokenType.USER_DEFINED:
+            token_bytes[token_id] = metadata.tokens[token_id].encode("utf-8")
+    return token_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,7 +47,7 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GgufMetadata:
     """What the text side needs to know of a GGUF file. Lists of the vocabulary are indexed by token id."""
 
@@ -74,22 +75,21 @@ class GgufMetadata:
     infill_ids: tuple[int | None, ...]  # of fill-in-the-middle: the prefix, the suffix, the middle
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
 
-    @property
-    def other_ids(self) -> list[int]:
+    @cached_property
+    def other_ids(self) -> tuple[int, ...]:
         """The tokens of other types than TokenType.NORMAL. They are few, so that nobody need look at all tokens."""
-        others: list[int] = np.flatnonzero(np.asarray(self.token_types) != TokenType.NORMAL).tolist()
-        return others
+        return tuple(np.flatnonzero(np.asarray(self.token_types) != TokenType.NORMAL).tolist())
 
-    @property
-    def control_ids(self) -> list[int]:
+    @cached_property
+    def control_ids(self) -> tuple[int, ...]:
         """Tokens that no message may write: control tokens, and those that only their names show as such."""
         kinds = ((token_id, self.tokens[token_id], self.token_types[token_id]) for token_id in self.other_ids)
-        return [
+        return tuple(
             token_id
             for token_id, token, token_type in kinds
             if (token_type == TokenType.CONTROL and token)
             or (token_type == TokenType.USER_DEFINED and is_control_name(token))
-        ]
+        )
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:
@@ -144,14 +144,14 @@ class _Fields:
         values = self.optional(key, list)
         if values is None:
             return ()
-        if not all(isinstance(value, kind) for value in values):
+        if not all(issubclass(found, kind) for found in set(map(type, values))):
             raise ModelError(f"{self.path}: the field {key} holds something that is not {kind.__name__}")
         return tuple(values)
 
     def bytes_of(self, key: str) -> bytes:
         """An array of signed or unsigned bytes; empty where the field is missing."""
         values = self.optional_tuple(key, int)
-        if not all(-0x80 <= value <= 0xFF for value in values):
+        if values and not -0x80 <= min(values) <= max(values) <= 0xFF:
             raise ModelError(f"{self.path}: the field {key} holds something that is not a byte")
         return bytes([value & 0xFF for value in values])
 

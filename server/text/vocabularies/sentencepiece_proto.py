@@ -9,13 +9,18 @@ wire format are needed, so no protobuf library is used.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
 
+_PIECE_BYTES = 9  # of a short piece, beside its text: the head of the text, the score and the type
 _ABSENT = -1  # the id of a token that SentencePiece itself is not to add
 
 
@@ -40,17 +45,17 @@ def model_proto(metadata: GgufMetadata, model_type: ModelType) -> bytes:
         unknown_id = token_types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in token_types else 0
     elif TokenType.UNKNOWN not in token_types:
         token_types[unknown_id] = TokenType.UNKNOWN  # some files say only that it is a control token
-    suffixes = {token_type: _int_field(3, token_type) for token_type in set(token_types)}
-    pieces = []
-    for token, score, token_type in zip(metadata.tokens, metadata.scores, token_types, strict=True):
-        text = token.replace(" ", SPACE_MARK) if token_type == TokenType.USER_DEFINED else token
-        pieces.append(_bytes_field(1, _bytes_field(1, text.encode("utf-8")) + _score(score) + suffixes[token_type]))
+    texts = list(metadata.tokens)
+    for token_id in metadata.other_ids:
+        if token_types[token_id] == TokenType.USER_DEFINED:
+            texts[token_id] = texts[token_id].replace(" ", SPACE_MARK)
     has_bytes = TokenType.BYTE in token_types
     trainer = _int_field(3, model_type) + _int_field(4, len(token_types)) + _int_field(35, int(has_bytes))
     trainer += b"".join(
         _int_field(number, value) for number, value in {40: unknown_id, 41: _ABSENT, 42: _ABSENT, 43: _ABSENT}.items()
     )
-    return b"".join(pieces) + _bytes_field(2, trainer) + _bytes_field(3, _normalizer(metadata, model_type))
+    normalizer = _normalizer(metadata, model_type)
+    return piece_fields(texts, metadata.scores, token_types) + _bytes_field(2, trainer) + _bytes_field(3, normalizer)
 
 
 def with_control(proto: bytes, token_ids: Collection[int]) -> bytes:
@@ -103,8 +108,65 @@ def _normalizer(metadata: GgufMetadata, model_type: ModelType) -> bytes:
     )
 
 
-def _score(value: float) -> bytes:
-    return b"\x15" + struct.pack("<f", value)  # field 2, of four bytes
+def piece_fields(texts: Sequence[str], scores: Sequence[float], token_types: Sequence[int]) -> bytes:
+    """The fields of all pieces of a `ModelProto`. There are up to some 260,000, so short ones are written together.
+
+    Raises:
+        OverflowError: no float32 holds a score.
+        ValueError: there are not as many of each.
+    """
+    if not len(texts) == len(scores) == len(token_types):
+        raise ValueError(f"there are {len(texts)} tokens, {len(scores)} scores and {len(token_types)} types")
+    encoded, sizes = _encoded(texts)
+    numbers = np.frombuffer(struct.pack(f"<{len(scores)}f", *scores), "<f4")
+    kinds = np.asarray(token_types)
+    # Of these, all numbers of the wire format take one byte.
+    is_short = (sizes + _PIECE_BYTES < 0x80) & (kinds >= 0) & (kinds < 0x80)
+    short = _short_pieces(encoded[np.repeat(is_short, sizes)], sizes[is_short], numbers[is_short], kinds[is_short])
+    made, position = list[bytes](), 0
+    ends = np.cumsum(np.where(is_short, sizes + _PIECE_BYTES + 2, 0))  # of the short ones up to each piece
+    for token_id in np.flatnonzero(~is_short).tolist():
+        made.append(short[position : ends[token_id]])
+        position = int(ends[token_id])
+        text, score = texts[token_id].encode("utf-8"), numbers[token_id].tobytes()
+        made.append(_bytes_field(1, _bytes_field(1, text) + b"\x15" + score + _int_field(3, token_types[token_id])))
+    return b"".join([*made, short[position:]])
+
+
+def _short_pieces(
+    texts: npt.NDArray[np.uint8],
+    sizes: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float32],
+    kinds: npt.NDArray[np.int64],
+) -> bytes:
+    """The fields of pieces of which all numbers take one byte.
+
+    Args:
+        texts: uint8[sum of sizes]: all texts, one behind the other.
+    """
+    starts = np.cumsum(sizes + _PIECE_BYTES + 2) - (sizes + _PIECE_BYTES + 2)
+    ends = starts + 4 + sizes  # of the texts
+    made = np.zeros(len(texts) + (_PIECE_BYTES + 2) * len(sizes), np.uint8)
+    is_text = np.ones(len(made), np.bool_)
+    score_bytes = scores.view(np.uint8).reshape(-1, 4)
+    before: list[int | npt.NDArray[Any]] = [1 << 3 | 2, sizes + _PIECE_BYTES, 1 << 3 | 2, sizes]
+    behind: list[int | npt.NDArray[Any]] = [2 << 3 | 5, *score_bytes.T, 3 << 3, kinds]
+    for places, fields in ((starts, before), (ends, behind)):
+        for i, field in enumerate(fields):
+            made[places + i] = field
+            is_text[places + i] = False
+    made[is_text] = texts
+    return made.tobytes()
+
+
+def _encoded(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The bytes of all texts, one behind the other, and of each how many they are."""
+    together = np.frombuffer("\0".join(texts).encode("utf-8"), np.uint8)
+    ends = np.flatnonzero(together == 0)
+    if len(ends) == len(texts) - 1:
+        return together[together != 0], np.diff(ends, prepend=-1, append=len(together)) - 1
+    each = [text.encode("utf-8") for text in texts]  # one has a zero in it
+    return np.frombuffer(b"".join(each), np.uint8), np.asarray([len(text) for text in each], np.int64)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

@@ -9,12 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from engine.border.errors import ModelError
 from engine.weights.formats.model_folder import read_limited
 from server.text.vocabularies.added_token import AddedToken
-from server.text.vocabularies.control_tokens import ControlTokens, Part, is_control_name
+from server.text.vocabularies.control_tokens import CONTROL_NAME_BEGINS, ControlTokens, Part, is_control_name
 from server.text.vocabularies.failures import TooManyTokens
 from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
 from server.text.vocabularies.sentencepiece_proto import (
@@ -26,6 +27,7 @@ from server.text.vocabularies.sentencepiece_proto import (
 )
 
 LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
+_BETWEEN = "\ufdd0"  # a noncharacter, which hardly any vocabulary has
 _FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # White space as Unicode defines it. Python's `str.strip` would also take away the separators U+001C to U+001F.
@@ -93,14 +95,14 @@ class SentencePieceVocabulary:
         # A processor that normalises finds a name in other characters too, such as those of full width.
         is_exact = not symbols or _FULL_WIDTH in self._seeing.first.normalize(_FULL_WIDTH)
         self.control = ControlTokens(special | hidden, is_exact=is_exact)
-        self._found = ControlTokens(found)
+        self._found = self.control if found == self.control.ids else ControlTokens(found)
         # What a message may write, and SentencePiece would not find.
         self._harmless = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
         self._strips_left = {token.token_id for token in added.values() if token.strips_left}
         self._strips_right = {token.token_id for token in added.values() if token.strips_right}
         self.tokens = tokens
         self.special_ids = frozenset(special.values())
-        self.token_bytes = [_bytes_of(token, token_type) for token, token_type in zip(tokens, token_types, strict=True)]
+        self.token_bytes = _token_bytes(tokens, token_types)
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
@@ -249,7 +251,8 @@ def _append(token_ids: list[int], processor: SentencePieceProcessor, text: str, 
 
 
 def _named_as_control(tokens: Sequence[str]) -> dict[str, int]:
-    return {token: token_id for token_id, token in enumerate(tokens) if is_control_name(token)}
+    likely = [(token_id, token) for token_id, token in enumerate(tokens) if token.startswith(CONTROL_NAME_BEGINS)]
+    return {token: token_id for token_id, token in likely if is_control_name(token)}
 
 
 def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
@@ -262,12 +265,31 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
     return TokenType.BYTE if processor.is_byte(token_id) else TokenType.NORMAL
 
 
-def _bytes_of(token: str, token_type: int) -> bytes:
-    if token_type == TokenType.BYTE:
-        match = BYTE_PIECE.fullmatch(token)
-        if match is None:
-            raise ValueError(f"the byte token {token!r} is not of the form <0xFF>")
-        return bytes([int(match[1], 16)])
-    if token_type in (TokenType.NORMAL, TokenType.USER_DEFINED):
-        return token.replace(SPACE_MARK, " ").encode("utf-8")
-    return b""
+def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
+    """What each token stands for; nothing of those that are no text.
+
+    A start waits for this, so all tokens become bytes together, with a character between them that is in none.
+
+    Raises:
+        ValueError: the text of a byte token is not of the form <0xFF>.
+    """
+    together = _BETWEEN.join(tokens).replace(SPACE_MARK, " ").encode("utf-8")
+    all_bytes = together.split(_BETWEEN.encode("utf-8"))
+    if len(all_bytes) != len(tokens):
+        all_bytes = [token.replace(SPACE_MARK, " ").encode("utf-8") for token in tokens]
+    for token_id in np.flatnonzero(np.asarray(token_types) != TokenType.NORMAL).tolist():
+        match token_types[token_id]:
+            case TokenType.BYTE:
+                all_bytes[token_id] = _stated_byte(tokens[token_id])
+            case TokenType.USER_DEFINED:
+                pass
+            case _:
+                all_bytes[token_id] = b""
+    return all_bytes
+
+
+def _stated_byte(token: str) -> bytes:
+    match = BYTE_PIECE.fullmatch(token)
+    if match is None:
+        raise ValueError(f"the byte token {token!r} is not of the form <0xFF>")
+    return bytes([int(match[1], 16)])

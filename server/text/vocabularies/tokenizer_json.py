@@ -16,7 +16,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from engine.border.errors import ModelError
-from server.text.vocabularies.byte_level_bpe import byte_of_character
+from server.text.vocabularies.byte_alphabet import bytes_of
 from server.text.vocabularies.control_tokens import Part, is_control_name
 from server.text.vocabularies.folder_metadata import MAX_VOCAB_SIZE
 from server.text.vocabularies.library_encoder import LibraryEncoder
@@ -24,7 +24,7 @@ from server.text.vocabularies.library_encoder import LibraryEncoder
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
 
-BytesOf = Callable[[str], bytes]
+BytesOf = Callable[[Sequence[str]], list[bytes]]
 
 
 class TokenizerJson:
@@ -53,8 +53,7 @@ class TokenizerJson:
         self.tokens = self._token_table()
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        bytes_of = self._bytes_of(decoder)
-        self.token_bytes = [bytes_of(token) for token in self.tokens]
+        self.token_bytes = self._bytes_of(decoder)(self.tokens)
         for token_id, token in added.items():
             self.token_bytes[token_id] = b"" if token.special else token.content.encode("utf-8")
         self.prefix_ids, self.suffix_ids = self._around_a_text()
@@ -102,11 +101,11 @@ class TokenizerJson:
         raise ModelError(f"{self._path}: the post_processor does not leave a text's tokens as they are")
 
     def _bytes_of(self, decoder: Any) -> BytesOf:
-        """A function that turns a token of the vocabulary into bytes of text, as the stored decoder does."""
+        """A function that turns tokens of the vocabulary into bytes of text, as the stored decoder does."""
         steps = list(_steps(decoder))
         kinds = {str(step.get("type")) for step in steps}
         if kinds == {"ByteLevel"}:
-            return _byte_level
+            return bytes_of
         if not kinds & {"Replace", "Metaspace"}:
             raise self._unknown_decoder(kinds)
         replacements: list[tuple[str, str]] = []
@@ -124,7 +123,8 @@ class TokenizerJson:
                     pass
                 case _:
                     raise self._unknown_decoder(kinds)
-        return lambda token: _marked(token, replacements, has_bytes="ByteFallback" in kinds)
+        has_bytes = "ByteFallback" in kinds
+        return lambda tokens: [_marked(token, replacements, has_bytes=has_bytes) for token in tokens]
 
     def _unknown_decoder(self, kinds: set[str]) -> ModelError:
         return ModelError(
@@ -141,16 +141,6 @@ def _steps(decoder: Any) -> Iterator[dict[str, Any]]:
                 yield from _steps(part)
         case dict():
             yield decoder
-
-
-_BYTE_OF = byte_of_character()
-
-
-def _byte_level(token: str) -> bytes:
-    try:
-        return bytes([_BYTE_OF[character] for character in token])
-    except KeyError:  # a token added to the vocabulary as plain text
-        return token.encode("utf-8")
 
 
 def _marked(token: str, replacements: Sequence[tuple[str, str]], *, has_bytes: bool) -> bytes:

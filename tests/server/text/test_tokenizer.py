@@ -12,7 +12,6 @@ import structlog
 from engine.border.errors import ModelError
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.byte_level_bpe import byte_of_character
 from server.text.vocabularies.failures import TooManyTokens
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 
@@ -161,13 +160,6 @@ def test_a_message_of_several_ends_no_answer(tmp_path: Path) -> None:
     assert ends(3) == (2, 0, size + 1, size + 2)
 
 
-def test_the_byte_alphabet_is_one_to_one() -> None:
-    alphabet = byte_of_character()
-    assert sorted(alphabet.values()) == list(range(256))
-    assert alphabet["Ġ"] == ord(" ")
-    assert alphabet["Ċ"] == ord("\n")
-
-
 def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lone surrogate at position 1"):
         tiny(tmp_path).encode("a\ud83d", add_special_tokens=False)
@@ -178,6 +170,9 @@ def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
     [
         ({"pre": "tekkon"}, "pre-tokenizer 'tekkon'"),
         ({"merges": ["hello"]}, "the merge 'hello'"),
+        ({"merges": ["h e l", "hello"]}, "the merge 'hello'"),
+        ({"merges": ["h e", "l "]}, "the merge 'l '"),
+        ({"merges": ["h e", " l"]}, "the merge ' l'"),
         ({"model": "bert"}, r"tokenizer 'bert' \(tokenizer.ggml.model\) is WordPiece"),
         ({"model": "rwkv"}, "tokenizer 'rwkv' .* is the greedy one of RWKV"),
         ({"model": "new"}, "tokenizer 'new' .* of a kind that is not known"),

@@ -372,6 +372,22 @@ def test_marks_are_where_the_rule_says(names: set[str], pieces: list[str], liter
     assert shielded.removeprefix(MARK) == shield_by_hand(ids, text, MARK, source)
 
 
+drawn_names = st.sets(st.text(st.sampled_from("<|ab"), min_size=1, max_size=7), max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(names=drawn_names, text=st.text(st.sampled_from("<|ab"), max_size=12))
+def test_any_names_are_found_and_are_kept_from_being_finished(names: set[str], text: str) -> None:
+    ids = {name: number for number, name in enumerate(sorted(names))}
+    control = ControlTokens(ids)
+    assert list(control.split(text)) == by_brute_force(text, ids)
+    # What a template writes before the text may be the beginning of a name of which the text is the rest, or a part.
+    finishes = any(text.startswith(name[start:]) for name in ids for start in range(1, len(name)))
+    is_short = 0 < len(text) < max(map(len, ids), default=0)
+    is_part = is_short and any(text in name for name in ids)
+    assert control.shield(text, MARK, text).startswith(MARK) == (finishes or is_part)
+
+
 @pytest.mark.parametrize("word", ["<|im_start|>", "<", "<|im", "[control_1]", "[", "[c", "hello "])
 def test_work_grows_with_the_text_alone(many: Tokenizer, word: str) -> None:
     def seconds(length: int) -> float:

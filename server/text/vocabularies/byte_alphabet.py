@@ -1,0 +1,52 @@
+"""The alphabet in which GPT-2 and its successors write bytes: each byte is one printable character."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+
+def byte_of_character() -> dict[str, int]:
+    """The byte that each of the 256 characters stands for.
+
+    A byte that is printable in Latin-1 is written as itself. The others are written, in order, as the
+    characters from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def bytes_of(tokens: Sequence[str]) -> list[bytes]:
+    """What each token stands for. One with a character that is not in the alphabet was added as plain text, in UTF-8.
+
+    A start waits for this, so all tokens are looked up together and taken apart again: each character is one byte.
+    """
+    written, plain = list(tokens), dict[int, bytes]()
+    codes, numbers = _look_up(written)
+    strange = set(map(chr, codes[numbers == _NO_BYTE]))
+    if strange:
+        for token_id, token in enumerate(tokens):
+            if not strange.isdisjoint(token):
+                plain[token_id], written[token_id] = token.encode("utf-8"), ""
+        _, numbers = _look_up(written)
+    whole = numbers.astype(np.uint8).tobytes()
+    pieces = [whole[begin:end] for begin, end in pairwise(accumulate(map(len, written), initial=0))]
+    for token_id, piece in plain.items():
+        pieces[token_id] = piece
+    return pieces
+
+
+def _look_up(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+    """The code points of all characters, and the bytes that they stand for, or _NO_BYTE."""
+    codes = np.frombuffer("".join(tokens).encode("utf-32-le"), np.uint32)
+    return codes, _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
+
+
+_NO_BYTE = 0x100
+_NUMBERS = np.full(0x200, _NO_BYTE, np.uint16)  # by code point; all others are as the last one
+for _character, _byte in byte_of_character().items():
+    _NUMBERS[ord(_character)] = _byte
