@@ -100,7 +100,7 @@ class Tokenizer:
         # The largest number of bytes that one token can match in a prompt, where names of control tokens count too.
         longest = max(map(len, self.token_bytes))
         long_names = [name for name in self._tokens if len(name) > longest // 4]  # a character has at most 4 bytes
-        self.max_token_bytes = max(longest, *map(len, map(str.encode, long_names)))
+        self.max_token_bytes = max([longest, *map(len, map(str.encode, long_names))])
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self._prefix_ids, self._suffix_ids = list(prefix_ids), list(suffix_ids)

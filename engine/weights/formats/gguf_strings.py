@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 _LENGTH = struct.Struct("<Q")
-WINDOW = 256 << 10  # bytes that are searched for zeros at once
-ONE_BY_ONE = 1024  # strings, where zeros do not tell them apart; so many that the search before costs less
+WINDOW = 64 << 10  # bytes that are searched for zeros at once
+ONE_BY_ONE = 256  # strings, where zeros do not tell them apart, or for which a search does not pay
 
 
 def lengths_of_strings(data: npt.NDArray[np.uint8], offset: int, count: int) -> npt.NDArray[np.int64]:
@@ -24,8 +24,9 @@ def lengths_of_strings(data: npt.NDArray[np.uint8], offset: int, count: int) -> 
     """
     parts = [np.empty(0, np.int64)]
     while count > 0:
-        window = data[offset : offset + WINDOW]
-        some = _lengths_by_zeros(window)[:count]
+        some = parts[0]
+        if count >= ONE_BY_ONE:
+            some = _lengths_by_zeros(data[offset : offset + WINDOW])[:count]
         if len(some) < ONE_BY_ONE:
             some = _lengths_one_by_one(data.data, offset, min(ONE_BY_ONE, count))
         parts.append(some)
@@ -51,9 +52,10 @@ def _lengths_by_zeros(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def _lengths_one_by_one(data: memoryview, offset: int, count: int) -> npt.NDArray[np.int64]:
-    """
+    """The lengths of the next `count` strings; the last one may reach beyond the end.
+
     Raises:
-        ValueError: a length is beyond the end of `data`.
+        ValueError: a length would stand beyond the end of `data`.
     """
     lengths, last = list[int](), len(data) - _LENGTH.size
     for _ in range(count):
@@ -76,17 +78,16 @@ def decode_strings(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) 
     Raises:
         UnicodeDecodeError: a string is not UTF-8.
     """
-    if not len(lengths):
-        return []
     starts = np.cumsum(lengths + _LENGTH.size) - lengths
-    # Each string is separated from the one before by a zero, in the place of its length.
-    separated, is_kept = np.array(data), np.ones(len(data), np.bool_)
-    separated[starts - 1] = 0
+    is_kept = np.ones(len(data), np.bool_)
     for i in range(2, _LENGTH.size + 1):
         is_kept[starts - i] = False
-    strings = separated[is_kept].tobytes().decode("utf-8").split("\0")
-    if len(strings) == len(lengths) + 1:
-        return strings[1:]
-    # A string has a zero in it, which nearly no vocabulary has.
+    # The last byte of each length is zero, and stays to separate its string from the one before.
+    joined = data[is_kept].tobytes()
+    if joined.count(b"\0") == len(lengths):
+        try:
+            return joined.decode("utf-8").split("\0")[1:]
+        except UnicodeDecodeError:
+            pass  # the strings one by one tell the place within a string
     raw, ends = data.tobytes(), starts + lengths
     return [raw[start:end].decode("utf-8") for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -76,7 +76,7 @@ class ControlTokens:
         self.ids = dict(ids)
         self.is_exact = is_exact
         self._prefixes = _beginnings(ids)
-        self._suffixes = _endings(ids)
+        self._suffixes = frozenset(name[start:] for name in ids for start in range(1, len(name)))
         self._all_names = "\0".join(ids)  # to look a short text up in all of them
         self._longest = max(map(len, ids), default=0)
         self._lengths = _lengths_by_head(ids)
@@ -209,17 +209,6 @@ def _beginnings(names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _endings(names: Iterable[str]) -> frozenset[str]:
-    """What the names end in, apart from what are only whole names."""
-    found = set[str]()
-    for name in names:
-        for start in range(1, len(name)):
-            if name[start:] in found:
-                break
-            found.add(name[start:])
-    return frozenset(found)
-
-
 def _lengths_by_head(names: Iterable[str]) -> dict[str, list[int]]:
     """Lengths of the names that a text may hold where it has their first HEAD_LENGTH characters, the longest first."""
     own: dict[str, set[int]] = {}
@@ -228,7 +217,7 @@ def _lengths_by_head(names: Iterable[str]) -> dict[str, list[int]]:
     lengths: dict[str, list[int]] = {}
     for head in own:
         related = {head[:end] for end in range(1, len(head) + 1)} & own.keys()
-        if len(head) < HEAD_LENGTH:  # the head is a name itself, and others may begin with it
+        if len(head) < HEAD_LENGTH:  # a name, and at a window's edge all that is seen of a longer one
             related |= {other for other in own if other.startswith(head)}
         lengths[head] = sorted(set().union(*(own[other] for other in related)), reverse=True)
     return lengths

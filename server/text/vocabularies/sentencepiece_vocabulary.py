@@ -268,7 +268,8 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
 def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
     """What each token stands for; nothing of those that are no text.
 
-    A start waits for this, so all tokens become bytes together, with a character between them that is in none.
+    A start waits for this, so all tokens become bytes together, with a character between them that hardly any
+    vocabulary has; where a token has it, each becomes bytes for itself.
 
     Raises:
         ValueError: the text of a byte token is not of the form <0xFF>.

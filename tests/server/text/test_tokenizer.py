@@ -226,3 +226,11 @@ def test_a_long_text_that_may_fit_is_not_refused_by_its_beginning(text_model: Te
     text = " " * 20_000
     text_model.tokenizer.refuse_far_too_long(text, 400)
     assert len(text_model.tokenizer.encode(text, add_special_tokens=False)) < 400
+
+
+def test_the_longest_token_may_be_of_few_long_characters(tmp_path: Path) -> None:
+    fields = byte_level_fields()
+    longest = "\U0001f600" * 30
+    fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], longest]
+    fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], 4]
+    assert Tokenizer.from_gguf(metadata_of(tmp_path, fields)).max_token_bytes == 120

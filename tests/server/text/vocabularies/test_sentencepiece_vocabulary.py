@@ -338,3 +338,13 @@ def test_a_damaged_normalization_is_refused(tmp_path: Path, charsmap: list[int])
     fields["tokenizer.ggml.precompiled_charsmap"] = charsmap
     with pytest.raises(ModelError, match=r"SentencePiece does not accept|charsmap holds something that is not a byte"):
         Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+
+
+def test_a_vocabulary_may_have_the_character_that_separates_its_tokens(tmp_path: Path) -> None:
+    fields = fields_of(train())
+    fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], "\ufdd0", "a\ufdd0\u2581b"]
+    fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], 1, 1]
+    fields["tokenizer.ggml.scores"] = [*fields["tokenizer.ggml.scores"], -1.0, -2.0]
+    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+    assert tokenizer.token_bytes[-2:] == ["\ufdd0".encode(), "a\ufdd0 b".encode()]
+    assert tokenizer.vocab_size == len(fields["tokenizer.ggml.tokens"])
