@@ -1,7 +1,8 @@
 """A GGUF file, opened fast.
 
 The reader of the `gguf` package makes a numpy view of each of the 100,000 strings of a
-vocabulary, which takes two seconds; this one leaves arrays in the file until they are asked for.
+vocabulary, which takes two seconds; this one leaves arrays in the file until they are asked for, but for the
+lengths of their strings.
 Both sides read model files, the engine for weights and the server for the vocabulary, so this
 module belongs to the border between them.
 """

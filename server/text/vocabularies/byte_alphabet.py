@@ -20,6 +20,20 @@ def byte_of_character() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
+_NO_BYTE = 0x100
+
+
+def _numbers() -> npt.NDArray[np.uint16]:
+    """By code point, the byte that a character stands for, or _NO_BYTE; all that are beyond it are as the last one."""
+    numbers = np.full(0x200, _NO_BYTE, np.uint16)
+    for character, byte in byte_of_character().items():
+        numbers[ord(character)] = byte
+    return numbers
+
+
+_NUMBERS = _numbers()
+
+
 def bytes_of(tokens: Sequence[str]) -> list[bytes]:
     """What each token stands for. One with a character that is not in the alphabet was added as plain text, in UTF-8.
 
@@ -44,9 +58,3 @@ def _look_up(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray
     """The code points of all characters, and the bytes that they stand for, or _NO_BYTE."""
     codes = np.frombuffer("".join(tokens).encode("utf-32-le"), "<u4")
     return codes, _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]
-
-
-_NO_BYTE = 0x100
-_NUMBERS = np.full(0x200, _NO_BYTE, np.uint16)  # by code point; all others are as the last one
-for _character, _byte in byte_of_character().items():
-    _NUMBERS[ord(_character)] = _byte

@@ -75,12 +75,17 @@ class ControlTokens:
         """
         self.ids = dict(ids)
         self.is_exact = is_exact
-        self._prefixes = _beginnings(ids)
+        self._prefixes = frozenset(name[:end] for name in ids for end in range(1, len(name) + 1))
         self._suffixes = frozenset(name[start:] for name in ids for start in range(1, len(name)))
         self._all_names = "\0".join(ids)  # to look a short text up in all of them
         self._longest = max(map(len, ids), default=0)
-        self._lengths = _lengths_by_head(ids)
-        self._head = re.compile(_either(self._lengths) or "(?!)", re.DOTALL)
+        heads = {name[:HEAD_LENGTH] for name in ids}
+        # Lengths of the names that a text may hold where it has the head, the longest first.
+        self._lengths = {
+            head: sorted({len(name) for name in ids if name.startswith(head) or head.startswith(name)}, reverse=True)
+            for head in heads
+        }
+        self._head = re.compile(_either(heads) or "(?!)", re.DOTALL)
         self._first = re.compile(_class({name[0] for name in ids}) if ids else "(?!)")
         # The cache belongs to the instance, so that it does not keep the tokens alive. A model has one template.
         self._remembered_breaks = lru_cache(maxsize=4)(self._find_breaks)
@@ -196,31 +201,6 @@ class _Breaks(NamedTuple):
             position -= 1
             num_beyond -= marked[position] != mark
         return marked[:position]
-
-
-def _beginnings(names: Iterable[str]) -> frozenset[str]:
-    """The names, and all of their beginnings. Some models have 6,000 names that begin alike."""
-    found = set[str]()
-    for name in names:
-        for end in range(len(name), 0, -1):
-            if name[:end] in found:
-                break  # and so are the shorter ones
-            found.add(name[:end])
-    return frozenset(found)
-
-
-def _lengths_by_head(names: Iterable[str]) -> dict[str, list[int]]:
-    """Lengths of the names that a text may hold where it has their first HEAD_LENGTH characters, the longest first."""
-    own: dict[str, set[int]] = {}
-    for name in names:
-        own.setdefault(name[:HEAD_LENGTH], set()).add(len(name))
-    lengths: dict[str, list[int]] = {}
-    for head in own:
-        related = {head[:end] for end in range(1, len(head) + 1)} & own.keys()
-        if len(head) < HEAD_LENGTH:  # a name, and at a window's edge all that is seen of a longer one
-            related |= {other for other in own if other.startswith(head)}
-        lengths[head] = sorted(set().union(*(own[other] for other in related)), reverse=True)
-    return lengths
 
 
 def choose_mark(texts: Iterable[str]) -> str | None:

@@ -20,7 +20,9 @@ from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
 
 SPACE_MARK = "\u2581"  # how SentencePiece writes a space within a piece
 
+_SCORE_TAG = b"\x15"  # of field 2 of a piece, which has four bytes
 _PIECE_BYTES = 9  # of a short piece, beside its text: the head of the text, the score and the type
+_HEAD_BYTES = 2  # of a field that is a short piece
 _ABSENT = -1  # the id of a token that SentencePiece itself is not to add
 
 
@@ -124,12 +126,12 @@ def piece_fields(texts: Sequence[str], scores: Sequence[float], token_types: Seq
     is_short = (sizes + _PIECE_BYTES < 0x80) & (kinds >= 0) & (kinds < 0x80)
     short = _short_pieces(encoded[np.repeat(is_short, sizes)], sizes[is_short], numbers[is_short], kinds[is_short])
     made, position = list[bytes](), 0
-    ends = np.cumsum(np.where(is_short, sizes + _PIECE_BYTES + 2, 0))  # of the short ones up to each piece
+    ends = np.cumsum(np.where(is_short, _HEAD_BYTES + _PIECE_BYTES + sizes, 0))  # of the short ones up to each piece
     for token_id in np.flatnonzero(~is_short).tolist():
         made.append(short[position : ends[token_id]])
         position = int(ends[token_id])
         text, score = texts[token_id].encode("utf-8"), numbers[token_id].tobytes()
-        made.append(_bytes_field(1, _bytes_field(1, text) + b"\x15" + score + _int_field(3, token_types[token_id])))
+        made.append(_bytes_field(1, _bytes_field(1, text) + _SCORE_TAG + score + _int_field(3, token_types[token_id])))
     return b"".join([*made, short[position:]])
 
 
@@ -137,24 +139,27 @@ def _short_pieces(
     texts: npt.NDArray[np.uint8],
     sizes: npt.NDArray[np.int64],
     scores: npt.NDArray[np.float32],
-    kinds: npt.NDArray[np.int64],
+    kinds: npt.NDArray[Any],
 ) -> bytes:
-    """The fields of pieces of which all numbers take one byte.
+    """The fields of n pieces of which all numbers take one byte.
 
     Args:
         texts: uint8[sum of sizes]: all texts, one behind the other.
+        sizes: int64[n], bytes of each text.
+        scores: float32[n].
+        kinds: integers[n], the types.
     """
-    starts = np.cumsum(sizes + _PIECE_BYTES + 2) - (sizes + _PIECE_BYTES + 2)
-    ends = starts + 4 + sizes  # of the texts
-    made = np.zeros(len(texts) + (_PIECE_BYTES + 2) * len(sizes), np.uint8)
+    text_tag = 1 << 3 | 2  # field 1 with a length, as that of a whole piece
+    before: list[int | npt.NDArray[Any]] = [text_tag, sizes + _PIECE_BYTES, text_tag, sizes]
+    behind: list[int | npt.NDArray[Any]] = [_SCORE_TAG[0], *scores.view(np.uint8).reshape(-1, 4).T, 3 << 3, kinds]
+    ends = np.cumsum(len(before) + sizes + len(behind))
+    starts = ends - sizes - len(before) - len(behind)
+    made = np.zeros(len(texts) + (len(before) + len(behind)) * len(sizes), np.uint8)
     is_text = np.ones(len(made), np.bool_)
-    score_bytes = scores.view(np.uint8).reshape(-1, 4)
-    before: list[int | npt.NDArray[Any]] = [1 << 3 | 2, sizes + _PIECE_BYTES, 1 << 3 | 2, sizes]
-    behind: list[int | npt.NDArray[Any]] = [2 << 3 | 5, *score_bytes.T, 3 << 3, kinds]
-    for places, fields in ((starts, before), (ends, behind)):
+    for first, fields in ((starts, before), (ends - len(behind), behind)):
         for i, field in enumerate(fields):
-            made[places + i] = field
-            is_text[places + i] = False
+            made[first + i] = field
+            is_text[first + i] = False
     made[is_text] = texts
     return made.tobytes()
 

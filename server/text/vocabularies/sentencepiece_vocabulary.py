@@ -27,7 +27,6 @@ from server.text.vocabularies.sentencepiece_proto import (
 )
 
 LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
-_BETWEEN = "\ufdd0"  # a noncharacter, which hardly any vocabulary has
 _FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # White space as Unicode defines it. Python's `str.strip` would also take away the separators U+001C to U+001F.
@@ -268,14 +267,13 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
 def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
     """What each token stands for; nothing of those that are no text.
 
-    A start waits for this, so all tokens become bytes together, with a character between them that hardly any
-    vocabulary has; where a token has it, each becomes bytes for itself.
+    A start waits for this, so all tokens become bytes together, with zeros between them. SentencePiece's
+    pieces have no zeros; where an added token has one, each token becomes bytes for itself.
 
     Raises:
         ValueError: the text of a byte token is not of the form <0xFF>.
     """
-    together = _BETWEEN.join(tokens).replace(SPACE_MARK, " ").encode("utf-8")
-    all_bytes = together.split(_BETWEEN.encode("utf-8"))
+    all_bytes = "\0".join(tokens).replace(SPACE_MARK, " ").encode("utf-8").split(b"\0")
     if len(all_bytes) != len(tokens):
         all_bytes = [token.replace(SPACE_MARK, " ").encode("utf-8") for token in tokens]
     for token_id in np.flatnonzero(np.asarray(token_types) != TokenType.NORMAL).tolist():

@@ -55,6 +55,12 @@ def test_a_score_that_no_float32_holds_is_an_error() -> None:
         piece_fields(["a"], [1e300], [1])
 
 
+def test_as_many_scores_and_types_as_tokens_are_needed() -> None:
+    for scores, types_ in (([1.0, 2.0], [1]), ([1.0], [1, 1]), ([], [1])):
+        with pytest.raises(ValueError, match="there are 1 tokens"):
+            piece_fields(["a"], scores, types_)
+
+
 def test_the_library_finds_what_was_written(tmp_path: Path) -> None:
     original = train()
     fields = fields_of(original)

@@ -340,11 +340,11 @@ def test_a_damaged_normalization_is_refused(tmp_path: Path, charsmap: list[int])
         Tokenizer.from_gguf(metadata_of(tmp_path, fields))
 
 
-def test_a_vocabulary_may_have_the_character_that_separates_its_tokens(tmp_path: Path) -> None:
-    fields = fields_of(train())
-    fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], "\ufdd0", "a\ufdd0\u2581b"]
-    fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], 1, 1]
-    fields["tokenizer.ggml.scores"] = [*fields["tokenizer.ggml.scores"], -1.0, -2.0]
-    tokenizer = Tokenizer.from_gguf(metadata_of(tmp_path, fields))
-    assert tokenizer.token_bytes[-2:] == ["\ufdd0".encode(), "a\ufdd0 b".encode()]
-    assert tokenizer.vocab_size == len(fields["tokenizer.ggml.tokens"])
+def test_an_added_token_may_have_a_zero_in_it(tmp_path: Path) -> None:
+    """SentencePiece's own pieces have none."""
+    original = train()
+    size, path = original.vocab_size(), tmp_path / "tokenizer.model"
+    path.write_bytes(original.serialized_model_proto())
+    added = {"a\0\u2581b": AddedToken(size, is_special=False), "\0": AddedToken(size + 1, is_special=False)}
+    with_zeros = SentencePieceVocabulary.from_file(path, added)
+    assert with_zeros.token_bytes == [*SentencePieceVocabulary.from_file(path).token_bytes, b"a\0 b", b"\0"]
