@@ -25,6 +25,9 @@ class SequenceBuffer:
         self.admitted: dict[int, Request] = {}
         # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.
         self.device_token_position = np.full(num_slots, NO_SLOT, np.int32)
+        # How often requests got or lost a slot, and pages, so that who remembers a step knows whether it still holds.
+        self.num_request_changes = 0
+        self.num_page_changes = 0
         # A stack: the slot freed last is warm in the processor's cache.
         self._free_slots = list(range(num_slots - 1, -1, -1))
 
@@ -44,6 +47,7 @@ class SequenceBuffer:
             IndexError: no slot is free.
         """
         slot = self._free_slots.pop()
+        self.num_request_changes += 1
         request.slot = slot
         self.token_ids[slot, : len(request.token_ids)] = request.token_ids
         self.device_token_position[slot] = NO_SLOT
@@ -70,6 +74,8 @@ class SequenceBuffer:
         """
         if request.num_in_flight_steps:
             raise ValueError(f"slot {request.slot} is named by {request.num_in_flight_steps} steps in flight")
+        self.num_request_changes += 1
+        self.num_page_changes += 1
         self.page_table[request.slot] = NULL_PAGE_ID
         self.admitted.pop(request.slot, None)
         self._free_slots.append(request.slot)
@@ -77,4 +83,5 @@ class SequenceBuffer:
 
     def append_pages(self, slot: int, first: int, pages: Sequence[CachePage]) -> None:
         """Writes page ids into the page table of a slot, from its entry `first` on."""
+        self.num_page_changes += 1
         self.page_table[slot, first : first + len(pages)] = [page.page_id for page in pages]

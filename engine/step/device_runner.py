@@ -26,7 +26,7 @@ from engine.step.batch import StepBatch
 from engine.step.compiled import CompiledPrograms
 from engine.step.feature_writes import FeatureWrite, any_row, writes_of
 from engine.step.grammar_masks import allocate_masks
-from engine.step.inputs import StepInputs, build_inputs
+from engine.step.inputs import InputBuilder, StepInputs
 from engine.step.jax_cache import cache_passed_by
 from engine.step.kept_programs import KeptPrograms, described, environment
 from engine.step.page_copies import PageBits, num_bytes, read_page, to_device, to_host, write_page
@@ -72,6 +72,7 @@ class DeviceRunner:
         self._buffer = buffer
         self.max_pages_per_request = buffer.page_table.shape[1]
         self._table = table
+        self._inputs = InputBuilder(buffer, table)
         self._decode_chunk = decode_chunk
         self._layout = layout
         self._is_on_host = jax.default_backend() == "cpu"
@@ -286,7 +287,7 @@ class DeviceRunner:
 
     def build(self, plan: StepPlan) -> StepInputs:
         """Builds the input arrays of a step. Steps must be enqueued in the order in which they are built."""
-        return build_inputs(plan, self._buffer, self._table)
+        return self._inputs.build(plan)
 
     def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
         """Enqueues the programs of a built step; for a step that awaits masks, the forward pass alone."""

@@ -19,7 +19,7 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.batch import FROM_DEVICE
 from engine.step.grammar_masks import allocate_masks
-from engine.step.inputs import StepInputs, build_inputs
+from engine.step.inputs import InputBuilder, StepInputs
 from engine.step.shapes import ShapeTable
 from sampling.host.features import GRAMMAR
 from sampling.host.packed import num_words_of
@@ -76,11 +76,12 @@ class FakeRunner:
     on_execute: Callable[[StepPlan], None] = lambda plan: None  # called when a step runs
 
     def __post_init__(self) -> None:
+        self.inputs = InputBuilder(self.buffer, self.table)
         self.cache = np.full((self.num_pages, self.page_size), -1, np.int64)
         self.last_token = np.zeros(self.buffer.num_slots, np.int64)
 
     def dispatch(self, plan: StepPlan) -> FakePending:
-        pending = FakePending(plan, build_inputs(plan, self.buffer, self.table))
+        pending = FakePending(plan, self.inputs.build(plan))
         self.queue.append(pending)
         self.num_steps += 1
         self.max_in_flight = max(self.max_in_flight, sum(isinstance(item, FakePending) for item in self.queue))
