@@ -252,7 +252,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--num-pages",
         type=int,
-        help="cache pages of each of the two engines, all used before the first figure (default: as many as are needed)",
+        help="cache pages of each of the two engines, all used before the first figure (default: as the streams need)",
     )
     parser.add_argument("--websocket", action="store_true", help="measure /v1/stream too")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
