@@ -13,9 +13,9 @@ One engine decodes the same prompts in several ways, which take turns:
 All figures are tokens per second while every stream flows: prefill, start and end are left out.
 On a CPU everything but the bare loop also takes processor time from the device.
 
-Both engines have written to all of their pages before the first figure. The system gives a page its memory when it is used
-for the first time, and takes processor time for that, from the server as its streams grow but from the bare loop, which
-knows all of its steps beforehand, before its clock starts.
+Both engines have written to all of their pages before the first figure. The system gives a page its memory when it is
+used for the first time, and takes processor time for that: from the server while its streams grow, but from the bare
+loop, which knows all of its steps beforehand, before its clock starts.
 """
 
 from __future__ import annotations
