@@ -270,7 +270,7 @@ class EngineLoop:
         Returns:
             False once a Shutdown has come.
         """
-        while True:
+        while may_wait or not self._inbox.empty():  # nobody else takes from it
             try:
                 message = self._inbox.get(timeout=IDLE_TURN_SECONDS) if may_wait else self._inbox.get_nowait()
             except queue.Empty:

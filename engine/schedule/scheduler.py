@@ -23,6 +23,8 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
 from sampling.host.rows import Level
 
+_MAX_UNLEARNED_STEPS = 8  # Python's code is in the processor's cache for all but the first of them
+
 
 class Scheduler:
     """Plans steps and commits their results. It is pure host logic, so its tests run in microseconds."""
@@ -78,6 +80,7 @@ class Scheduler:
         self._decode_chunk = decode_chunk
         self._eos_token_ids = eos_token_ids
         self._num_in_flight_steps = 0
+        self._unlearned: list[tuple[StepWork, float]] = []  # steps that the pace has not learned from, with seconds
 
     @property
     def num_running(self) -> int:
@@ -193,8 +196,15 @@ class Scheduler:
             return plan
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
-        """Takes note of how long the device computed a step."""
-        self.pace.learn(plan.work, seconds / plan.num_repeats)
+        """Takes note of how long the device computed a step, which `pace` hears of before it is asked for a budget."""
+        self._unlearned.append((plan.work, seconds / plan.num_repeats))
+        if len(self._unlearned) >= _MAX_UNLEARNED_STEPS:
+            self._tell_pace()
+
+    def _tell_pace(self) -> None:
+        steps, self._unlearned = self._unlearned, []
+        for work, seconds in steps:
+            self.pace.learn(work, seconds)
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
         """Makes a finished step true on the host; steps are committed in the order of their plans.
@@ -230,9 +240,12 @@ class Scheduler:
             starts.append(start)
         num_singles = len(decoding)
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
-        work = StepWork(num_singles, sum(starts))
-        budget = self.pace.budget(self.max_num_batched_tokens, self.chunk_alignment, work)
-        self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
+        singles.work = StepWork(num_singles, sum(starts))
+        if long or requests.waiting:
+            self._tell_pace()
+            budget = self.pace.budget(self.max_num_batched_tokens, self.chunk_alignment, singles.work)
+            self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
+            singles.work = budget.work
         if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):
             singles.num_repeats = self._decode_chunk
         num_repeats = singles.num_repeats
@@ -245,7 +258,6 @@ class Scheduler:
             request.num_in_flight_steps += 1
             request.num_in_flight_tokens += samples
         singles.extend(chunks)
-        singles.work = budget.work
         return singles
 
     def _can_repeat(self, plan: StepPlan) -> bool:

@@ -41,16 +41,23 @@ class ScriptedInbox(queue.SimpleQueue):
         self._turn = 0
         self._is_over = False
 
-    def get_nowait(self) -> Message:
-        pending = self._turns.get(self._turn)
-        if pending:
-            return pending.pop(0)
+    def empty(self) -> bool:
+        """Whether no more messages come in this turn; then it is over."""
+        if self._turns.get(self._turn):
+            return False
         self._turns.pop(self._turn, None)
         if not self._turns and not self._scheduler.has_work and not self._is_over:
-            self._is_over = True
-            return Shutdown()
+            return False
         self._turn += 1
-        raise queue.Empty
+        return True
+
+    def get_nowait(self) -> Message:
+        if self.empty():
+            raise queue.Empty
+        if pending := self._turns.get(self._turn):
+            return pending.pop(0)
+        self._is_over = True
+        return Shutdown()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Message:
         return self.get_nowait()

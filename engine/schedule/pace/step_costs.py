@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-
-import numpy as np
+from operator import mul
 
 from engine.schedule.pace.step_work import StepWork
 
@@ -36,10 +35,11 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.has_seen_tiles = False  # before, nothing can be said of a step with tiles
-        self._weights = np.zeros(_NUM_WEIGHTS)
-        self._spread = np.eye(_NUM_WEIGHTS) * _UNKNOWN  # the covariance of the weights
-        self._spread[_BEGUN, _BEGUN] *= _HARDLY
-        self._weights_seen = (0.0,) * _NUM_WEIGHTS  # the same weights as floats of Python, for `predict`
+        # Lists, because for so few numbers calls of numpy cost more than the arithmetic.
+        self._weights = [0.0] * _NUM_WEIGHTS
+        self._spread = [[0.0] * _NUM_WEIGHTS for _ in range(_NUM_WEIGHTS)]  # the covariance of the weights
+        for index, row in enumerate(self._spread):
+            row[index] = _UNKNOWN * (_HARDLY if index == _BEGUN else 1.0)
         self._ratios: dict[tuple[int, int], float] = {}
 
     def predict(self, work: StepWork) -> float:
@@ -49,27 +49,26 @@ class StepCosts:
     def learn(self, work: StepWork, milliseconds: float) -> None:
         """Takes note of the duration of a step."""
         measured = max(milliseconds, _LEAST_MS)
-        x = np.array(
-            [
-                1.0, work.num_decode_rows / _ROWS, ceil(work.num_tiles), work.num_tiles,
-                work.decode_context / _DECODE_CONTEXT, work.tile_context / _TILE_CONTEXT,
-            ]
+        x = (
+            1.0, work.num_decode_rows / _ROWS, ceil(work.num_tiles), work.num_tiles,
+            work.decode_context / _DECODE_CONTEXT, work.tile_context / _TILE_CONTEXT,
         )  # fmt: skip
-        spread = self._spread
-        diagonal = spread.ravel()[:: _NUM_WEIGHTS + 1]
-        drift = _DRIFT * self._weights
+        weights, spread = self._weights, self._spread
+        drift = [_DRIFT * weight for weight in weights]
         drift[_BEGUN] = drift[_TILE]  # which of the two weights the cost of whole tiles is, nobody knows
-        np.minimum(diagonal + drift**2, _UNKNOWN, out=diagonal)
-        along = spread @ x
-        known, noise = float(along @ x), (_NOISE * measured) ** 2
-        surprise = measured - float(self._weights @ x)
+        for index, row in enumerate(spread):
+            row[index] = min(row[index] + drift[index] ** 2, _UNKNOWN)
+        along = [sum(map(mul, row, x)) for row in spread]
+        known, noise = sum(map(mul, along, x)), (_NOISE * measured) ** 2
+        surprise = measured - sum(map(mul, weights, x))
         limit = _MAX_SURPRISE * (known + noise) ** 0.5
         if abs(surprise) > limit:  # such a step counts as one that was measured badly, so that it teaches little
             noise *= (surprise / limit) ** 2
         variance = known + noise
-        self._weights = self._weights + along * (surprise / variance)
-        spread -= np.outer(along, along / variance)
-        self._weights_seen = tuple(self._weights.tolist())
+        gain = [part / variance for part in along]
+        self._weights = [weight + surprise * share for weight, share in zip(weights, gain, strict=True)]
+        for row, part in zip(spread, along, strict=True):
+            row[:] = [entry - part * share for entry, share in zip(row, gain, strict=True)]
         self.has_seen_tiles |= work.num_tiles > 0
         self._correct(work, measured)
 
@@ -82,7 +81,7 @@ class StepCosts:
         self._ratios[bucket] = min(max(ratio, _MIN_RATIO), _MAX_RATIO)
 
     def _linear(self, work: StepWork) -> float:
-        step, row, begun, tile, decode_context, tile_context = self._weights_seen
+        step, row, begun, tile, decode_context, tile_context = self._weights
         milliseconds = (
             step
             + row / _ROWS * work.num_decode_rows
