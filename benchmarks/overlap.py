@@ -30,12 +30,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import jax
+
 from benchmarks.bare.bare_loop import run_bare
 from benchmarks.bare.engine_streams import run_streams
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.load import measure_with_clients
 from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, served_model, started_server
+from cache.storage import PAGE_SIZE_BY_BACKEND
 from engine.engine import Engine
 from server.command.bench.load.workload import Route, Workload
 from server.sources.model_store import ensure_model
@@ -44,7 +47,11 @@ from server.startup.settings import ServerSettings
 
 PROGRAM = "benchmarks.overlap"
 NUM_PROMPT_TOKENS = 32
-PAGE_SIZE = 32  # tokens
+PAGE_SIZE = PAGE_SIZE_BY_BACKEND[jax.default_backend()]  # tokens
+# Both engines have pages for so many at least, as the default model has: their number limits the length of a request,
+# and that the width of the page tables that each step reads.
+NUM_CONTEXT_TOKENS = 8192
+NUM_FILLING_STREAMS = 16
 LEGEND = (
     "tokens per second while every stream flows: median (least..most); ratios are of medians;\n"
     "without clients: beside what of the bare rate the clients leave of the processors;\n"
@@ -197,14 +204,29 @@ def print_row(cells: Sequence[str], names: Sequence[str]) -> None:
 
 
 def pages_of(options: argparse.Namespace) -> int:
-    """The cache pages that the largest number of streams needs, each with one in reserve, and the null page."""
-    pages_each = -(-(NUM_PROMPT_TOKENS + options.output_len) // PAGE_SIZE) + 1
-    return int(max(options.streams) * pages_each + 1)
+    """The cache pages that the largest number of streams needs, and the null page."""
+    num_needed = max(options.streams) * pages_each(options.output_len)
+    return int(max(num_needed, NUM_CONTEXT_TOKENS // PAGE_SIZE) + 1)
 
 
-def use_all_pages(ways: Mapping[str, Way], load: Workload, num_pages: int) -> None:
-    """Has both engines compute loads like this one until all of their pages have been used."""
-    num_loads = -(-num_pages * PAGE_SIZE // (load.concurrency * (load.num_prompt_tokens + load.num_output_tokens)))
+def pages_each(output_len: int) -> int:
+    """The cache pages of one stream, with the one that admission keeps in reserve for it."""
+    return -(-(NUM_PROMPT_TOKENS + output_len) // PAGE_SIZE) + 1
+
+
+def use_all_pages(ways: Mapping[str, Way], loads: Sequence[Workload], num_pages: int) -> None:
+    """Has both engines compute streams as long as those of the loads until all of their pages have been used.
+
+    Only full pages of known tokens count: others go back to the front of the free queue, where the next load takes them
+    again, and the last token of a stream is never computed. One page is the null page.
+    """
+    load = max(loads, key=lambda each: each.concurrency)
+    # More streams are sooner done, as many as there are pages for.
+    most = min(NUM_FILLING_STREAMS, (num_pages - 1) // pages_each(load.num_output_tokens))
+    num_streams = max(load.concurrency, most)
+    load = dataclasses.replace(load, concurrency=num_streams, num_requests=num_streams)
+    num_full = num_streams * ((load.num_prompt_tokens + load.num_output_tokens - 1) // PAGE_SIZE)
+    num_loads = -(-(num_pages - 1) // num_full)
     for index in range(num_loads):  # with prompts of their own, because those of earlier ones are in the prefix cache
         for way in ("overlapped", "SSE"):
             ways[way](dataclasses.replace(load, seed=load.seed + 1 + index))
@@ -221,7 +243,7 @@ def compare_all(ways: Mapping[str, Way], model: str, options: argparse.Namespace
         dataclasses.replace(load, concurrency=number, num_requests=number, num_output_tokens=options.output_len)
         for number in options.streams
     ]
-    use_all_pages(ways, max(all_streams, key=lambda load: load.concurrency), options.num_pages)
+    use_all_pages(ways, all_streams, options.num_pages)
     print_row(columns(ways), columns(ways))
     comparisons = []
     seeds = random.Random(options.seed)
@@ -264,10 +286,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
-    flags = {"num_pages": options.num_pages, "page_size": PAGE_SIZE, "model": options.model}
+    flags = {"num_pages": options.num_pages, "model": options.model}
     settings = ServerSettings.from_sources(flags, os.environ)
-    pages = ["--num-pages", str(options.num_pages), "--page-size", str(PAGE_SIZE)]
-    server_arguments = [*pages, "--model", settings.model]
+    server_arguments = ["--num-pages", str(options.num_pages), "--model", settings.model]
     with started_server(server_arguments) as url:
         # Only now: the server is idle, so the two do not compile side by side.
         engine = load_engine(settings)

@@ -270,12 +270,13 @@ class EngineLoop:
         Returns:
             False once a Shutdown has come.
         """
-        while may_wait or not self._inbox.empty():  # nobody else takes from it
+        # No other thread takes messages, so `get` returns at once where there is one. To ask first costs less than a
+        # `queue.Empty` in each turn.
+        while may_wait or not self._inbox.empty():
             try:
-                message = self._inbox.get(timeout=IDLE_TURN_SECONDS) if may_wait else self._inbox.get_nowait()
+                message = self._inbox.get(timeout=IDLE_TURN_SECONDS)
             except queue.Empty:
-                if may_wait:
-                    self.scheduler.check_idle()
+                self.scheduler.check_idle()
                 break
             may_wait = False
             match message:

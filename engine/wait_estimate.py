@@ -18,6 +18,7 @@ class WaitEstimate:
 
     def __init__(self, scheduler: Scheduler) -> None:
         """Reads the scheduler; called in the engine thread."""
+        scheduler.tell_pace()
         live, pace = scheduler.requests, scheduler.pace
         self.num_prompt_tokens_left = 0  # of prompts that are being computed
         num_rows = context = 0

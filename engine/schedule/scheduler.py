@@ -23,7 +23,8 @@ from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
 from sampling.host.rows import Level
 
-_MAX_UNLEARNED_STEPS = 8  # Python's code is in the processor's cache for all but the first of them
+# Steps that the pace learns from together: the first of them pays for fetching its code into the processor's cache.
+_MAX_UNTOLD_STEPS = 8
 
 
 class Scheduler:
@@ -80,7 +81,7 @@ class Scheduler:
         self._decode_chunk = decode_chunk
         self._eos_token_ids = eos_token_ids
         self._num_in_flight_steps = 0
-        self._unlearned: list[tuple[StepWork, float]] = []  # steps that the pace has not learned from, with seconds
+        self._untold: list[tuple[StepWork, float]] = []  # steps that the pace has not learned from yet, with seconds
 
     @property
     def num_running(self) -> int:
@@ -196,13 +197,14 @@ class Scheduler:
             return plan
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
-        """Takes note of how long the device computed a step, which `pace` hears of before it is asked for a budget."""
-        self._unlearned.append((plan.work, seconds / plan.num_repeats))
-        if len(self._unlearned) >= _MAX_UNLEARNED_STEPS:
-            self._tell_pace()
+        """Takes note of how long the device computed a step; `pace` learns from it a few steps later."""
+        self._untold.append((plan.work, seconds / plan.num_repeats))
+        if plan.work.num_tiles or len(self._untold) >= _MAX_UNTOLD_STEPS:
+            self.tell_pace()
 
-    def _tell_pace(self) -> None:
-        steps, self._unlearned = self._unlearned, []
+    def tell_pace(self) -> None:
+        """Lets `pace` learn from all steps so far. Whoever asks it for a budget or a prediction calls this first."""
+        steps, self._untold = self._untold, []
         for work, seconds in steps:
             self.pace.learn(work, seconds)
 
@@ -242,7 +244,7 @@ class Scheduler:
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
         singles.work = StepWork(num_singles, sum(starts))
         if long or requests.waiting:
-            self._tell_pace()
+            self.tell_pace()
             budget = self.pace.budget(self.max_num_batched_tokens, self.chunk_alignment, singles.work)
             self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
             singles.work = budget.work

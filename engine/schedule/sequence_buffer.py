@@ -25,8 +25,9 @@ class SequenceBuffer:
         self.admitted: dict[int, Request] = {}
         # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.
         self.device_token_position = np.full(num_slots, NO_SLOT, np.int32)
-        # How often requests got or lost a slot, and pages, so that who remembers a step knows whether it still holds.
-        self.num_request_changes = 0
+        # Whoever remembers rows of these arrays sees by the first count whether a slot may have another request now,
+        # and by the second whether a page table may have changed.
+        self.num_added = 0
         self.num_page_changes = 0
         # A stack: the slot freed last is warm in the processor's cache.
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -47,7 +48,7 @@ class SequenceBuffer:
             IndexError: no slot is free.
         """
         slot = self._free_slots.pop()
-        self.num_request_changes += 1
+        self.num_added += 1
         request.slot = slot
         self.token_ids[slot, : len(request.token_ids)] = request.token_ids
         self.device_token_position[slot] = NO_SLOT
@@ -74,8 +75,6 @@ class SequenceBuffer:
         """
         if request.num_in_flight_steps:
             raise ValueError(f"slot {request.slot} is named by {request.num_in_flight_steps} steps in flight")
-        self.num_request_changes += 1
-        self.num_page_changes += 1
         self.page_table[request.slot] = NULL_PAGE_ID
         self.admitted.pop(request.slot, None)
         self._free_slots.append(request.slot)

@@ -83,3 +83,17 @@ def test_nobody_is_told_too_often(monkeypatch):
     world = World(2, 200, 4, 800, num_tiles=1)
     reports = run(world, [asking(world, name, 300, arrival=arrival) for arrival, name in enumerate("ab")])
     assert [len(told) for told in reports.values()] == [1, 1]
+
+
+def test_the_first_report_knows_how_long_all_earlier_steps_took():
+    world = World(
+        num_slots=1, max_model_len=400, num_pages=120, duration=lambda p: 0.01 if sum(p.num_tokens) > 1 else 1.0
+    )
+    late = asking(world, "b", 10, max_tokens=3)
+    reports = []
+    world.watchers.append(lambda events: reports.extend(e.progress for e in events if e.progress is not None))
+    # Few steps that only decode, of which the pace would hear later by itself.
+    world.run({0: [world.request("a", [1] * 100, max_tokens=50, ignore_eos=True)], 6: [late]})
+    # The late one waits for the slot of the other, whose steps take a second.
+    assert reports[0].stage is WaitStage.QUEUED
+    assert reports[0].estimated_seconds > 1

@@ -42,7 +42,7 @@ class ScriptedInbox(queue.SimpleQueue):
         self._is_over = False
 
     def empty(self) -> bool:
-        """Whether no more messages come in this turn; then it is over."""
+        """Whether no more messages come in this turn. If so, the next turn begins with this call."""
         if self._turns.get(self._turn):
             return False
         self._turns.pop(self._turn, None)

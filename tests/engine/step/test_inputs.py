@@ -1,5 +1,6 @@
 """The arrays of a step beside its real rows: what stands in the padding, and where the arrays lie."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from engine.step.batch import FROM_DEVICE
 from engine.step.inputs import InputBuilder, StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
 from sampling.host.params import SamplingParams
-from sampling.host.rows import Level, SamplingRows
+from sampling.host.rows import Level, SamplingRows, values_of
 
 NUM_SLOTS = 4
 
@@ -180,14 +181,43 @@ def test_a_step_that_is_built_again_from_the_same_plan_has_the_same_positions() 
         assert contents(going_on) == contents(anew)
 
 
+@pytest.mark.parametrize(("num_tokens", "samples"), [(1, False), (3, True), (3, False)])
+def test_a_step_that_does_more_or_less_than_decode_does_not_go_on_from_the_last_one(
+    num_tokens: int, samples: bool
+) -> None:
+    twin = Twin()
+    twin.add(SamplingParams(), num_tokens=6)
+    twin.lengths = [1]
+    twin.step(frozenset(), 1)
+    plans = [StepPlan(), StepPlan()]
+    for plan, request in zip(plans, twin.requests[0], strict=True):
+        plan.add(request, 2, num_tokens, samples)
+    going_on = twin.builder.build(plans[1])
+    assert contents(going_on) == contents(build_inputs(plans[0], twin.buffers[0], twin.table))
+    # Nor does the next one go on from it.
+    twin.lengths = [3]
+    anew, going_on = twin.step(frozenset(), 1)
+    assert contents(going_on) == contents(anew)
+
+
+def test_what_a_grammar_changes_in_the_inputs_of_a_step_is_not_there_in_the_next_one() -> None:
+    twin = Twin()
+    twin.add(SamplingParams(min_tokens=5))
+    for _ in range(3):
+        anew, going_on = twin.step(frozenset(), 1)
+        assert contents(going_on) == contents(anew)
+        values_of("min_tokens", going_on.sampling)[:] = 0
+
+
 def test_the_next_step_of_the_same_requests_has_the_page_table_of_the_last_until_a_page_is_added() -> None:
     twin = Twin()
     for _ in range(3):
         twin.add(SamplingParams())
     tables = []
-    for page in (0, 0, 9):
+    for page in (0, 0, 9, 0):
         if page:
             twin.give_page(1, page)
         tables.append(twin.step(frozenset(), 1)[1].batch.page_table)
     assert tables[0] is tables[1]
     assert (tables[1] != tables[2]).sum() == 1
+    assert tables[2] is tables[3]
