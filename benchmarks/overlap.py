@@ -215,16 +215,19 @@ def pages_each(output_len: int) -> int:
 
 
 def use_all_pages(ways: Mapping[str, Way], loads: Sequence[Workload], num_pages: int) -> None:
-    """Has both engines compute streams as long as those of the loads until all of their pages have been used.
+    """Has both engines compute streams about as long as those of the loads until all of their pages have been used.
 
     Only full pages of known tokens count: others go back to the front of the free queue, where the next load takes them
     again, and the last token of a stream is never computed. One page is the null page.
     """
     load = max(loads, key=lambda each: each.concurrency)
+    num_output_tokens = max(load.num_output_tokens, PAGE_SIZE)  # or streams might fill no page
     # More streams are sooner done, as many as there are pages for.
-    most = min(NUM_FILLING_STREAMS, (num_pages - 1) // pages_each(load.num_output_tokens))
-    num_streams = max(load.concurrency, most)
-    load = dataclasses.replace(load, concurrency=num_streams, num_requests=num_streams)
+    most = max((num_pages - 1) // pages_each(num_output_tokens), 1)
+    num_streams = min(max(load.concurrency, NUM_FILLING_STREAMS), most)
+    load = dataclasses.replace(
+        load, concurrency=num_streams, num_requests=num_streams, num_output_tokens=num_output_tokens
+    )
     num_full = num_streams * ((load.num_prompt_tokens + load.num_output_tokens - 1) // PAGE_SIZE)
     num_loads = -(-(num_pages - 1) // num_full)
     for index in range(num_loads):  # with prompts of their own, because those of earlier ones are in the prefix cache

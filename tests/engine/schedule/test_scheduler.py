@@ -11,7 +11,6 @@ from cache.pool import PagePool
 from engine.border.config import TILE_SIZE
 from engine.border.types import FinishReason
 from engine.loop import Abort, Call
-from engine.schedule.pace.step_work import StepWork
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
@@ -396,9 +395,3 @@ def test_a_crowd_of_one_tenant_does_not_starve_another():
     assert len(order) == 21
     assert order.index("single") <= 4
     assert [name for name in order if name != "single"] == [request.request_id for request in crowd]
-
-
-def test_the_pace_learns_from_steps_that_only_decode_while_nobody_asks_for_a_budget():
-    world = World(max_model_len=200, num_pages=60, duration=lambda plan: 0.01)
-    world.run({0: [world.request("a", [1], max_tokens=100, ignore_eos=True)]})
-    assert world.scheduler.pace.costs.predict(StepWork(1, 50)) == pytest.approx(10, rel=0.05)

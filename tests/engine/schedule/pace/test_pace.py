@@ -251,3 +251,9 @@ def test_steps_that_now_and_then_take_longer_do_not_move_the_predictions_of_the_
         if step >= 200:
             predicted.append(pace.costs.predict(work))
     assert sum(predicted) / len(predicted) == pytest.approx(10.0 * (1 + 0.15 * 0.19), rel=0.04)
+
+
+def test_the_pace_learns_from_steps_that_only_decode_while_nobody_asks_for_a_budget():
+    world = World(max_model_len=200, num_pages=60, duration=lambda plan: 0.01)
+    world.run({0: [world.request("a", [1], max_tokens=100, ignore_eos=True)]})
+    assert world.scheduler.pace.costs.predict(StepWork(1, 50)) == pytest.approx(10, rel=0.05)

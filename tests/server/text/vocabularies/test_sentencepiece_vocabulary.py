@@ -29,7 +29,8 @@ SENTENCES = [
 ]
 
 
-def train() -> sentencepiece.SentencePieceProcessor:
+def trained_model(**options: Any) -> bytes:
+    """A small model of `SENTENCES` that falls back to bytes, trained with these further options."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES * 5),
@@ -37,14 +38,17 @@ def train() -> sentencepiece.SentencePieceProcessor:
         vocab_size=400,
         model_type="bpe",
         byte_fallback=True,
-        split_digits=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
         hard_vocab_limit=False,
         num_threads=1,
         minloglevel=2,
+        **options,
     )
-    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return model.getvalue()
+
+
+def train() -> sentencepiece.SentencePieceProcessor:
+    options = {"split_digits": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    return sentencepiece.SentencePieceProcessor(model_proto=trained_model(**options))
 
 
 def fields_of(original: sentencepiece.SentencePieceProcessor) -> dict[str, Any]:

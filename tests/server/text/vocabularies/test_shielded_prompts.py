@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
@@ -24,7 +25,7 @@ from server.text.vocabularies.tokenizer_json import TokenizerJson
 from tests.model_folders import byte_level_tokenizer
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 from tests.server.text.vocabularies.test_control_tokens import IDS, MARK, NAMES, contents
-from tests.server.text.vocabularies.test_sentencepiece_vocabulary import fields_of, train
+from tests.server.text.vocabularies.test_sentencepiece_vocabulary import fields_of, train, trained_model
 from tests.thoroughness import IS_FULL
 
 TEMPLATES = {
@@ -97,27 +98,10 @@ def sentencepiece_gguf() -> Tokenizer:
 
 def sentencepiece_file() -> Tokenizer:
     """Of some control tokens only other files than the model tell; one takes away the spaces that follow."""
-    import io
-
-    import sentencepiece
-
-    from tests.server.text.vocabularies.test_sentencepiece_vocabulary import SENTENCES
-
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 5),
-        model_writer=model,
-        vocab_size=400,
-        model_type="bpe",
-        byte_fallback=True,
-        control_symbols=[NAMES[0], *NAMES[5:]],
-        hard_vocab_limit=False,
-        num_threads=1,
-        minloglevel=2,
-    )
+    model = trained_model(control_symbols=[NAMES[0], *NAMES[5:]])
     path = Path(mkdtemp()) / "tokenizer.model"
-    path.write_bytes(model.getvalue())
-    size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).vocab_size()
+    path.write_bytes(model)
+    size = sentencepiece.SentencePieceProcessor(model_proto=model).vocab_size()
     added = {
         "<|im_end|>": VocabularyToken(size, strips_right=True),  # a control token by its name alone
         "[INST]": VocabularyToken(size + 1, is_special=True),
