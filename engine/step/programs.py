@@ -96,7 +96,9 @@ def _hidden(
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
-    tokens = jnp.concatenate([decode_tokens, batch.tile_tokens.reshape(-1)])
+    tokens = decode_tokens
+    if len(batch.tile_tokens):  # jaxlib 0.11 crashes where several devices concatenate an argument of no elements
+        tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
     if bodies.is_opaque_to_xla:
         tokens = _kept_asynchronous(tokens)
     num_tiles, tile_size = batch.tile_tokens.shape
