@@ -42,7 +42,9 @@ class UnitSums {
   // `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched while the unit works.
   void add_to(float* totals, int num_groups, const std::byte* ahead, size_t ahead_bytes) {
     configure_tiles(kUnitShapes<kShapeRows>);
+    // Without being told to unroll all loops over it, GCC 12 keeps it in memory, which takes as many loads and stores again.
     Floats total[kRows];
+    EAGRE_UNROLL(16)
     for (int r = 0; r < kRows; ++r) total[r] = load(totals + r * kTile);
     multiply<0>(0);
     if (num_groups > 1) multiply<1>(1);
@@ -57,6 +59,7 @@ class UnitSums {
       if (g + 2 < num_groups) tile_store<0>(dots_[0], 64);
       add(g + 1, dots_[1], total);
     }
+    EAGRE_UNROLL(16)
     for (int r = 0; r < kRows; ++r) store(totals + r * kTile, total[r]);
   }
 
