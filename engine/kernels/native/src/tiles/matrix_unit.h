@@ -29,7 +29,9 @@ template <int kRows>
 inline constexpr TileShapes kUnitShapes({{kRows, 64}, {kRows, 64}, {kRows, kGroup}, {kRows, kGroup}, {8, 64}, {8, 64}});
 
 // The sums of the groups of a tile with up to kRows rows. Registers of two groups are in work at a time: while the unit
-// multiplies one group, the sums of another are on their way to memory, and those of a third are scaled and added up.
+// multiplies one group, the sums of another are on their way to memory, and those of a third are scaled and added up. What
+// the unit is to do stands between the quarters of what is added up: a processor that decodes all of one before the other
+// has no room for both.
 template <bool kHasMinima, bool kUnsigned, int kRows, int kShapeRows>
 class UnitSums {
  public:
@@ -37,7 +39,7 @@ class UnitSums {
   // many, and one of fewer than kRows is added up as if it had kRows: what lies behind it is in the same memory, and
   // results that belong to no row are read by nobody.
   UnitSums(const UnpackedGroup* groups, const RowGroups& rows, int stride)
-      : groups_(groups), rows_(rows), stride_(static_cast<size_t>(stride)) {}
+      : first_{groups, rows.values, rows.scales, rows.sums}, stride_(static_cast<size_t>(stride)) {}
 
   // `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched while the unit works.
   void add_to(float* totals, int num_groups, const std::byte* ahead, size_t ahead_bytes) {
@@ -46,29 +48,55 @@ class UnitSums {
     Floats total[kRows];
     EAGRE_UNROLL(16)
     for (int r = 0; r < kRows; ++r) total[r] = load(totals + r * kTile);
-    multiply<0>(0);
-    if (num_groups > 1) multiply<1>(1);
+    const size_t stride = stride_;  // which no store to memory may have changed
+    Place at = first_;
+    multiply<0>(at);
+    if (num_groups > 1) multiply<1>(at.behind(1, stride));
     tile_store<0>(dots_[0], 64);
-    for (int g = 0; g < num_groups; g += 2, ahead += 2 * ahead_bytes) {
+    int left = num_groups;
+    for (; left > 3; left -= 2, ahead += 2 * ahead_bytes) {
       for (size_t line = 0; line < 2 * ahead_bytes; line += 64) prefetch_later(ahead + line);
-      if (g + 2 < num_groups) multiply<0>(g + 2);
-      if (g + 1 < num_groups) tile_store<1>(dots_[1], 64);
-      add(g, dots_[0], total);
-      if (g + 1 == num_groups) break;
-      if (g + 3 < num_groups) multiply<1>(g + 3);
-      if (g + 2 < num_groups) tile_store<0>(dots_[0], 64);
-      add(g + 1, dots_[1], total);
+      at = step<0, true, true>(at, stride, total);
+      at = step<1, true, true>(at, stride, total);
+    }
+    for (size_t line = 0; line < left * ahead_bytes; line += 64) prefetch_later(ahead + line);
+    if (left == 3) {
+      at = step<0, true, true>(at, stride, total);
+      at = step<1, true, false>(at, stride, total);
+      step<0, false, false>(at, stride, total);
+    } else if (left == 2) {
+      at = step<0, true, false>(at, stride, total);
+      step<1, false, false>(at, stride, total);
+    } else {
+      step<0, false, false>(at, stride, total);
     }
     EAGRE_UNROLL(16)
     for (int r = 0; r < kRows; ++r) store(totals + r * kTile, total[r]);
   }
 
  private:
+  // A group, and its rows.
+  struct Place {
+    const UnpackedGroup* group;
+    const int8_t* values;
+    const float* scales;
+    const int32_t* sums;
+
+    [[gnu::always_inline]] Place behind(size_t count, size_t stride) const {
+      return {group + count, values + count * stride * kGroup, scales + count * stride, sums + count * stride};
+    }
+  };
+
   template <int kSlot>
-  [[gnu::always_inline]] void multiply(int group) {
+  [[gnu::always_inline]] void multiply(Place at) {
     tile_zero<kSlot>();
-    tile_load<2 + kSlot>(rows_.values + group * stride_ * kGroup, kGroup);
-    tile_load<4 + kSlot>(groups_[group].numbers, 64);
+    tile_load<2 + kSlot>(at.values, kGroup);
+    tile_load<4 + kSlot>(at.group->numbers, 64);
+    dot<kSlot>();
+  }
+
+  template <int kSlot>
+  [[gnu::always_inline]] void dot() {
     if constexpr (kUnsigned) {
       tile_dot_unsigned<kSlot, 2 + kSlot, 4 + kSlot>();
     } else {
@@ -76,19 +104,36 @@ class UnitSums {
     }
   }
 
-  [[gnu::always_inline]] void add(int group, const int32_t* dots, Floats (&total)[kRows]) {
-    const float* row_scales = rows_.scales + group * stride_;
-    const int32_t* row_sums = rows_.sums + group * stride_;
-    const Floats scales = load(groups_[group].scales[0]);
-    const Floats minima = kHasMinima ? load(groups_[group].minima[0]) : zeros();
-    EAGRE_UNROLL(16)
-    for (int r = 0; r < kRows; ++r) {
-      total[r] = add_part<kHasMinima>(total[r], load_ints(dots + r * kTile), scales, minima, row_scales[r], row_sums + r);
-    }
+  // Adds up a group, whose sums are in memory, while those of the next are stored and the one behind it is multiplied;
+  // returns where the next is.
+  template <int kSlot, bool kHasNext, bool kHasSecondNext>
+  [[gnu::always_inline]] Place step(Place at, size_t stride, Floats (&total)[kRows]) {
+    const Floats scales = load(at.group->scales[0]);
+    const Floats minima = kHasMinima ? load(at.group->minima[0]) : zeros();
+    const Place second = at.behind(2, stride);
+    if constexpr (kHasNext) tile_store<1 - kSlot>(dots_[1 - kSlot], 64);
+    add_quarter<0>(at, dots_[kSlot], scales, minima, total);
+    if constexpr (kHasSecondNext) tile_zero<kSlot>();
+    if constexpr (kHasSecondNext) tile_load<2 + kSlot>(second.values, kGroup);
+    add_quarter<1>(at, dots_[kSlot], scales, minima, total);
+    if constexpr (kHasSecondNext) tile_load<4 + kSlot>(second.group->numbers, 64);
+    add_quarter<2>(at, dots_[kSlot], scales, minima, total);
+    if constexpr (kHasSecondNext) dot<kSlot>();
+    add_quarter<3>(at, dots_[kSlot], scales, minima, total);
+    return at.behind(1, stride);
   }
 
-  const UnpackedGroup* groups_;
-  const RowGroups& rows_;
+  template <int kQuarter>
+  [[gnu::always_inline]] static void add_quarter(Place at, const int32_t* dots, Floats scales, Floats minima,
+                                                 Floats (&total)[kRows]) {
+    EAGRE_UNROLL(4)
+    for (int r = kQuarter * kRows / 4; r < (kQuarter + 1) * kRows / 4; ++r) {
+      total[r] = add_part<kHasMinima>(total[r], load_ints(dots + r * kTile), scales, minima, at.scales[r], at.sums + r);
+    }
+    keep_order();
+  }
+
+  Place first_;
   size_t stride_;
   alignas(64) int32_t dots_[2][kBlockRows * kTile];
 };
