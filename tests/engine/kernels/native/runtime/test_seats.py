@@ -60,6 +60,8 @@ extern "C" int move_of_worker(int most_tries) {
     const int here = sched_getcpu();
     bind(worker, here);
     run_on_both();  // the worker sees where it is
+    bind(0, here);  // where the system has idle processors, it may have parted the two
+    sched_setaffinity(0, sizeof all, &all);
     run_on_both();
     if (place == here) continue;
     for (; tries < most_tries; ++tries) {  // a worker may have been moved once more
