@@ -15,19 +15,37 @@ from typing import Any, NoReturn
 
 import orjson
 
-from benchmarks.serving.server_process import ServerFailed
+from benchmarks.serving.server_process import ROOT, ServerFailed
+from engine.kernels.native.sources import digest
+
+KERNELS = ROOT / "engine" / "kernels" / "native"
+_OF_TESTS = ("libeagre_plain.so", "libeagre_amx_emulated.so")  # no server chooses them by itself
 
 
 def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Runs `main` with the arguments of the command line and ends the process with its status."""
     # As with SIGINT, the servers that were started are stopped first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if os.environ.get("EAGRE_NATIVE_VARIANT") != "none" and (stale := stale_kernels(KERNELS)):
+        sys.exit(
+            f"{program}: {', '.join(stale)} in {KERNELS}: of other sources than lie beside them; run `make native`"
+        )
     try:
         sys.exit(main(sys.argv[1:]))
     except (ServerFailed, urllib.error.URLError) as error:
         sys.exit(f"{program}: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def stale_kernels(folder: Path) -> list[str]:
+    """The libraries in a folder that are not of these sources.
+
+    With those alone a server would compute with XLA, which is slower, and tell its log only.
+    """
+    own = digest().encode()
+    libraries = (path for path in sorted(folder.glob("libeagre_*.so")) if path.name not in _OF_TESTS)
+    return [path.name for path in libraries if own not in path.read_bytes()]
 
 
 def write_figures(path: Path, program: str, arguments: Sequence[str], **figures: Any) -> None:
