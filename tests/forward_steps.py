@@ -29,7 +29,7 @@ PAGE_SIZE = 32
 
 # Programs of tiny models take far longer to compile than to run. Models that are served are tested with XLA's defaults.
 QUICK_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-if jax.__version_info__ < (0, 11):  # whose XLA still has another way to compile fusions
+if jax.__version_info__ < (0, 11):  # until then, XLA had another, quicker way to compile fusions
     QUICK_TO_COMPILE["xla_cpu_use_fusion_emitters"] = False
 
 

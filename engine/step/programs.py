@@ -97,7 +97,7 @@ def _hidden(
     decode = jnp.asarray(batch.rows[:num_decode])
     decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
     tokens = decode_tokens
-    if len(batch.tile_tokens):  # jaxlib 0.11 crashes where several devices concatenate an argument of no elements
+    if len(batch.tile_tokens):  # jaxlib 0.11 crashes where a program for several devices concatenates an empty argument
         tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
     if bodies.is_opaque_to_xla:
         tokens = _kept_asynchronous(tokens)

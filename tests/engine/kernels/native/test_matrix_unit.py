@@ -43,6 +43,21 @@ def test_integers_give_the_bits_of_vector_instructions(pair, kind):
         np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.parametrize("kind", [Format.INT4_MIN, Format.INT8], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("num_groups", [1, 2, 3, 4, 5, 25])
+def test_any_number_of_groups_is_added_up_once(pair, kind, num_groups):
+    """Groups are gone through two at a time, up to 24 together, and the last of them in another way."""
+    random = np.random.default_rng(num_groups)
+    matrix = make_matrix(random, kind, 1, TILE, num_groups * 32)
+    x = random.standard_normal((21, num_groups * 32)).astype(np.float32)
+    addend = np.zeros((21, TILE), np.float32)
+    results = []
+    for variant in pair:
+        with loaded(variant):
+            results.append(np.asarray(add_product(addend, x, make_step([0] * 21).rows, 0, matrix.packed)))
+    np.testing.assert_array_equal(*results)
+
+
 def test_the_emulation_gives_the_bits_of_the_instructions():
     """Of bfloat16, whose sums round; those of integers are exact."""
     random = np.random.default_rng(0)

@@ -74,9 +74,6 @@ inline const TileShapes*& current_tile_shapes() {
 
 inline void configure_tiles(const TileShapes& shapes);
 
-// What reads memory stays on its side of this: a compiler would put it together otherwise.
-inline void keep_order() { asm volatile("" ::: "memory"); }
-
 // The pool calls this when a thread has done its tasks of a job. Other code of the process may configure the registers
 // between two jobs, so nobody relies on what was configured before; and registers that are given back cost nothing when
 // the system changes threads.
@@ -279,6 +276,9 @@ inline void tile_dot_bf16() {
 }
 
 #endif  // the emulation
+
+// Reads and writes of memory do not move across this call. Without it a compiler gathers those between tile instructions.
+inline void keep_order() { asm volatile("" ::: "memory"); }
 
 }  // namespace eagre
 

@@ -28,10 +28,17 @@ constexpr bool has_unit_kernel(Format format) { return is_integer(format) && lay
 template <int kRows>
 inline constexpr TileShapes kUnitShapes({{kRows, 64}, {kRows, 64}, {kRows, kGroup}, {kRows, kGroup}, {8, 64}, {8, 64}});
 
+// The emulation is not inlined into its seven callers: with sanitisers it would take minutes to compile.
+#if EAGRE_TILE_INSTRUCTIONS
+#define EAGRE_UNIT_STEP [[gnu::always_inline]] inline
+#else
+#define EAGRE_UNIT_STEP [[gnu::noinline]]
+#endif
+
 // The sums of the groups of a tile with up to kRows rows. Registers of two groups are in work at a time: while the unit
-// multiplies one group, the sums of another are on their way to memory, and those of a third are scaled and added up. What
-// the unit is to do stands between the quarters of what is added up: a processor that decodes all of one before the other
-// has no room for both.
+// multiplies one group, the sums of another are on their way to memory, and those of a third are scaled and added up.
+// Adding up a group is cut into quarters, and the tile instructions stand between them: if all of one kind came first, the
+// processor would have no room to overlap it with the other.
 template <bool kHasMinima, bool kUnsigned, int kRows, int kShapeRows>
 class UnitSums {
  public:
@@ -41,14 +48,15 @@ class UnitSums {
   UnitSums(const UnpackedGroup* groups, const RowGroups& rows, int stride)
       : first_{groups, rows.values, rows.scales, rows.sums}, stride_(static_cast<size_t>(stride)) {}
 
-  // `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched while the unit works.
+  // There is at least one group. `ahead` is what is read next from the weights, `ahead_bytes` for each group: it is fetched
+  // while the unit works.
   void add_to(float* totals, int num_groups, const std::byte* ahead, size_t ahead_bytes) {
     configure_tiles(kUnitShapes<kShapeRows>);
-    // Without being told to unroll all loops over it, GCC 12 keeps it in memory, which takes as many loads and stores again.
+    // GCC 12 keeps `total` in memory unless all loops over it are unrolled, which costs as many loads and stores again.
     Floats total[kRows];
     EAGRE_UNROLL(16)
     for (int r = 0; r < kRows; ++r) total[r] = load(totals + r * kTile);
-    const size_t stride = stride_;  // which no store to memory may have changed
+    const size_t stride = stride_;  // a copy, which the compiler need not read again after each store
     Place at = first_;
     multiply<0>(at);
     if (num_groups > 1) multiply<1>(at.behind(1, stride));
@@ -59,7 +67,7 @@ class UnitSums {
       at = step<0, true, true>(at, stride, total);
       at = step<1, true, true>(at, stride, total);
     }
-    for (size_t line = 0; line < left * ahead_bytes; line += 64) prefetch_later(ahead + line);
+    for (size_t line = 0; line < static_cast<size_t>(left) * ahead_bytes; line += 64) prefetch_later(ahead + line);
     if (left == 3) {
       at = step<0, true, true>(at, stride, total);
       at = step<1, true, false>(at, stride, total);
@@ -104,19 +112,18 @@ class UnitSums {
     }
   }
 
-  // Adds up a group, whose sums are in memory, while those of the next are stored and the one behind it is multiplied;
-  // returns where the next is.
+  // Adds up group g, stores the sums of g + 1, and multiplies g + 2 into the register that g used; returns the place of
+  // g + 1.
   template <int kSlot, bool kHasNext, bool kHasSecondNext>
-  [[gnu::always_inline]] Place step(Place at, size_t stride, Floats (&total)[kRows]) {
+  EAGRE_UNIT_STEP Place step(Place at, size_t stride, Floats (&total)[kRows]) {
     const Floats scales = load(at.group->scales[0]);
     const Floats minima = kHasMinima ? load(at.group->minima[0]) : zeros();
-    const Place second = at.behind(2, stride);
     if constexpr (kHasNext) tile_store<1 - kSlot>(dots_[1 - kSlot], 64);
     add_quarter<0>(at, dots_[kSlot], scales, minima, total);
     if constexpr (kHasSecondNext) tile_zero<kSlot>();
-    if constexpr (kHasSecondNext) tile_load<2 + kSlot>(second.values, kGroup);
+    if constexpr (kHasSecondNext) tile_load<2 + kSlot>(at.behind(2, stride).values, kGroup);
     add_quarter<1>(at, dots_[kSlot], scales, minima, total);
-    if constexpr (kHasSecondNext) tile_load<4 + kSlot>(second.group->numbers, 64);
+    if constexpr (kHasSecondNext) tile_load<4 + kSlot>(at.behind(2, stride).group->numbers, 64);
     add_quarter<2>(at, dots_[kSlot], scales, minima, total);
     if constexpr (kHasSecondNext) dot<kSlot>();
     add_quarter<3>(at, dots_[kSlot], scales, minima, total);
