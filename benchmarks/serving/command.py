@@ -26,9 +26,10 @@ def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Runs `main` with the arguments of the command line and ends the process with its status."""
     # As with SIGINT, the servers that were started are stopped first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    if os.environ.get("EAGRE_NATIVE_VARIANT") != "none" and (stale := stale_kernels(KERNELS)):
+    folder = Path(os.environ.get("EAGRE_NATIVE_FOLDER") or KERNELS)
+    if os.environ.get("EAGRE_NATIVE_VARIANT") != "none" and (stale := stale_kernels(folder)):
         sys.exit(
-            f"{program}: {', '.join(stale)} in {KERNELS}: of other sources than lie beside them; run `make native`"
+            f"{program}: {', '.join(stale)} in {folder}: of other sources than lie in {KERNELS}; run `make native`"
         )
     try:
         sys.exit(main(sys.argv[1:]))

@@ -15,6 +15,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in the place of that of the kernels."""
     monkeypatch.setattr(command, "KERNELS", tmp_path)
     monkeypatch.delenv("EAGRE_NATIVE_VARIANT", raising=False)
+    monkeypatch.delenv("EAGRE_NATIVE_FOLDER", raising=False)
     monkeypatch.setattr("sys.argv", ["benchmark", "--rounds", "1"])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     return tmp_path
@@ -44,3 +45,14 @@ def test_kernels_of_other_sources_are_refused(kernels, monkeypatch):
 def test_no_kernels_are_no_stale_ones(kernels):
     assert command.stale_kernels(kernels) == []
     assert status_of(lambda _: 0) == 0
+
+
+def test_the_kernels_of_another_folder_count_where_one_is_named(kernels, monkeypatch):
+    other = kernels / "other"
+    other.mkdir()
+    (kernels / "libeagre_avx2.so").write_bytes(b"\x7fELF")
+    (other / "libeagre_avx2.so").write_bytes(digest().encode())
+    monkeypatch.setenv("EAGRE_NATIVE_FOLDER", str(other))
+    assert status_of(lambda _: 0) == 0
+    (other / "libeagre_amx.so").write_bytes(b"\x7fELF")
+    assert "libeagre_amx.so in" in status_of(lambda _: 0)
