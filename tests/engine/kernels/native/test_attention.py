@@ -19,8 +19,11 @@ from tests.engine.kernels.native.support.attention_cases import (
     assert_untouched,
     assert_written,
     attend,
+    by_token,
     context,
     fill,
+    in_blocks,
+    in_rows,
     make_pages,
     make_table,
     rotated,
@@ -278,6 +281,52 @@ def test_scores_far_apart(variant, kind):
         assert is_clear.any()
         rtol = BFLOAT16_UNIT if kind == "int8" else 1e-5  # of int8 the weight is rounded with the value's scale
         np.testing.assert_allclose(out[row][is_clear], chosen[is_clear], rtol=rtol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("page_size", [16, 32])
+def test_what_comes_later_changes_nothing_before_it(variant, kind, page_size):
+    """A later token of the same block may have far larger keys and values; of int8 pages their scales are others."""
+    random = np.random.default_rng(6)
+    shape = Shape(kind=kind, page_size=page_size)
+    step, first_changed = make_step([-1], [(70, 24)], 24), 15
+    table, num_pages = make_table(random, step, page_size)
+    kv = fill(random, make_pages(random, shape, num_pages), 0, step, table)
+    qkv = random.standard_normal((step.num_tokens, shape.num_vectors * shape.head_dim)).astype(np.float32)
+    rotations = angles(random, step.num_tokens, shape)
+    out, _ = run(shape, qkv, rotations, step, table, 0, kv)
+    changed = step.first_token(1) + first_changed
+    qkv[changed:] *= 1e4
+    other, _ = run(shape, qkv, rotations, step, table, 0, kv)
+    np.testing.assert_array_equal(other[1:changed], out[1:changed])
+    assert (other[changed:] != out[changed:]).any(axis=(1, 2)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_small_weights_count_beside_a_large_one(variant, kind):
+    """One key's weight is 3e5 times that of each of the others, which lie in other blocks and make 0.7 % together."""
+    random = np.random.default_rng(7)
+    shape = Shape(kind=kind, page_size=32, rotary_dim=0, scale=1.0)
+    length, ratio = 2016, 18.0 * np.log(2.0)
+    step = make_step([length - 1])
+    table, num_pages = make_table(random, step, shape.page_size)
+    kv = fill(random, make_pages(random, shape, num_pages), 0, step, table)
+    data, positions = in_rows(kv.data), np.arange(length - 1)
+    tokens = 0, table[0, positions // shape.page_size], positions % shape.page_size
+    vectors = np.zeros((length - 1, 2, shape.num_kv_heads, shape.head_dim))
+    vectors[:, 1] = 1.0
+    vectors[3, :, :, :] = [[[1.0]], [[-1.0]]]
+    if kv.scales is None:
+        by_token(data)[tokens] = vectors.astype(data.dtype)
+    else:
+        by_token(data)[tokens] = (vectors * 127).astype(np.int8)
+        by_token(kv.scales)[tokens] = 1 / 127
+    qkv = np.zeros((1, shape.num_vectors, shape.head_dim), np.float32)
+    qkv[:, : shape.num_heads] = ratio / shape.head_dim
+    qkv[:, -shape.num_kv_heads :] = 1.0
+    out, _ = run(shape, qkv.reshape(1, -1), angles(random, 1, shape), step, table, 0, KVPages(in_blocks(data), kv.scales))
+    others = (length - 1) * 2.0**-18
+    np.testing.assert_allclose(out[0], (others - 1) / (others + 1), rtol=0, atol=0.05 * others)
 
 
 def pages_of(parts: int, head_dim: int, dtype: str = "float32", scales: np.ndarray | None = None) -> KVPages:

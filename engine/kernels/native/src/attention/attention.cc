@@ -44,8 +44,8 @@ class Attention {
   void place_tokens() {
     int64_t most = 0;
     for (const StepRow& row : rows_.rows()) most = std::max(most, int64_t{1} * row.first_token + row.num_tokens);
-    const int64_t query_bytes = pages_.head_dim * (multiplies_floats(pages_) ? 4 : 2);
-    queries_ = {memory().queries.take<std::byte>((most * in_.num_heads + kLanes) * query_bytes), most, group_, query_bytes};
+    const int64_t bytes = query_bytes(pages_);
+    queries_ = {memory().queries.take<std::byte>((most * in_.num_heads + kLanes) * bytes), most, group_, bytes};
     if (rows_.tokens().size() <= kTokensInline) {
       for (const StepRow& row : rows_.rows())
         for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "attention/byte_products.h"
+#include "attention/counts.h"
 #include "attention/tile_products.h"
 #include "isa/attention_isa.h"
 #include "isa/isa.h"
@@ -135,7 +137,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   const bool is_whole = num_words == 2 * kHalfWords;
   for (int half = 0; half * kHalfWords < num_words; ++half) {
     const uint32_t* columns[V];
-    for (int v = 0; v < V; ++v) columns[v] = block.values[half] + column + v * kLanes;
+    for (int v = 0; v < V; ++v) columns[v] = values_of(block, half) + column + v * kLanes;
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * kLeftBytes<F>;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
     multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.look_ahead, sums);
@@ -144,18 +146,6 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
     for (int v = 0; v < V; ++v) store(mix + r * head_dim + column + v * kLanes, sums[r][v]);
-  }
-}
-
-// Calls body(constant of the count) for a count from 1 to kMost.
-template <int kMost, class Body>
-inline void with_count(int count, const Body& body) {
-  if constexpr (kMost == 1) {
-    body(std::integral_constant<int, 1>());
-  } else if (count >= kMost) {
-    body(std::integral_constant<int, kMost>());
-  } else {
-    with_count<kMost - 1>(count, body);
   }
 }
 
@@ -210,6 +200,7 @@ void with_factors(Factors factors, const Body& body) {
     case Factors::kWidenedPairs:
       if constexpr (kWidensInProducts) body(std::integral_constant<Factors, Factors::kWidenedPairs>());
       return;
+    case Factors::kBytePairs: return;
   }
 }
 
@@ -222,18 +213,28 @@ void multiply_keys(ProductKind kind, const Block& block, const std::byte* querie
     return in_tiles::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
   }
 #endif
+  if constexpr (kMultipliesBytes) {
+    if (kind.factors == Factors::kBytePairs) {
+      return in_bytes::multiply_keys(kind.head_dim, block, queries, num_rows, num_vectors, scores);
+    }
+  }
   with_factors(kind.factors, [&](auto factors) {
     multiply_keys_of<factors()>(kind.head_dim, block, queries, num_rows, num_vectors, scores);
   });
 }
 
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
-                     const float* shrinks, float* mix) {
+                     const float* shrinks, const float* steps, float* mix) {
 #if EAGRE_HAS_TILE_REGISTERS
   if (kind.factors == Factors::kPairs) {
     return in_tiles::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
   }
 #endif
+  if constexpr (kMultipliesBytes) {
+    if (kind.factors == Factors::kBytePairs) {
+      return in_bytes::multiply_values(kind.head_dim, block, weights, num_rows, num_keys, shrinks, steps, mix);
+    }
+  }
   with_factors(kind.factors, [&](auto factors) {
     multiply_values_of<factors()>(kind.head_dim, block, weights, num_rows, num_keys, shrinks, mix);
   });

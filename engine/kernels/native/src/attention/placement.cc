@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "isa/attention_isa.h"
 #include "isa/isa.h"
 #include "pages/key_block.h"
 #include "pages/packed_pages.h"
@@ -45,6 +46,23 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
   }
 }
 
+// A query as the products of attention take it.
+void write_query(Factors factors, const float* query, int64_t d, std::byte* to) {
+  if (factors == Factors::kPairs) {
+    for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(to) + i, load(query + i));
+  } else if (factors != Factors::kBytePairs) {
+    std::memcpy(to, query, d * sizeof(float));
+  } else {  // the scale stands behind the numbers
+    const float scale = largest_magnitude(query, d) / kInt16Max;
+    const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
+    for (int64_t i = 0; i < d; i += kLanes) {
+      store_16_bits(reinterpret_cast<int16_t*>(to) + i, mul(load(query + i), inverse));
+    }
+    const float known = scale + not_finite(query, d);
+    std::memcpy(to + d * sizeof(int16_t), &known, sizeof known);
+  }
+}
+
 void write_in_a_row(const Pages& p, int64_t vector, const float* x) {
   const int64_t at = vector * p.head_dim;
   if (p.type == PageType::kFloat32) {
@@ -77,14 +95,10 @@ void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
 
 void place_token(const AttentionInput& in, const Pages& pages, const StepRow& row, int64_t token, const Queries& queries) {
   const int64_t d = pages.head_dim;
-  const bool is_float = multiplies_floats(pages);
+  const Factors factors = factors_of(pages);
   for_each_head(in, in.q_norm, token, 0, in.num_heads, pages, in.query_scale, [&](int64_t head, const float* query) {
     std::byte* to = queries.at(head / queries.group, token) + head % queries.group * queries.bytes_per_head;
-    if (is_float) {
-      std::memcpy(to, query, d * sizeof(float));
-    } else {
-      for (int64_t i = 0; i < d; i += kLanes) store_bf16(reinterpret_cast<uint16_t*>(to) + i, load(query + i));
-    }
+    write_query(factors, query, d, to);
   });
   const int64_t position = row.start + (token - row.first_token);
   const int64_t index = position / pages.page_size, offset = position % pages.page_size;

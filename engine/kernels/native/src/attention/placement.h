@@ -11,7 +11,7 @@
 namespace eagre {
 
 // The queries of a step's tokens, [key head][token][query heads that share it][head_dim], so that those which attend to
-// the same keys lie one behind the other. float32 or bfloat16, see `multiplies_floats`.
+// the same keys lie one behind the other: see `query_bytes`.
 struct Queries {
   std::byte* data;
   int64_t num_tokens, group, bytes_per_head;

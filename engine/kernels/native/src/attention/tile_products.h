@@ -107,7 +107,7 @@ inline void multiply_values(int head_dim, const Block& block, const float* weigh
       for_each_result(count, [&](auto v) { tile_load<v()>(to + v() * kLanes, stride); });
       for (int half = 0; half * kHalfKeys < num_keys; ++half) {
         const float* left = weights + row * kBlockKeys + half * kHalfKeys / 2;
-        const auto values = [&](int v) { return block.values[half] + column + v * kLanes; };
+        const auto values = [&](int v) { return values_of(block, half) + column + v * kLanes; };
         add_products<kLeft, kRight>(count, reinterpret_cast<const std::byte*>(left), kBlockKeys * 4, values, stride,
                                     block.look_ahead);
       }

@@ -1,6 +1,9 @@
 // What attention alone needs of the instruction set, beside isa.h.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "isa/isa.h"
 
 namespace eagre {
@@ -20,7 +23,41 @@ constexpr bool kWidensInProducts = true;
 constexpr bool kWidensInProducts = false;
 #endif
 
+// Whether pages of int8 are multiplied as integers: the other side of the product has 16 bits, and sums are exact.
+#if defined(__ARM_NEON) && defined(__aarch64__)
+#define EAGRE_MULTIPLIES_BYTES 0
+#else
+#define EAGRE_MULTIPLIES_BYTES 1
+#endif
+constexpr bool kMultipliesBytes = EAGRE_MULTIPLIES_BYTES;
+
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+
+// A register of integers: pairs of 16 bits, or their products added up, int32.
+using PairLanes = __m512i;
+constexpr int kPairLanes = 16;
+inline PairLanes no_sums() { return _mm512_setzero_si512(); }
+// Pairs of int8 as pairs of 16 bits.
+inline PairLanes load_byte_pairs(const uint16_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline PairLanes broadcast_pair(const std::byte* p) {
+  return _mm512_set1_epi32(*static_cast<const Word*>(static_cast<const void*>(p)));
+}
+// Two products a lane, added to a sum.
+inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) { return _mm512_dpwssd_epi32(sum, a, b); }
+// A sum stands in its register here: GCC would add up in another order, for which it has too few.
+inline void settle(PairLanes& sum) { asm volatile("" : "+v"(sum)); }
+// Sums times `scale`.
+inline void store_scaled(PairLanes sums, float scale, float* to) { store(to, mul(to_floats(sums), broadcast(scale))); }
+// What is there becomes as much smaller as `shrink` says, and the sums times `scale` are added.
+inline void add_scaled(PairLanes sums, float scale, float shrink, float* to) {
+  store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));
+}
+// Rounds to nearest even and stores 16 numbers of 16 bits, within which the values lie.
+inline void store_16_bits(int16_t* p, Floats x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(x)));
+}
 
 // The first and the second bfloat16 of each word.
 inline Floats first_halves(Words pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
@@ -53,6 +90,28 @@ inline Floats second_halves(Words pairs) {
   return as_floats({_mm256_and_si256(pairs.low, top), _mm256_and_si256(pairs.high, top)});
 }
 
+using PairLanes = __m256i;
+constexpr int kPairLanes = 8;
+inline PairLanes no_sums() { return _mm256_setzero_si256(); }
+inline PairLanes load_byte_pairs(const uint16_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline PairLanes broadcast_pair(const std::byte* p) { return _mm256_set1_epi32(word_at(p)); }
+inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+}
+inline void settle(PairLanes& sum) { asm volatile("" : "+x"(sum)); }
+inline void store_scaled(PairLanes sums, float scale, float* to) {
+  store_half(to, _mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)));
+}
+inline void add_scaled(PairLanes sums, float scale, float shrink, float* to) {
+  store_half(to, fma_half(to_half_floats(sums), broadcast_half(scale), mul_half(load_half(to), shrink)));
+}
+inline void store_16_bits(int16_t* p, Floats x) {
+  const __m256i mixed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high));  // within 128 bits
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0b11'01'10'00));
+}
+
 #elif defined(__ARM_NEON) && defined(__aarch64__)
 
 inline Floats first_halves(const Words& pairs) {
@@ -60,6 +119,9 @@ inline Floats first_halves(const Words& pairs) {
 }
 inline Floats second_halves(const Words& pairs) {
   return parts<Floats>([&](int i) { return vreinterpretq_f32_u32(vandq_u32(pairs.part[i], vdupq_n_u32(0xffff0000u))); });
+}
+inline void store_16_bits(int16_t* p, const Floats& x) {
+  for (int i = 0; i < 4; ++i) vst1_s16(p + 4 * i, vqmovn_s32(vcvtnq_s32_f32(x.part[i])));
 }
 
 #else
@@ -69,6 +131,36 @@ inline Floats first_halves(const Words& pairs) {
 }
 inline Floats second_halves(const Words& pairs) {
   return lanes<Floats>([&](int i) { return same_bits<float>(pairs.lane[i] & 0xffff0000u); });
+}
+using PairLanes = Ints;
+constexpr int kPairLanes = 16;
+inline PairLanes no_sums() { return broadcast_int(0); }
+inline PairLanes load_byte_pairs(const uint16_t* p) {
+  const auto wide = [](int byte) { return static_cast<uint32_t>(static_cast<int8_t>(byte & 255)) & 0xffffu; };
+  return lanes<PairLanes>([&](int i) { return same_bits<int32_t>(wide(p[i]) | wide(p[i] >> 8) << 16); });
+}
+inline PairLanes broadcast_pair(const std::byte* p) {
+  int32_t pair;
+  std::memcpy(&pair, p, sizeof pair);
+  return broadcast_int(pair);
+}
+[[gnu::noinline]] inline PairLanes add_products(const PairLanes& sum, const PairLanes& a, const PairLanes& b) {
+  const auto first = [](int32_t pair) { return int32_t{static_cast<int16_t>(pair & 0xffff)}; };
+  const auto second = [](int32_t pair) { return int32_t{static_cast<int16_t>(pair >> 16)}; };
+  return lanes<PairLanes>([&](int i) {
+    return sum.lane[i] + first(a.lane[i]) * first(b.lane[i]) + second(a.lane[i]) * second(b.lane[i]);
+  });
+}
+inline void settle(PairLanes&) {}
+inline void store_scaled(const PairLanes& sums, float scale, float* to) {
+  store(to, mul(to_floats(sums), broadcast(scale)));
+}
+inline void add_scaled(const PairLanes& sums, float scale, float shrink, float* to) {
+  store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));
+}
+inline void store_16_bits(int16_t* p, const Floats& x) {
+  const Ints whole = to_nearest_ints(x);
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(whole.lane[i]);
 }
 
 #endif

@@ -41,6 +41,31 @@ void widen_to_halves(const uint8_t* from, int64_t d, uint16_t* to) {
   for (int64_t i = 0; i < d; i += kLanes) store_bf16(to + i, load_bytes(reinterpret_cast<const int8_t*>(from) + i));
 }
 
+// The block's keys and values of int8, in pairs, from where each token's are.
+void gather_byte_pairs(const uint8_t* const* keys, const uint8_t* const* values, int64_t d, int count, Block& block) {
+  const int64_t half_pairs = kHalfKeys * d / 2;
+  uint16_t* const own_keys = reinterpret_cast<uint16_t*>(block.memory);
+  uint16_t* const own_values = own_keys + 2 * half_pairs;
+  for (int half = 0; half < 2; ++half) {
+    block.keys[half] = own_keys + half * half_pairs;
+    block.values[half] = own_values + half * half_pairs;
+    for (int first = 0; first < kHalfKeys; first += kLanes) {  // words of two pairs
+      uint8_t* const to = reinterpret_cast<uint8_t*>(block.staged + first);
+      transpose_words(keys + half * kHalfKeys + first, static_cast<int>(d / 16), to, kHalfKeys * 4);
+    }
+    uint16_t* pairs = own_keys + half * half_pairs;
+    for (int64_t word = 0; word < d / 4; ++word, pairs += 2 * kHalfKeys) {
+      const uint32_t* const both = block.staged + word * kHalfKeys;
+      for (int i = 0; i < kHalfKeys; ++i) pairs[i] = static_cast<uint16_t>(both[i]);
+      for (int i = 0; i < kHalfKeys; ++i) pairs[kHalfKeys + i] = static_cast<uint16_t>(both[i] >> 16);
+    }
+  }
+  for (int i = 0; i < (count + 1) / 2; ++i) {
+    const uint8_t *const first = values[2 * i], *const second = values[2 * i + 1];
+    for (int64_t j = 0; j < d; ++j) own_values[i * d + j] = static_cast<uint16_t>(first[j] | second[j] << 8);
+  }
+}
+
 bool has_fast_bf16_dot() {
 #if EAGRE_HAS_TILE_REGISTERS
   return true;
@@ -56,12 +81,25 @@ bool has_fast_bf16_dot() {
 
 Factors factors_of(const Pages& pages) {
   if (pages.type == PageType::kFloat32) return Factors::kFloats;
+  if (pages.type == PageType::kInt8 && kMultipliesBytes && !EAGRE_HAS_TILE_REGISTERS) return Factors::kBytePairs;
   if (has_fast_bf16_dot()) return Factors::kPairs;
   return kWidensInProducts ? Factors::kWidenedPairs : Factors::kFloats;
 }
 
 int64_t vector_words(const Pages& pages) {
-  return factors_of(pages) == Factors::kFloats ? pages.head_dim : pages.head_dim / 2;
+  switch (factors_of(pages)) {
+    case Factors::kFloats: return pages.head_dim;
+    case Factors::kBytePairs: return pages.head_dim / 4;
+    default: return pages.head_dim / 2;
+  }
+}
+
+int64_t query_bytes(const Pages& pages) {
+  switch (factors_of(pages)) {
+    case Factors::kPairs: return pages.head_dim * 2;
+    case Factors::kBytePairs: return pages.head_dim * 2 + static_cast<int64_t>(sizeof(float));
+    default: return pages.head_dim * 4;
+  }
 }
 
 int64_t block_words(const Pages& pages) { return 3 * kBlockKeys * vector_words(pages); }
@@ -76,7 +114,8 @@ Block block_at(uint32_t* memory, const Pages& pages) {
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   if (is_packed(pages)) return gather_packed(walk, pages, head, num_hidden, count, ahead, block);
   const int64_t d = pages.head_dim, words = vector_words(pages);
-  const bool is_float = factors_of(pages) == Factors::kFloats, is_int8 = pages.type == PageType::kInt8;
+  const Factors factors = factors_of(pages);
+  const bool is_float = factors == Factors::kFloats, is_int8 = pages.type == PageType::kInt8;
   const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   alignas(64) static const uint8_t nothing[kLargestHead * 4] = {};
@@ -105,6 +144,10 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
     std::fill_n(block.value_scales, num_hidden, 0.0f);
     std::fill(block.key_scales + count, block.key_scales + kBlockKeys, 0.0f);
     std::fill(block.value_scales + count, block.value_scales + kBlockKeys, 0.0f);
+  }
+  if (factors == Factors::kBytePairs) {
+    prefetch_some(ahead, pages, stored_bytes, kBlockKeys);
+    return gather_byte_pairs(keys, values, d, count, block);
   }
   const auto widened = [&](const uint8_t* from, int i) {
     uint32_t* wide = block.staged + i * words;

@@ -19,29 +19,39 @@ enum class Factors {
   kPairs,         // pairs of bfloat16, where the pages are of 16 or 8 bits and the processor is faster at that: AMD's do as
                   // many pairs in a cycle as float32, Intel's a quarter as many
   kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded
+  kBytePairs,     // queries and weights of 16 bits and pairs of int8, which become 16 bits as they are loaded; pages of int8
 };
 
 Factors factors_of(const Pages& pages);
 
-// Whether queries and weights are float32.
-inline bool multiplies_floats(const Pages& pages) { return factors_of(pages) != Factors::kPairs; }
+// Bytes of a query: numbers of float32, of bfloat16, or of 16 bits and behind them their scale, a float32.
+int64_t query_bytes(const Pages& pages);
 
 // A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32, if factors are that, or
-// two bfloat16.
+// two bfloat16, or, in 16 bits, two int8.
 struct Block {
-  const uint32_t* keys[2];    // [head_dim in words][kHalfKeys]
-  const uint32_t* values[2];  // float32: [kHalfKeys][head_dim]; bfloat16: [kHalfKeys / 2][head_dim] pairs of keys
+  const void* keys[2];    // [head_dim in words][kHalfKeys]
+  const void* values[2];  // float32: [kHalfKeys][head_dim]; else [kHalfKeys / 2][head_dim] pairs of keys
   uint32_t* memory;  // room for both halves' keys, then for their values
-  uint32_t* staged;  // [kBlockKeys][head_dim in words], for what is stored in another type
+  uint32_t* staged;  // as much as both halves' keys, for what is stored in another type or order
   float key_scales[kBlockKeys];  // of int8 pages
   float value_scales[kBlockKeys];
   mutable LookAhead look_ahead;  // at the pages of the next block; products ask for them
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.
-inline const uint32_t* keys_of(const Block& block, int vector) { return block.keys[vector / 2] + vector % 2 * 16; }
+template <class Word = uint32_t>
+inline const Word* keys_of(const Block& block, int vector) {
+  return static_cast<const Word*>(block.keys[vector / 2]) + vector % 2 * 16;
+}
 
-// Words that a head's vector has as products load it.
+// The values of a block's half.
+template <class Word = uint32_t>
+inline const Word* values_of(const Block& block, int half) {
+  return static_cast<const Word*>(block.values[half]);
+}
+
+// Words of 4 bytes that a head's vector takes as products load it.
 int64_t vector_words(const Pages& pages);
 
 // Words of memory that `block_at` needs.

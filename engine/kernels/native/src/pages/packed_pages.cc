@@ -92,8 +92,9 @@ void write_packed(const Pages& pages, int part, int64_t vector, const float* x) 
 
 void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block) {
   const int64_t d = pages.head_dim, words = vector_words(pages), half_words = kHalfKeys * words;
-  const bool is_float = factors_of(pages) == Factors::kFloats;
-  const bool is_as_stored = pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
+  const Factors factors = factors_of(pages);
+  const bool is_float = factors == Factors::kFloats, is_byte = factors == Factors::kBytePairs;
+  const bool is_as_stored = is_byte || pages.type == (is_float ? PageType::kFloat32 : PageType::kBfloat16);
   const int64_t stored_bytes = d * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
   // The numbers of 32 vectors, in the type in which products load them.
@@ -114,10 +115,11 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
     const uint8_t* const values = data + (run.value + head * pages.page_size) * stored_bytes;
     uint32_t* const own_keys = block.memory + half * half_words;
     uint32_t* const own_values = block.memory + (2 + half) * half_words;
-    // Scores of keys that are not seen are replaced, whatever they are; their values are multiplied with a weight of 0.
-    const bool is_clean = begin == 0 && end == kHalfKeys;
-    block.keys[half] = is_as_stored ? reinterpret_cast<const uint32_t*>(keys) : own_keys;
-    block.values[half] = is_as_stored && is_clean ? reinterpret_cast<const uint32_t*>(values) : own_values;
+    // Scores of keys that are not seen are replaced, whatever they are; their values are multiplied with a weight of 0, and
+    // must be numbers, which integers always are.
+    const bool is_clean = is_byte || (begin == 0 && end == kHalfKeys);
+    block.keys[half] = is_as_stored ? static_cast<const void*>(keys) : own_keys;
+    block.values[half] = is_as_stored && is_clean ? static_cast<const void*>(values) : own_values;
     if (!is_as_stored) {
       widen(keys, kHalfKeys, own_keys);
       widen(values, d, own_values);

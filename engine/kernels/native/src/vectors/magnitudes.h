@@ -8,6 +8,7 @@
 namespace eagre {
 
 constexpr float kInt8Max = 127.0f;
+constexpr float kInt16Max = 32767.0f;
 
 inline float largest_magnitude(const float* x, int64_t count) {
   Floats most = zeros();

@@ -1,0 +1,162 @@
+#include "attention/byte_products.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/counts.h"
+#include "isa/attention_isa.h"
+#include "isa/isa.h"
+
+namespace eagre::in_bytes {
+
+#if EAGRE_MULTIPLIES_BYTES
+
+namespace {
+
+constexpr int kHalfPairs = kHalfKeys / 2;
+constexpr int kHalfRegisters = kHalfKeys / kPairLanes;
+constexpr int kMostRows = 4;  // of one small product, whose sums are kept in registers
+
+// How many registers of columns such a product has: with few rows as many as let no sum wait for its last product, and
+// with more rows as many as there is room for.
+constexpr int most_columns(int rows) {
+  if (kNumFloatsRegisters >= 32) return 4;
+  return rows <= 2 ? 4 : 2;
+}
+
+// Words of the block that are multiplied each time that a part of the next block is asked for: of as many lines of 64 bytes
+// as these are in.
+constexpr int kWordsAtOnce = 8;
+
+// sums[r][v] += the products of `left` row r, some pairs of 16 bits, and a register of columns, whose pairs are `stride`
+// pairs apart. The first kTogether registers lie side by side from columns[0] on, the others from columns[1] on.
+template <int kTogether, int R, int V>
+[[gnu::always_inline]] inline void multiply(const std::byte* left, int64_t left_stride, const uint16_t* const (&columns)[2],
+                                            int64_t stride, int num_words, LookAhead& ahead, PairLanes (&sums)[R][V]) {
+  static_assert(V <= 2 * kTogether);
+  const auto multiply_word = [&](int word) {
+    PairLanes pairs[V];
+    EAGRE_UNROLL(8)
+    for (int v = 0; v < V; ++v) {
+      pairs[v] = load_byte_pairs(columns[v / kTogether] + word * stride + v % kTogether * kPairLanes);
+    }
+    EAGRE_UNROLL(4)
+    for (int r = 0; r < R; ++r) {
+      const PairLanes own = broadcast_pair(left + r * left_stride + 4 * word);
+      EAGRE_UNROLL(8)
+      for (int v = 0; v < V; ++v) {
+        sums[r][v] = add_products(sums[r][v], pairs[v], own);
+        settle(sums[r][v]);
+      }
+    }
+  };
+  int word = 0;
+  for (; word + kWordsAtOnce <= num_words; word += kWordsAtOnce) {
+    ahead.ask<kWordsAtOnce * V * kPairLanes / 32>();
+    EAGRE_UNROLL(8)
+    for (int i = 0; i < kWordsAtOnce; ++i) multiply_word(word + i);
+  }
+  for (; word < num_words; ++word) multiply_word(word);
+}
+
+template <int R, int V>
+[[gnu::always_inline]] inline void clear(PairLanes (&sums)[R][V]) {
+  EAGRE_UNROLL(4)
+  for (int r = 0; r < R; ++r) {
+    EAGRE_UNROLL(8)
+    for (int v = 0; v < V; ++v) sums[r][v] = no_sums();
+  }
+}
+
+// Of a query: see `query_bytes`.
+inline int64_t bytes_of_query(int num_words) { return 4 * num_words + static_cast<int64_t>(sizeof(float)); }
+
+inline const uint16_t* keys_of_half(const Block& block, int half) { return static_cast<const uint16_t*>(block.keys[half]); }
+
+inline float float_at(const std::byte* p) {
+  float x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+template <int R, int V>
+void score(const Block& block, int column, const std::byte* queries, int num_words, float* scores) {
+  const int64_t query_bytes = bytes_of_query(num_words);
+  const int half = column / kHalfRegisters;
+  const uint16_t* const columns[2] = {keys_of_half(block, half) + column % kHalfRegisters * kPairLanes,
+                                      keys_of_half(block, 1)};
+  PairLanes sums[R][V];
+  clear(sums);
+  multiply<kHalfRegisters>(queries, query_bytes, columns, kHalfKeys, num_words, block.look_ahead, sums);
+  EAGRE_UNROLL(4)
+  for (int r = 0; r < R; ++r) {
+    const float scale = float_at(queries + r * query_bytes + 4 * num_words);
+    EAGRE_UNROLL(8)
+    for (int v = 0; v < V; ++v) store_scaled(sums[r][v], scale, scores + r * kBlockKeys + (column + v) * kPairLanes);
+  }
+}
+
+template <int R, int V>
+void mix_in(const Block& block, int64_t column, const float* weights, int num_words, const float* shrinks,
+            const float* steps, int64_t head_dim, float* mix) {
+  PairLanes sums[R][V];
+  clear(sums);
+  for (int half = 0; half * kHalfPairs < num_words; ++half) {
+    const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + 4 * half * kHalfPairs;
+    const int count = std::min(kHalfPairs, num_words - half * kHalfPairs);
+    const uint16_t* const columns[2] = {values_of<uint16_t>(block, half) + column, nullptr};
+    multiply<V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.look_ahead, sums);
+  }
+  EAGRE_UNROLL(4)
+  for (int r = 0; r < R; ++r) {
+    EAGRE_UNROLL(8)
+    for (int v = 0; v < V; ++v) {
+      add_scaled(sums[r][v], steps[r], shrinks[r], mix + r * head_dim + column + v * kPairLanes);
+    }
+  }
+}
+
+// Calls body(first row, rows, first register of columns, registers) for all small products; rows and registers are
+// constants.
+template <class Body>
+inline void for_each_part(int num_rows, int num_columns, const Body& body) {
+  with_count<kMostRows>(num_rows, [&](auto most_rows) {
+    constexpr int kRows = most_rows(), kColumns = most_columns(kRows);
+    for (int column = 0; column < num_columns; column += kColumns) {
+      with_count<kColumns>(num_columns - column, [&](auto columns) {
+        for (int row = 0; row < num_rows; row += kRows) {
+          with_count<kRows>(num_rows - row, [&](auto rows) { body(row, rows, column, columns); });
+        }
+      });
+    }
+  });
+}
+
+}  // namespace
+
+void multiply_keys(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors, float* scores) {
+  const int num_words = head_dim / 2;
+  // No product crosses a half other than at the begin of one.
+  static_assert(kHalfRegisters % most_columns(1) == 0 || most_columns(1) % kHalfRegisters == 0);
+  for_each_part(num_rows, num_vectors * 16 / kPairLanes, [&](int row, auto rows, int column, auto columns) {
+    score<rows(), columns()>(block, column, queries + row * bytes_of_query(num_words), num_words, scores + row * kBlockKeys);
+  });
+}
+
+void multiply_values(int head_dim, const Block& block, const float* weights, int num_rows, int num_keys,
+                     const float* shrinks, const float* steps, float* mix) {
+  for_each_part(num_rows, head_dim / kPairLanes, [&](int row, auto rows, int column, auto columns) {
+    mix_in<rows(), columns()>(block, column * kPairLanes, weights + row * kBlockKeys, (num_keys + 1) / 2, shrinks + row,
+                              steps + row, head_dim, mix + int64_t{1} * row * head_dim);
+  });
+}
+
+#else
+
+void multiply_keys(int, const Block&, const std::byte*, int, int, float*) {}
+void multiply_values(int, const Block&, const float*, int, int, const float*, const float*, float*) {}
+
+#endif
+
+}  // namespace eagre::in_bytes
