@@ -304,7 +304,7 @@ def test_what_comes_later_changes_nothing_before_it(variant, kind, page_size):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_small_weights_count_beside_a_large_one(variant, kind):
-    """One key's weight is 3e5 times that of each of the others, which lie in other blocks and make 0.7 % together."""
+    """One key's weight is 3e5 times that of each of the others, most of which lie in other blocks: 0.7 % together."""
     random = np.random.default_rng(7)
     shape = Shape(kind=kind, page_size=32, rotary_dim=0, scale=1.0)
     length, ratio = 2016, 18.0 * np.log(2.0)
@@ -324,9 +324,35 @@ def test_many_small_weights_count_beside_a_large_one(variant, kind):
     qkv = np.zeros((1, shape.num_vectors, shape.head_dim), np.float32)
     qkv[:, : shape.num_heads] = ratio / shape.head_dim
     qkv[:, -shape.num_kv_heads :] = 1.0
-    out, _ = run(shape, qkv.reshape(1, -1), angles(random, 1, shape), step, table, 0, KVPages(in_blocks(data), kv.scales))
+    kv = KVPages(in_blocks(data), kv.scales)
+    out, _ = run(shape, qkv.reshape(1, -1), angles(random, 1, shape), step, table, 0, kv)
     others = (length - 1) * 2.0**-18
     np.testing.assert_allclose(out[0], (others - 1) / (others + 1), rtol=0, atol=0.05 * others)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("weight", "scale"), [(0.995, 1e-4), (0.9, 1e-2), (1e-4, 100.0)])
+def test_one_key_whose_values_are_far_from_the_others(variant, kind, weight, scale):
+    """Such as the first token of a text: it gets most of the weight, and its values are next to nothing."""
+    random = np.random.default_rng(8)
+    shape = Shape(kind=kind, page_size=32, head_dim=64, rotary_dim=0)
+    length = 49
+    step = make_step([length - 1])
+    table, num_pages = make_table(random, step, shape.page_size)
+    kv = make_pages(random, shape, num_pages)
+    qkv = random.standard_normal((length, shape.num_vectors, shape.head_dim)).astype(np.float32)
+    queries, keys, values = np.split(qkv, [shape.num_heads, shape.num_heads + shape.num_kv_heads], axis=1)
+    queries[:] = 1.0
+    keys[0] = np.log(weight / (1 - weight) * (length - 1)) / shape.head_dim / shape.score_scale
+    keys[1:] *= 0.1
+    values[0] *= scale
+    rotations = angles(random, length, shape)
+    for token in range(length):  # each writes its keys and values into the pages
+        one = make_step([token])
+        out, kv = run(shape, qkv[token : token + 1].reshape(1, -1), rotations[:1], one, table, 0, kv)
+    all_keys, all_values = context(kv, 0, table[0], length)
+    want, bound = attend(queries[-1:].astype(np.float64), length - 1, all_keys, all_values, shape)
+    assert (np.abs(out - want) <= bound).all()
 
 
 def pages_of(parts: int, head_dim: int, dtype: str = "float32", scales: np.ndarray | None = None) -> KVPages:

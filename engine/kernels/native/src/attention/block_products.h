@@ -1,7 +1,7 @@
 // The two products of attention: query rows with the keys of a block, and weights with its values.
 //
 // Of a row and a key, the product is summed in the order of the features; of a row and a feature of the values, in the
-// order of the keys. So a row's numbers are the same, whichever rows are beside it.
+// order of the keys; sums of integers are exact in any order. So a row's numbers are the same, whichever rows are beside it.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,16 @@ struct ProductKind {
   int head_dim;
 };
 
-// scores[r][key] = the product of query row r and a key, of the block's first num_vectors times 16 keys; of keys of int8
-// as they are, without their scales. queries: num_rows times `query_bytes`; scores: [num_rows][kBlockKeys].
+// scores[r][key] = the product of query row r and a key, of the block's first num_vectors times 16 keys; of pages of
+// int8 without the keys' scales. queries: num_rows times `query_bytes`; scores: [num_rows][kBlockKeys].
 void multiply_keys(ProductKind kind, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                    float* scores);
 
-// mix[r] = mix[r] * shrinks[r] + the sum over the first num_keys keys of the row's weight and the key's value; of values of
-// int8 as they are, and with steps[r] times the sum.
-// weights: [num_rows], each row at a distance of kBlockKeys float32, of float32, bfloat16 or 16 bits; those behind num_keys
-// are 0 as far as a pair of keys reaches. mix: [num_rows][head_dim].
+// mix[r] = mix[r] * shrinks[r] + the sum over the first num_keys keys of the row's weight and the key's value; of pages of
+// int8 without the values' scales.
+// weights: [num_rows], each row at a distance of kBlockKeys float32, of float32, bfloat16 or integers of 16 bits; those
+// behind num_keys are 0 as far as a pair of keys reaches. steps: of kBytePairs alone, what a row's sum is multiplied with
+// before it is added. mix: [num_rows][head_dim].
 void multiply_values(ProductKind kind, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, const float* steps, float* mix);
 

@@ -25,8 +25,8 @@ constexpr int most_columns(int rows) {
   return rows <= 2 ? 4 : 2;
 }
 
-// Words of the block that are multiplied each time that a part of the next block is asked for: of as many lines of 64 bytes
-// as these are in.
+// Words that are multiplied between two requests for parts of the next block; each request is for as many lines of 64 bytes
+// as these words take.
 constexpr int kWordsAtOnce = 8;
 
 // sums[r][v] += the products of `left` row r, some pairs of 16 bits, and a register of columns, whose pairs are `stride`
@@ -69,9 +69,6 @@ template <int R, int V>
   }
 }
 
-// Of a query: see `query_bytes`.
-inline int64_t bytes_of_query(int num_words) { return 4 * num_words + static_cast<int64_t>(sizeof(float)); }
-
 inline const uint16_t* keys_of_half(const Block& block, int half) { return static_cast<const uint16_t*>(block.keys[half]); }
 
 inline float float_at(const std::byte* p) {
@@ -82,16 +79,16 @@ inline float float_at(const std::byte* p) {
 
 template <int R, int V>
 void score(const Block& block, int column, const std::byte* queries, int num_words, float* scores) {
-  const int64_t query_bytes = bytes_of_query(num_words);
+  const int64_t stride = bytes_of_integer_query(2 * num_words);
   const int half = column / kHalfRegisters;
   const uint16_t* const columns[2] = {keys_of_half(block, half) + column % kHalfRegisters * kPairLanes,
                                       keys_of_half(block, 1)};
   PairLanes sums[R][V];
   clear(sums);
-  multiply<kHalfRegisters>(queries, query_bytes, columns, kHalfKeys, num_words, block.look_ahead, sums);
+  multiply<kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.look_ahead, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
-    const float scale = float_at(queries + r * query_bytes + 4 * num_words);
+    const float scale = float_at(queries + r * stride + 4 * num_words);
     EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) store_scaled(sums[r][v], scale, scores + r * kBlockKeys + (column + v) * kPairLanes);
   }
@@ -112,7 +109,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) {
-      add_scaled(sums[r][v], steps[r], shrinks[r], mix + r * head_dim + column + v * kPairLanes);
+      shrink_and_add(sums[r][v], steps[r], shrinks[r], mix + r * head_dim + column + v * kPairLanes);
     }
   }
 }
@@ -135,12 +132,15 @@ inline void for_each_part(int num_rows, int num_columns, const Body& body) {
 
 }  // namespace
 
-void multiply_keys(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors, float* scores) {
+void multiply_keys(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
+                   float* scores) {
   const int num_words = head_dim / 2;
-  // No product crosses a half other than at the begin of one.
-  static_assert(kHalfRegisters % most_columns(1) == 0 || most_columns(1) % kHalfRegisters == 0);
+  // A product that reaches into the second half begins at the first key.
+  static_assert(kHalfRegisters % most_columns(1) == 0 || most_columns(1) == 2 * kHalfRegisters);
+  static_assert(kHalfRegisters % most_columns(kMostRows) == 0 || most_columns(kMostRows) == 2 * kHalfRegisters);
   for_each_part(num_rows, num_vectors * 16 / kPairLanes, [&](int row, auto rows, int column, auto columns) {
-    score<rows(), columns()>(block, column, queries + row * bytes_of_query(num_words), num_words, scores + row * kBlockKeys);
+    score<rows(), columns()>(block, column, queries + row * bytes_of_integer_query(head_dim), num_words,
+                             scores + row * kBlockKeys);
   });
 }
 
@@ -151,11 +151,6 @@ void multiply_values(int head_dim, const Block& block, const float* weights, int
                               steps + row, head_dim, mix + int64_t{1} * row * head_dim);
   });
 }
-
-#else
-
-void multiply_keys(int, const Block&, const std::byte*, int, int, float*) {}
-void multiply_values(int, const Block&, const float*, int, int, const float*, const float*, float*) {}
 
 #endif
 

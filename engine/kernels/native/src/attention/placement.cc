@@ -54,7 +54,7 @@ void write_query(Factors factors, const float* query, int64_t d, std::byte* to) 
     std::memcpy(to, query, d * sizeof(float));
   } else {  // the scale stands behind the numbers
     const float scale = largest_magnitude(query, d) / kInt16Max;
-    const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
+    const Floats inverse = broadcast(inverse_of(scale));
     for (int64_t i = 0; i < d; i += kLanes) {
       store_16_bits(reinterpret_cast<int16_t*>(to) + i, mul(load(query + i), inverse));
     }
@@ -79,7 +79,7 @@ void write_vector(const Pages& p, int part, int64_t vector, const float* x) {
   alignas(64) float scaled[kLargestHead];
   if (p.type == PageType::kInt8) {  // symmetric, one scale for each token and head
     const float scale = largest_magnitude(x, p.head_dim) / kInt8Max;
-    const Floats inverse = broadcast(scale > 0.0f ? 1.0f / scale : 0.0f);
+    const Floats inverse = broadcast(inverse_of(scale));
     for (int64_t i = 0; i < p.head_dim; i += kLanes) store(scaled + i, mul(load(x + i), inverse));
     p.scales[vector] = scale + not_finite(x, p.head_dim);
     x = scaled;

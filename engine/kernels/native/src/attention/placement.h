@@ -10,8 +10,8 @@
 
 namespace eagre {
 
-// The queries of a step's tokens, [key head][token][query heads that share it][head_dim], so that those which attend to
-// the same keys lie one behind the other: see `query_bytes`.
+// The queries of a step's tokens, [key head][token][query heads that share it], so that those which attend to the same keys
+// lie one behind the other. Each is as `query_bytes` in pages/key_block.h says.
 struct Queries {
   std::byte* data;
   int64_t num_tokens, group, bytes_per_head;

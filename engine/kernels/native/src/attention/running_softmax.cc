@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr float kLeastScale = 1e-30f;  // values of smaller scales count as 0, because steps of them have no inverse
 
 #ifndef EAGRE_HAS_COARSE_EXP2
 Floats coarse_exp2(Floats x) { return exp2(x); }
@@ -76,46 +75,55 @@ void weigh(const float* value_scales, const float* shifts, const float* shrinks,
   }
 }
 
-// The largest of a block's scales, or NaN where one is no number.
-float largest_known(const float* scales) {
-  Floats most = load(scales), trace = mul(most, zeros());
-  for (int v = 1; v < kKeyVectors; ++v) {
-    const Floats more = load(scales + v * kLanes);
-    most = max(most, more);
-    trace = fma(more, zeros(), trace);
-  }
-  return largest(most) + sum(trace);
-}
-
-// The same as `weigh`, for values of int8: makes weights of 16 bits, and of each row the step between two of them.
-// A weight times its value's scale is rounded to steps of such a size that the row's largest scale, with the weight of the
-// block's best score, needs all of the bits. So no weight vanishes only because another block has far better scores.
-// peaks: the best scores of the rows in this block; shares: what weights beside them are multiplied with.
+// The same for values of int8: makes integers of 16 bits of weights times the scales of their values, and of each row the
+// step that they are counted in, so that the largest of its products in this block needs all of the bits. Neither a key of
+// far more weight elsewhere nor one of this block whose values are next to nothing takes bits away from the others.
 template <class Count>
-void weigh_in_steps(const float* value_scales, const Sight& sight, const float* peaks, const float* shares,
-                    const float* shrinks, int num_rows, Count num_vectors, float* scores, float* totals, float* steps) {
-  alignas(64) float seen[kBlockKeys];
-  const float* scales = value_scales;
-  float most = sight.is_whole ? largest_known(scales) : 0.0f;
-  for (int r = 0; r < num_rows; ++r, scores += kBlockKeys, totals += kLanes) {
-    if (!sight.is_whole) {  // a row's steps must not follow from what it does not see
-      std::fill_n(seen, kBlockKeys, 0.0f);
-      const int begin = sight.hidden[r], end = std::max(begin, sight.visible[r]);
-      std::copy(value_scales + begin, value_scales + end, seen + begin);
-      scales = seen;
-      most = largest_known(scales);
+void weigh_in_steps(const float* value_scales, const Sight& sight, const float* shifts, const float* shrinks, int num_rows,
+                    Count num_vectors, float* scores, float* totals, float* steps) {
+  alignas(64) float seen[kBlockKeys], per_product[kLanes];
+  // What is no number, which integers would not show. (Where a score is none, the total shows it.)
+  const float of_all = sight.is_whole ? not_finite(value_scales, kBlockKeys) : 0.0f;
+  for (int first = 0; first < num_rows; first += kLanes) {
+    const int count = std::min(kLanes, num_rows - first);
+    alignas(64) float not_known[kLanes] = {};
+    Floats largest_products[kLanes];
+    for (int i = count; i < kLanes; ++i) largest_products[i] = zeros();
+    for (int i = 0; i < count; ++i) {
+      const int r = first + i;
+      float* const row = scores + r * kBlockKeys;
+      const float* scales = value_scales;
+      not_known[i] = of_all;
+      if (!sight.is_whole) {  // what a row does not see may have a scale that is no number
+        std::fill_n(seen, kBlockKeys, 0.0f);
+        const int begin = sight.hidden[r], end = std::max(begin, sight.visible[r]);
+        std::copy(value_scales + begin, value_scales + end, seen + begin);
+        scales = seen;
+        not_known[i] = not_finite(seen, kBlockKeys);
+      }
+      const Floats shift = broadcast(shifts[r]);
+      Floats total = zeros(), most = zeros();
+      EAGRE_UNROLL(4)
+      for (int v = 0; v < num_vectors; ++v) {
+        const Floats weight = coarse_exp2(sub(load(row + v * kLanes), shift));
+        const Floats product = mul(weight, load(scales + v * kLanes));
+        store(row + v * kLanes, product);
+        total = add(total, weight);
+        most = max(most, product);
+      }
+      largest_products[i] = most;
+      store(totals + r * kLanes, add(mul(load(totals + r * kLanes), broadcast(shrinks[r])), total));
     }
-    const Floats shift = broadcast(peaks[r]), inverse = broadcast(most > kLeastScale ? kInt16Max / most : 0.0f);
-    Floats total = zeros();
-    EAGRE_UNROLL(4)
-    for (int v = 0; v < num_vectors; ++v) {
-      const Floats weight = coarse_exp2(sub(load(scores + v * kLanes), shift));
-      total = add(total, weight);
-      store_16_bits(reinterpret_cast<int16_t*>(scores) + v * kLanes,
-                    mul(weight, mul(load(scales + v * kLanes), inverse)));
+    const Floats largest_product = largest_of_each(largest_products);
+    store(per_product, mul(inverses_of(largest_product), broadcast(kInt16Max)));
+    store(steps + first, fma(largest_product, broadcast(1.0f / kInt16Max), load(not_known)));
+    for (int i = 0; i < count; ++i) {
+      float* const row = scores + (first + i) * kBlockKeys;
+      EAGRE_UNROLL(4)
+      for (int v = 0; v < num_vectors; ++v) {
+        store_16_bits(reinterpret_cast<int16_t*>(row) + v * kLanes, mul(load(row + v * kLanes), broadcast(per_product[i])));
+      }
     }
-    store(totals, fma(total, broadcast(shares[r]), mul(load(totals), broadcast(shrinks[r]))));
-    steps[r] = shares[r] * (most / kInt16Max);
   }
 }
 
@@ -130,7 +138,7 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
   const float* const value_scales = has_scales ? block.value_scales : nullptr;
   const int num_vectors = (sight.num_keys + kLanes - 1) / kLanes;
   alignas(64) float scores[kRowsAtOnce * kBlockKeys], shifts[kRowsAtOnce], shrinks[kRowsAtOnce];
-  alignas(64) float peaks[kRowsAtOnce], shares[kRowsAtOnce], steps[kRowsAtOnce];  // of integers alone
+  alignas(64) float steps[kRowsAtOnce];  // of integers alone
   multiply_keys(kind, block, queries, num_rows, num_vectors, scores);
   for (int first = 0; first < num_rows; first += kLanes) {
     Floats most[kLanes];
@@ -141,18 +149,14 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
                 : is_plain ? most_of(num_vectors, row)
                 : finish_scores(key_scales, softcap * kLog2E, num_vectors, sight.hidden[r], sight.visible[r], row);
     }
-    const Floats peak = largest_of_each(most), before = load(state.best + first), best = max(peak, before);
-    const Floats shift = finite(best);
+    const Floats before = load(state.best + first), best = max(largest_of_each(most), before), shift = finite(best);
     store(state.best + first, best);
     store(shifts + first, shift);
     store(shrinks + first, exp2(sub(before, shift)));
-    if (!is_integer) continue;
-    store(peaks + first, finite(peak));
-    store(shares + first, exp2(sub(peak, shift)));
   }
   const auto weigh_all = [&](auto count) {
     if (is_integer) {
-      return weigh_in_steps(value_scales, sight, peaks, shares, shrinks, num_rows, count, scores, state.total, steps);
+      return weigh_in_steps(value_scales, sight, shifts, shrinks, num_rows, count, scores, state.total, steps);
     }
     const auto weigh_rows = kind.factors == Factors::kPairs ? weigh<false, decltype(count)> : weigh<true, decltype(count)>;
     weigh_rows(value_scales, shifts, shrinks, num_rows, count, scores, state.total);

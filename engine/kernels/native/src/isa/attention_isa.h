@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "isa/isa.h"
 
@@ -46,12 +47,12 @@ inline PairLanes broadcast_pair(const std::byte* p) {
 }
 // Two products a lane, added to a sum.
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) { return _mm512_dpwssd_epi32(sum, a, b); }
-// A sum stands in its register here: GCC would add up in another order, for which it has too few.
+// A sum stands in its register here: GCC would add up in another order, for which it has too few registers.
 inline void settle(PairLanes& sum) { asm volatile("" : "+v"(sum)); }
 // Sums times `scale`.
 inline void store_scaled(PairLanes sums, float scale, float* to) { store(to, mul(to_floats(sums), broadcast(scale))); }
-// What is there becomes as much smaller as `shrink` says, and the sums times `scale` are added.
-inline void add_scaled(PairLanes sums, float scale, float shrink, float* to) {
+// What is there is multiplied with `shrink`, and the sums times `scale` are added.
+inline void shrink_and_add(PairLanes sums, float scale, float shrink, float* to) {
   store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));
 }
 // Rounds to nearest even and stores 16 numbers of 16 bits, within which the values lie.
@@ -65,8 +66,9 @@ inline Floats second_halves(Words pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// 2^x for x <= 0, to 3 parts in a million, which is enough where bfloat16 is made of it; 1 for 0, 0 for -infinity, NaN for
-// NaN. The fraction of x, from 0 to 1, goes through a polynomial whose largest relative error is as small as possible.
+// 2^x for x <= 0, to 3 parts in a million, which is enough where bfloat16 or an integer of 16 bits is made of it; 1 for 0,
+// 0 for -infinity, NaN for NaN. The fraction of x, from 0 to 1, goes through a polynomial whose largest relative error is as
+// small as possible.
 #define EAGRE_HAS_COARSE_EXP2
 inline Floats coarse_exp2(Floats x) {
   const Floats r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
@@ -96,15 +98,15 @@ inline PairLanes no_sums() { return _mm256_setzero_si256(); }
 inline PairLanes load_byte_pairs(const uint16_t* p) {
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-inline PairLanes broadcast_pair(const std::byte* p) { return _mm256_set1_epi32(word_at(p)); }
+inline PairLanes broadcast_pair(const std::byte* p) { return broadcast_half_word(p); }
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+  return add_half_ints(sum, _mm256_madd_epi16(a, b));
 }
 inline void settle(PairLanes& sum) { asm volatile("" : "+x"(sum)); }
 inline void store_scaled(PairLanes sums, float scale, float* to) {
   store_half(to, _mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)));
 }
-inline void add_scaled(PairLanes sums, float scale, float shrink, float* to) {
+inline void shrink_and_add(PairLanes sums, float scale, float shrink, float* to) {
   store_half(to, fma_half(to_half_floats(sums), broadcast_half(scale), mul_half(load_half(to), shrink)));
 }
 inline void store_16_bits(int16_t* p, Floats x) {
@@ -155,7 +157,7 @@ inline void settle(PairLanes&) {}
 inline void store_scaled(const PairLanes& sums, float scale, float* to) {
   store(to, mul(to_floats(sums), broadcast(scale)));
 }
-inline void add_scaled(const PairLanes& sums, float scale, float shrink, float* to) {
+inline void shrink_and_add(const PairLanes& sums, float scale, float shrink, float* to) {
   store(to, fma(to_floats(sums), broadcast(scale), mul(load(to), broadcast(shrink))));
 }
 inline void store_16_bits(int16_t* p, const Floats& x) {

@@ -42,8 +42,9 @@ void widen_to_halves(const uint8_t* from, int64_t d, uint16_t* to) {
 }
 
 // The block's keys and values of int8, in pairs, from where each token's are.
-void gather_byte_pairs(const uint8_t* const* keys, const uint8_t* const* values, int64_t d, int count, Block& block) {
-  const int64_t half_pairs = kHalfKeys * d / 2;
+void gather_byte_pairs(const uint8_t* const* keys, const uint8_t* const* values, const Pages& pages, int count, Ahead ahead,
+                       Block& block) {
+  const int64_t d = pages.head_dim, half_pairs = kHalfKeys * d / 2;
   uint16_t* const own_keys = reinterpret_cast<uint16_t*>(block.memory);
   uint16_t* const own_values = own_keys + 2 * half_pairs;
   for (int half = 0; half < 2; ++half) {
@@ -52,6 +53,7 @@ void gather_byte_pairs(const uint8_t* const* keys, const uint8_t* const* values,
     for (int first = 0; first < kHalfKeys; first += kLanes) {  // words of two pairs
       uint8_t* const to = reinterpret_cast<uint8_t*>(block.staged + first);
       transpose_words(keys + half * kHalfKeys + first, static_cast<int>(d / 16), to, kHalfKeys * 4);
+      prefetch_some(ahead, pages, d, kLanes);
     }
     uint16_t* pairs = own_keys + half * half_pairs;
     for (int64_t word = 0; word < d / 4; ++word, pairs += 2 * kHalfKeys) {
@@ -97,7 +99,7 @@ int64_t vector_words(const Pages& pages) {
 int64_t query_bytes(const Pages& pages) {
   switch (factors_of(pages)) {
     case Factors::kPairs: return pages.head_dim * 2;
-    case Factors::kBytePairs: return pages.head_dim * 2 + static_cast<int64_t>(sizeof(float));
+    case Factors::kBytePairs: return bytes_of_integer_query(pages.head_dim);
     default: return pages.head_dim * 4;
   }
 }
@@ -145,10 +147,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
     std::fill(block.key_scales + count, block.key_scales + kBlockKeys, 0.0f);
     std::fill(block.value_scales + count, block.value_scales + kBlockKeys, 0.0f);
   }
-  if (factors == Factors::kBytePairs) {
-    prefetch_some(ahead, pages, stored_bytes, kBlockKeys);
-    return gather_byte_pairs(keys, values, d, count, block);
-  }
+  if (factors == Factors::kBytePairs) return gather_byte_pairs(keys, values, pages, count, ahead, block);
   const auto widened = [&](const uint8_t* from, int i) {
     uint32_t* wide = block.staged + i * words;
     if (is_float) {

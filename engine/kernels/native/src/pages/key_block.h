@@ -16,19 +16,24 @@ constexpr int kKeyVectors = kBlockKeys / 16;
 // What is multiplied in the products of queries and keys, and of weights and values.
 enum class Factors {
   kFloats,        // float32: of pages of float32, and of others that have been widened block by block
-  kPairs,         // pairs of bfloat16, where the pages are of 16 or 8 bits and the processor is faster at that: AMD's do as
-                  // many pairs in a cycle as float32, Intel's a quarter as many
+  kPairs,         // pairs of bfloat16, where the pages are of 16 bits and the processor is faster at that: AMD's do as many
+                  // pairs in a cycle as float32, Intel's a quarter as many; in a matrix unit also of pages of 8 bits
   kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded
-  kBytePairs,     // queries and weights of 16 bits and pairs of int8, which become 16 bits as they are loaded; pages of int8
+  kBytePairs,     // queries and weights that are integers of 16 bits, and pairs of int8, which become such integers as they
+                  // are loaded: of pages of int8
 };
 
 Factors factors_of(const Pages& pages);
 
-// Bytes of a query: numbers of float32, of bfloat16, or of 16 bits and behind them their scale, a float32.
+// Bytes of a query: its features as float32 or bfloat16, or as integers of 16 bits with their scale, a float32, behind them.
 int64_t query_bytes(const Pages& pages);
 
-// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32, if factors are that, or
-// two bfloat16, or, in 16 bits, two int8.
+inline int64_t bytes_of_integer_query(int64_t head_dim) {
+  return head_dim * static_cast<int64_t>(sizeof(int16_t)) + static_cast<int64_t>(sizeof(float));
+}
+
+// A block of keys and values, laid out for the vector unit, in two halves. A word holds a float32 or
+// two bfloat16; of kBytePairs it has 16 bits and holds two int8.
 struct Block {
   const void* keys[2];    // [head_dim in words][kHalfKeys]
   const void* values[2];  // float32: [kHalfKeys][head_dim]; else [kHalfKeys / 2][head_dim] pairs of keys
@@ -105,7 +110,7 @@ struct Ahead {
 
 // Gathers the keys and values of `count` tokens from where `walk` stands, and moves it on. The values of the rest of a half
 // are set to zero, and so are those of the first `num_hidden` tokens, which a window hides from all queries: another request
-// may have left NaN there, and zero times NaN is NaN.
+// may have left NaN there, and zero times NaN is NaN. Of kBytePairs only their scales are: integers are always numbers.
 void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int count, Ahead ahead, Block& block);
 
 }  // namespace eagre

@@ -10,6 +10,15 @@ namespace eagre {
 constexpr float kInt8Max = 127.0f;
 constexpr float kInt16Max = 32767.0f;
 
+// What numbers are multiplied with to be counted in steps of `scale`; 0 for a scale that is next to nothing, whose inverse,
+// or that times kInt16Max, would be infinite.
+constexpr float kLeastScale = 1e-33f;
+inline float inverse_of(float scale) { return scale >= kLeastScale ? 1.0f / scale : 0.0f; }
+inline Floats inverses_of(Floats scales) {
+  const Floats least = broadcast(kLeastScale);
+  return choose(at_least(scales, least), div(broadcast(1.0f), max(scales, least)), zeros());
+}
+
 inline float largest_magnitude(const float* x, int64_t count) {
   Floats most = zeros();
   for (int64_t i = 0; i < count; i += 16) most = max(most, abs(load(x + i)));

@@ -2,7 +2,8 @@
 
 The reference attends over the keys and values as they lie in the pages afterwards, which a test of their own compares
 with what was to be written. What remains is float32 arithmetic, and for pages of bfloat16 or int8 the rounding of
-queries and of softmax weights to bfloat16: a relative 2^-8 at most.
+queries and of softmax weights to bfloat16: a relative 2^-8 at most. Some kernels round them to integers of 16 bits
+for pages of int8, which is less.
 """
 
 from __future__ import annotations
