@@ -149,31 +149,11 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   }
 }
 
-// Calls body(first row, rows, first vector, vectors) for all small products; rows and vectors are constants.
-template <class Body>
-inline void for_each_part(int num_rows, int num_vectors, const Body& body) {
-  const auto with_most_rows = [&](auto most_rows) {
-    constexpr int kRows = most_rows(), kVectors = most_vectors(kRows);
-    for (int vector = 0; vector < num_vectors; vector += kVectors) {
-      with_count<kVectors>(num_vectors - vector, [&](auto vectors) {
-        for (int row = 0; row < num_rows; row += kRows) {
-          with_count<kRows>(num_rows - row, [&](auto rows) { body(row, rows, vector, vectors); });
-        }
-      });
-    }
-  };
-  if constexpr (most_vectors(1) == most_vectors(kMostRows)) {
-    with_most_rows(std::integral_constant<int, kMostRows>());
-  } else {
-    with_count<kMostRows>(num_rows, with_most_rows);
-  }
-}
-
 template <Factors F>
 void multiply_keys_of(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                       float* scores) {
   const int num_words = F == Factors::kFloats ? head_dim : head_dim / 2;
-  for_each_part(num_rows, num_vectors, [&](int row, auto rows, int vector, auto vectors) {
+  for_each_part<kMostRows, most_vectors>(num_rows, num_vectors, [&](int row, auto rows, int vector, auto vectors) {
     score<F, rows(), vectors()>(block, vector, queries + int64_t{kLeftBytes<F>} * row * num_words, num_words,
                                 num_vectors == kKeyVectors, scores + row * kBlockKeys);
   });
@@ -183,7 +163,7 @@ template <Factors F>
 void multiply_values_of(int head_dim, const Block& block, const float* weights, int num_rows, int num_keys,
                         const float* shrinks, float* mix) {
   const int num_words = F == Factors::kFloats ? num_keys : (num_keys + 1) / 2;
-  for_each_part(num_rows, head_dim / kLanes, [&](int row, auto rows, int vector, auto vectors) {
+  for_each_part<kMostRows, most_vectors>(num_rows, head_dim / kLanes, [&](int row, auto rows, int vector, auto vectors) {
     mix_in<F, rows(), vectors()>(block, vector * kLanes, weights + row * kBlockKeys, num_words, shrinks + row, head_dim,
                                  mix + int64_t{1} * row * head_dim);
   });

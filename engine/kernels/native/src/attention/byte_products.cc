@@ -69,8 +69,6 @@ template <int R, int V>
   }
 }
 
-inline const uint16_t* keys_of_half(const Block& block, int half) { return static_cast<const uint16_t*>(block.keys[half]); }
-
 inline float float_at(const std::byte* p) {
   float x;
   std::memcpy(&x, p, sizeof x);
@@ -81,8 +79,8 @@ template <int R, int V>
 void score(const Block& block, int column, const std::byte* queries, int num_words, float* scores) {
   const int64_t stride = bytes_of_integer_query(2 * num_words);
   const int half = column / kHalfRegisters;
-  const uint16_t* const columns[2] = {keys_of_half(block, half) + column % kHalfRegisters * kPairLanes,
-                                      keys_of_half(block, 1)};
+  const uint16_t* const columns[2] = {keys_of<uint16_t>(block, 2 * half) + column % kHalfRegisters * kPairLanes,
+                                      keys_of<uint16_t>(block, 2)};
   PairLanes sums[R][V];
   clear(sums);
   multiply<kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.look_ahead, sums);
@@ -114,22 +112,6 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
   }
 }
 
-// Calls body(first row, rows, first register of columns, registers) for all small products; rows and registers are
-// constants.
-template <class Body>
-inline void for_each_part(int num_rows, int num_columns, const Body& body) {
-  with_count<kMostRows>(num_rows, [&](auto most_rows) {
-    constexpr int kRows = most_rows(), kColumns = most_columns(kRows);
-    for (int column = 0; column < num_columns; column += kColumns) {
-      with_count<kColumns>(num_columns - column, [&](auto columns) {
-        for (int row = 0; row < num_rows; row += kRows) {
-          with_count<kRows>(num_rows - row, [&](auto rows) { body(row, rows, column, columns); });
-        }
-      });
-    }
-  });
-}
-
 }  // namespace
 
 void multiply_keys(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
@@ -138,7 +120,7 @@ void multiply_keys(int head_dim, const Block& block, const std::byte* queries, i
   // A product that reaches into the second half begins at the first key.
   static_assert(kHalfRegisters % most_columns(1) == 0 || most_columns(1) == 2 * kHalfRegisters);
   static_assert(kHalfRegisters % most_columns(kMostRows) == 0 || most_columns(kMostRows) == 2 * kHalfRegisters);
-  for_each_part(num_rows, num_vectors * 16 / kPairLanes, [&](int row, auto rows, int column, auto columns) {
+  for_each_part<kMostRows, most_columns>(num_rows, num_vectors * 16 / kPairLanes, [&](int row, auto rows, int column, auto columns) {
     score<rows(), columns()>(block, column, queries + row * bytes_of_integer_query(head_dim), num_words,
                              scores + row * kBlockKeys);
   });
@@ -146,7 +128,7 @@ void multiply_keys(int head_dim, const Block& block, const std::byte* queries, i
 
 void multiply_values(int head_dim, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, const float* steps, float* mix) {
-  for_each_part(num_rows, head_dim / kPairLanes, [&](int row, auto rows, int column, auto columns) {
+  for_each_part<kMostRows, most_columns>(num_rows, head_dim / kPairLanes, [&](int row, auto rows, int column, auto columns) {
     mix_in<rows(), columns()>(block, column * kPairLanes, weights + row * kBlockKeys, (num_keys + 1) / 2, shrinks + row,
                               steps + row, head_dim, mix + int64_t{1} * row * head_dim);
   });

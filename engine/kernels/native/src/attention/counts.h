@@ -1,4 +1,4 @@
-// Counts as constants, for loops whose sums are kept in registers.
+// Products cut into small ones whose sums are kept in registers, for which their counts must be constants.
 #pragma once
 
 #include <type_traits>
@@ -14,6 +14,27 @@ inline void with_count(int count, const Body& body) {
     body(std::integral_constant<int, kMost>());
   } else {
     with_count<kMost - 1>(count, body);
+  }
+}
+
+// Calls body(first row, rows, first column, columns) for all small products; rows and columns are constants. most_columns
+// says how many columns a product of so many rows has at most, where a column is what fills a register.
+template <int kMostRows, int (*most_columns)(int), class Body>
+inline void for_each_part(int num_rows, int num_columns, const Body& body) {
+  const auto with_most_rows = [&](auto most_rows) {
+    constexpr int kRows = most_rows(), kColumns = most_columns(kRows);
+    for (int column = 0; column < num_columns; column += kColumns) {
+      with_count<kColumns>(num_columns - column, [&](auto columns) {
+        for (int row = 0; row < num_rows; row += kRows) {
+          with_count<kRows>(num_rows - row, [&](auto rows) { body(row, rows, column, columns); });
+        }
+      });
+    }
+  };
+  if constexpr (most_columns(1) == most_columns(kMostRows)) {
+    with_most_rows(std::integral_constant<int, kMostRows>());
+  } else {
+    with_count<kMostRows>(num_rows, with_most_rows);
   }
 }
 

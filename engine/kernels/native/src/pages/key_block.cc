@@ -28,12 +28,9 @@ void prefetch_some(Ahead& ahead, const Pages& pages, int64_t vector_bytes, int m
   prefetch_range(data + (run.value + to_head) * vector_bytes, run.count * vector_bytes);
 }
 
-// float32 of `d` stored features.
-void widen(PageType type, const uint8_t* from, int64_t d, float* to) {
-  for (int64_t i = 0; i < d; i += kLanes) {
-    store(to + i, type == PageType::kInt8 ? load_bytes(reinterpret_cast<const int8_t*>(from) + i)
-                                          : load_bf16(reinterpret_cast<const uint16_t*>(from) + i));
-  }
+// float32 of `d` bfloat16.
+void widen(const uint8_t* from, int64_t d, float* to) {
+  for (int64_t i = 0; i < d; i += kLanes) store(to + i, load_bf16(reinterpret_cast<const uint16_t*>(from) + i));
 }
 
 // bfloat16 of `d` int8; they are exact.
@@ -151,7 +148,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
   const auto widened = [&](const uint8_t* from, int i) {
     uint32_t* wide = block.staged + i * words;
     if (is_float) {
-      widen(pages.type, from, d, reinterpret_cast<float*>(wide));
+      widen(from, d, reinterpret_cast<float*>(wide));
     } else {
       widen_to_halves(from, d, reinterpret_cast<uint16_t*>(wide));
     }
@@ -181,7 +178,7 @@ void gather(Walk& walk, const Pages& pages, int64_t head, int num_hidden, int co
       if (is_as_stored || values[i] == nothing) {
         std::memcpy(to, values[i], d * sizeof(float));
       } else {
-        widen(pages.type, values[i], d, to);
+        widen(values[i], d, to);
       }
     }
     return;

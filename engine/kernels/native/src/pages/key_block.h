@@ -15,7 +15,7 @@ constexpr int kKeyVectors = kBlockKeys / 16;
 
 // What is multiplied in the products of queries and keys, and of weights and values.
 enum class Factors {
-  kFloats,        // float32: of pages of float32, and of others that have been widened block by block
+  kFloats,        // float32: of pages of float32, and of bfloat16 that has been widened block by block
   kPairs,         // pairs of bfloat16, where the pages are of 16 bits and the processor is faster at that: AMD's do as many
                   // pairs in a cycle as float32, Intel's a quarter as many; in a matrix unit also of pages of 8 bits
   kWidenedPairs,  // queries and weights of float32 and pairs of bfloat16, which become float32 as they are loaded

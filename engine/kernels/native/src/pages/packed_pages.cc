@@ -99,13 +99,11 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data);
   // The numbers of 32 vectors, in the type in which products load them.
   const auto widen = [&](const uint8_t* from, int64_t row, uint32_t* to) {
-    const uint32_t* pairs = reinterpret_cast<const uint32_t*>(from);
-    if (pages.type == PageType::kInt8) {
-      uint32_t* wide = is_float ? block.staged : to;
-      widen_to_halves(reinterpret_cast<const int8_t*>(from), kHalfKeys * d, reinterpret_cast<uint16_t*>(wide));
-      pairs = wide;
+    if (is_float) {
+      widen_pairs(reinterpret_cast<const uint32_t*>(from), kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
+    } else {
+      widen_to_halves(reinterpret_cast<const int8_t*>(from), kHalfKeys * d, reinterpret_cast<uint16_t*>(to));
     }
-    if (is_float) widen_pairs(pairs, kHalfKeys * d / 2 / row, row, reinterpret_cast<float*>(to));
   };
   look_ahead(pages, ahead, block.look_ahead);
   for (int half = 0; half * kHalfKeys < count; ++half) {
