@@ -134,8 +134,10 @@ inline Ints dot4(Ints a, Words bytes, const void* b) {
   return _mm512_dpbusd_epi32(a, bytes, _mm512_set1_epi32(*static_cast<const Word*>(b)));
 }
 
-// What products of pairs need: see tiles/pair_products.h.
+// What products of pairs need: see tiles/pair_products.cc. Where there is a matrix unit, it takes their place.
+#ifndef __AMX_INT8__
 #define EAGRE_HAS_PAIR_PRODUCTS
+#endif
 inline Words add_bytes(Words a, Words b) { return _mm512_add_epi8(a, b); }
 inline Words broadcast_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 inline Words broadcast_word(const void* p) { return _mm512_set1_epi32(*static_cast<const Word*>(p)); }

@@ -1,4 +1,4 @@
-// What rows are packed with for products of pairs: see tiles/pair_products.h.
+// What rows are packed with for products of pairs: see tiles/pair_products.cc.
 #pragma once
 
 #include <cstdlib>

@@ -9,7 +9,7 @@
 namespace eagre {
 
 // Bytes are of -120 to 120 and not to 127, so that a number of 4 bits can be added to one of them: see
-// tiles/pair_products.h.
+// tiles/pair_products.cc.
 constexpr float kMostByte = 120.0f;
 
 // A group gets an offset where its scale with one is at most this part of its scale without. Where all values are on one

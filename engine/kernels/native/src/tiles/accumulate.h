@@ -42,15 +42,17 @@ struct RowGroups {
 
 // Adds the products of a part of a group with one row, of which `dot` are the exact sums, to the row's totals.
 template <bool kHasMinima>
+[[gnu::always_inline]] inline Floats add_part(Floats total, Ints dot, Floats scales, Floats minima, Floats row_scale,
+                                              Floats row_sum) {
+  total = fma(to_floats(dot), mul(scales, row_scale), total);
+  return kHasMinima ? fma(minima, row_sum, total) : total;
+}
+template <bool kHasMinima>
 [[gnu::always_inline]] inline Floats add_part(Floats total, Ints dot, Floats scales, Floats minima, float row_scale,
                                               const int32_t* row_sum) {
-  total = fma(to_floats(dot), mul(scales, broadcast(row_scale)), total);
-  if constexpr (kHasMinima) {
-    float sum;
-    std::memcpy(&sum, row_sum, sizeof sum);
-    total = fma(minima, broadcast(sum), total);
-  }
-  return total;
+  float sum = 0.0f;
+  if constexpr (kHasMinima) std::memcpy(&sum, row_sum, sizeof sum);
+  return add_part<kHasMinima>(total, dot, scales, minima, broadcast(row_scale), broadcast(sum));
 }
 
 // Adds the products of one group to the sums of R rows. Sums within a part of a group are exact.

@@ -1,19 +1,18 @@
 // Tiles of integers, by vector instructions.
 //
 // Each block of rows takes a group from the registers into which it was unpacked, however many blocks there are: to unpack
-// it again costs less than to store it for all of them and to load it. Products of pairs and of a few rows at a time read
-// groups from memory anyway, so that blocks of rows share what is unpacked.
+// it again costs less than to store it for all of them and to load it. Products of a few rows at a time read groups from
+// memory anyway, so that blocks of rows share what is unpacked.
 #include <algorithm>
 
 #include "tiles/accumulate.h"
-#include "tiles/pair_products.h"
 #include "tiles/row_quads.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {
 namespace {
 
-#if defined(EAGRE_HAS_PAIR_PRODUCTS) || defined(EAGRE_HAS_HALVES)
+#ifdef EAGRE_HAS_HALVES
 
 // Goes through spans of groups, of about the same size and of whole blocks of weights, of at most `kMost` groups.
 // body(first group, count, what is read next of the tile)
@@ -27,46 +26,6 @@ void for_each_span(const std::byte* tile, int num_groups, const Body& body) {
     body(first, count, tile + tile_bytes(F, first + count));
   }
 }
-
-#endif
-
-#ifdef EAGRE_HAS_PAIR_PRODUCTS
-
-// Several blocks of rows share the unpacked groups, because to unpack one takes as long as its products with three rows.
-template <Format F>
-void multiply_tile_in_pairs(const PackedRows& x, const std::byte* tile, PairGroup* unpacked, float* totals) {
-  constexpr Layout kLayout = layout_of(F);
-  constexpr size_t kGroupBytes = block_bytes(F) / kLayout.block_groups;
-  const int num_groups = x.num_groups();
-  if (x.num_blocks() == 1) {
-    const RowGroups rows(x, kLayout.sums, 0, 0);
-    static_assert(kLeastRowsOfPairs == 12);
-    if (x.rows_of(0) <= 12) return accumulate_pairs<F, 12>(tile, rows, x.pair_sums(0), num_groups, totals);
-    return accumulate_pairs<F, kBlockRows>(tile, rows, x.pair_sums(0), num_groups, totals);
-  }
-  static_assert(kPairGroups * sizeof(PairGroup) <= kChunkGroups * sizeof(UnpackedGroup));
-  for_each_span<F, kPairGroups>(tile, num_groups, [&](int first, int count, const std::byte* ahead) {
-    for (int g = 0; g < count; ++g) {
-      const BlockReader<F> reader(tile + tile_bytes(F, first + g));
-      unpack_pairs(reader, g % kLayout.block_groups, unpacked[g]);
-    }
-    for (int block = 0; block < x.num_blocks(); ++block) {
-      const RowGroups rows(x, kLayout.sums, block, first);
-      const int num_rows = x.rows_of(block);
-      const int32_t* pair_sums = x.pair_sums(block) + size_t{1} * first * num_rows;
-      float* to = totals + size_t{1} * block * kBlockRows * kTile;
-      with_rows(num_rows, [&](auto constant) {
-        constexpr int kRows = decltype(constant)::value;
-        accumulate_pairs<kLayout.has_minima, kRows>(unpacked, rows, pair_sums, count, to, ahead,
-                                                    block == 0 ? kGroupBytes : 0);
-      });
-    }
-  });
-}
-
-#endif
-
-#ifdef EAGRE_HAS_HALVES
 
 template <Format F>
 void multiply_tile_in_quads(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals) {
@@ -117,11 +76,6 @@ void multiply_tile_in_registers(const PackedRows& x, const std::byte* tile, floa
 template <Format F>
 void multiply_tile(const PackedRows& x, const std::byte* tile, [[maybe_unused]] UnpackedGroup* unpacked,
                    float* totals) {
-#ifdef EAGRE_HAS_PAIR_PRODUCTS
-  if constexpr (has_pair_kernel(F)) {
-    if (x.has_pair_sums()) return multiply_tile_in_pairs<F>(x, tile, reinterpret_cast<PairGroup*>(unpacked), totals);
-  }
-#endif
 #ifdef EAGRE_HAS_HALVES
   if constexpr (QuadKind<F>::kIsHere) {
     multiply_tile_in_quads<F>(x, tile, unpacked, totals);

@@ -15,19 +15,25 @@ constexpr int kBytesAheadOfMany = 4096;
 // earlier, and no nearer than the second cache.
 constexpr int kFewRows = 4, kBytesAheadOfFew = 8192;
 
-// Asks for what comes behind one of the equal parts of a block, while that part is multiplied by R rows. No more lines
-// are asked for at once than the processor keeps on its way: a whole block of eight groups is more than that, and whoever
-// asks for the next line then waits.
-template <size_t kBytes, int kParts = 1, int R = kBlockRows>
-inline void prefetch_behind(const std::byte* block, int part = 0) {
+// Asks for the lines of one of the equal parts of a block of kBytes. No more lines are asked for at once than the processor
+// keeps on its way: a whole block of eight groups is more than that, and whoever asks for the next line then waits.
+template <size_t kBytes, int kParts, bool kLater = false>
+inline void ask_for_part(const std::byte* block, int part) {
   constexpr int kLines = (kBytes + 63) / 64;
   for (int line = part * kLines / kParts; line < (part + 1) * kLines / kParts; ++line) {
-    if constexpr (R <= kFewRows) {
-      prefetch_later(block + kBytesAheadOfFew + 64 * line);
+    if constexpr (kLater) {
+      prefetch_later(block + 64 * line);
     } else {
-      prefetch(block + kBytesAheadOfMany + 64 * line);
+      prefetch(block + 64 * line);
     }
   }
+}
+
+// Asks for what comes behind one of the equal parts of a block, while that part is multiplied by R rows.
+template <size_t kBytes, int kParts = 1, int R = kBlockRows>
+inline void prefetch_behind(const std::byte* block, int part = 0) {
+  constexpr bool kIsFew = R <= kFewRows;
+  ask_for_part<kBytes, kParts, kIsFew>(block + (kIsFew ? kBytesAheadOfFew : kBytesAheadOfMany), part);
 }
 
 // Calls body with a constant that is the number of rows, one of those that padded_rows gives.

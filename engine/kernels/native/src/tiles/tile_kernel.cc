@@ -91,10 +91,12 @@ void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile,
     return;
   }
 #endif
+  const PairKernel multiply_in_pairs = x.has_pair_sums() ? pair_kernel_of(part.format) : nullptr;
+  if (multiply_in_pairs != nullptr) multiply_in_pairs(x, part, tile, count, totals, between);
   const TileKernel multiply = kernel_of(part.format);
   const OffsetKernel add_offsets = x.num_offset_groups() > 0 ? offset_kernel_of(part.format) : nullptr;
   for (int i = 0; i < count; ++i) {
-    multiply(x, part.tile(tile + i), unpacked, totals + i * between);
+    if (multiply_in_pairs == nullptr) multiply(x, part.tile(tile + i), unpacked, totals + i * between);
     if (add_offsets != nullptr) add_offsets(x, part.tile(tile + i), totals + i * between);  // the tile is in a cache now
   }
 }

@@ -14,11 +14,18 @@ namespace eagre {
 constexpr int kChunkGroups = 24;
 
 // Adds the sums of a packed tile and all rows to totals, [rows][kTile]. `unpacked` is room for kChunkGroups, which the
-// matrix unit, products of pairs, of a few rows at a time, and of integers as bfloat16 use.
+// matrix unit, products of a few rows at a time, and of integers as bfloat16 use.
 using TileKernel = void (*)(const PackedRows& x, const std::byte* tile, UnpackedGroup* unpacked, float* totals);
 
 TileKernel float_kernel_of(Format format);
 TileKernel integer_kernel_of(Format format);
+
+// Adds the sums of `count` neighbouring tiles of a part, from `tile` on, and all rows to the totals of each tile, which lie
+// `between` floats from each other, by products of pairs (tiles/pair_products.cc); of rows that have what these take.
+using PairKernel = void (*)(const PackedRows& x, const MatrixPart& part, int64_t tile, int count, float* totals,
+                            size_t between);
+
+PairKernel pair_kernel_of(Format format);  // null where there is none
 
 // Adds the products of a tile with the offsets of the rows' groups.
 using OffsetKernel = void (*)(const PackedRows& x, const std::byte* tile, float* totals);
