@@ -10,14 +10,6 @@ namespace eagre {
 namespace {
 
 constexpr int kGroupsInline = 256;  // the caller packs so few itself: handing them out costs more
-constexpr int kRowsPerTask = 8;     // rows of a block share lines of memory, which two threads should not write by turns
-
-// Whole numbers in the lanes of x. Where one is not finite, the scale beside it is NaN, and any number will do.
-void store_as_ints(int32_t* to, int stride, int count, Floats x) {
-  alignas(64) int32_t lanes[kTile];
-  store_ints(lanes, to_nearest_ints(x));
-  for (int i = 0; i < count; ++i) to[i * stride] = lanes[i];
-}
 
 }  // namespace
 
@@ -69,17 +61,16 @@ void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights)
   }
   if (offset_marks_ != nullptr) std::memset(offset_marks_, 0, size_t{1} * num_groups_ * marks_stride_);
   const int num_inputs = num_groups_ * kGroup;
-  float* normed = normed_memory_.take<float>(size_t{1} * pool.num_threads() * num_inputs);
-  const auto pack_rows = [&](int begin, int end, int thread) {
-    for (int row = begin; row < end; ++row) pack_row(source, row, normed + size_t{1} * thread * num_inputs);
+  float* normed = normed_memory_.take<float>(size_t{1} * pool.num_threads() * kRowsAtOnce * num_inputs);
+  const auto pack_task = [&](int64_t task, int thread) {
+    const int begin = static_cast<int>(task) * kRowsAtOnce;
+    pack_rows(source, begin, std::min(num_rows_, begin + kRowsAtOnce), normed + size_t{1} * thread * kRowsAtOnce * num_inputs);
   };
+  const int num_tasks = (num_rows_ + kRowsAtOnce - 1) / kRowsAtOnce;
   if (num_rows_ * num_groups_ <= kGroupsInline) {
-    pack_rows(0, num_rows_, 0);
+    for (int task = 0; task < num_tasks; ++task) pack_task(task, 0);
   } else {
-    pool.run((num_rows_ + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int thread) {
-      const int begin = static_cast<int>(task) * kRowsPerTask;
-      pack_rows(begin, std::min(num_rows_, begin + kRowsPerTask), thread);
-    });
+    pool.run(num_tasks, pack_task);
   }
   if (offset_marks_ != nullptr) find_offset_groups();
 }
@@ -94,17 +85,33 @@ void RowPacker::find_offset_groups() {
   }
 }
 
-void RowPacker::pack_row(const RowSource& source, int row, float* normed) {
+void RowPacker::pack_rows(const RowSource& source, int begin, int end, float* normed) {
   const int num_inputs = num_groups_ * kGroup;
-  const float* x = source.values + int64_t{1} * source.index[row] * num_inputs;
-  if (source.norm.kind != NormKind::kNone) {
-    normalise(source.norm, x, num_inputs, normed);
-    x = normed;
+  const float* rows[kRowsAtOnce];
+  for (int row = begin; row < end; ++row) {
+    const float*& x = rows[row - begin];
+    x = source.values + int64_t{1} * source.index[row] * num_inputs;
+    if (source.norm.kind == NormKind::kNone) continue;
+    float* const to = normed + size_t{1} * (row - begin) * num_inputs;
+    normalise(source.norm, x, num_inputs, to);
+    x = to;
   }
   const auto asks_for = [&](Activations kind) { return values_[static_cast<int>(kind)] != nullptr; };
-  if (asks_for(Activations::kInt8)) quantise_row(x, row);
-  if (asks_for(Activations::kBfloat16)) copy_row(x, row, Activations::kBfloat16);
-  if (asks_for(Activations::kFloat32)) copy_row(x, row, Activations::kFloat32);
+  if (asks_for(Activations::kInt8)) {
+    // As many rows as divide the lanes of a vector: the last one again and again in the places of those that are missing.
+    const int count = end - begin, padded = count <= 2 ? count : count <= 4 ? 4 : kRowsAtOnce;
+    std::fill(rows + count, rows + padded, rows[count - 1]);
+    switch (padded) {
+      case 1: quantise_rows<1>(rows, begin); break;
+      case 2: quantise_rows<2>(rows, begin); break;
+      case 4: quantise_rows<4>(rows, begin); break;
+      default: quantise_rows<kRowsAtOnce>(rows, begin);
+    }
+  }
+  for (const Activations kind : {Activations::kBfloat16, Activations::kFloat32}) {
+    if (!asks_for(kind)) continue;
+    for (int row = begin; row < end; ++row) copy_row(rows[row - begin], row, kind);
+  }
 }
 
 void RowPacker::copy_row(const float* x, int row, Activations kind) {
@@ -121,90 +128,105 @@ void RowPacker::copy_row(const float* x, int row, Activations kind) {
   }
 }
 
-void RowPacker::quantise_row(const float* x, int row) {
-  const int block = row / kBlockRows, within = row % kBlockRows;
-  const size_t first = first_group(block) + within;
+template <int kRows>
+void RowPacker::quantise_rows(const float* const* rows, int first_row) {
+  constexpr int kGroupsAtOnce = kTile / kRows;
+  const int block = first_row / kBlockRows;
+  Lanes lanes{first_group(block) + first_row % kBlockRows, rows_of(block), {}, first_row};
   Floats trace = zeros();
-  for (int group = 0; group < num_groups_; group += kTile) {
-    const int count = std::min(kTile, num_groups_ - group);
-    const Place place{first + size_t{1} * group * rows_of(block), rows_of(block), count, row, group};
-    if (count == kTile) {
-      quantise_groups<true>(x + group * kGroup, place, trace);
-    } else {
-      quantise_groups<false>(x + group * kGroup, place, trace);
-    }
+  for (int first = 0; first < num_groups_; first += kGroupsAtOnce) {
+    // Behind the last group stands the same one again.
+    for (int i = 0; i < kGroupsAtOnce; ++i) lanes.groups[i] = std::min(first + i, num_groups_ - 1);
+    quantise_groups<kRows>(rows, lanes, trace);
   }
   // Quantised, a value that is not finite would look like any other. One scale that is NaN reaches all outputs.
-  scales_[first] += sum(trace);
+  alignas(64) float traces[kTile];
+  store(traces, trace);
+  for (int lane = 0; lane < kTile; ++lane) scales_[lanes.first + lane % kRows] += traces[lane];
 }
 
-template <bool kIsWhole>
-void RowPacker::quantise_groups(const float* x, Place place, Floats& trace) {
-  const int count = kIsWhole ? kTile : place.count;
+template <int kRows>
+void RowPacker::quantise_groups(const float* const* rows, const Lanes& lanes, Floats& trace) {
   // What is found for each group lies in one lane of a vector, so that all groups are reduced and divided together.
   Floats of_group[kTile], smallest[kTile], halves[kTile], of_pairs[kTile];
-  for (int i = 0; i < count; ++i) {
-    const Floats low = load(x + i * kGroup), high = load(x + i * kGroup + kTile);
+  const float* from[kTile];
+  EAGRE_UNROLL(16)
+  for (int i = 0; i < kTile; ++i) {
+    from[i] = rows[i % kRows] + lanes.groups[i / kRows] * kGroup;
+    const Floats low = load(from[i]), high = load(from[i] + kTile);
     of_group[i] = max(low, high);
     smallest[i] = min(low, high);
   }
-  for (int i = count; i < kTile; ++i) of_group[i] = smallest[i] = halves[i] = of_pairs[i] = zeros();
   const Rounding rounding(smallest_of_each(smallest), largest_of_each(of_group));
-  alignas(64) float scales[kTile], offsets[kTile], inverses[kTile];
-  store(scales, rounding.scales);
+  alignas(64) float offsets[kTile], inverses[kTile];
   store(offsets, rounding.offsets);
   store(inverses, div(broadcast(1.0f), rounding.scales));
-  int8_t* to = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]) + place.at * kGroup;
-  for (int i = 0; i < count; ++i, to += place.stride * kGroup) {
+  int8_t* const values = reinterpret_cast<int8_t*>(values_[static_cast<int>(Activations::kInt8)]);
+  for (int i = 0; i < kTile; ++i) {
     const Floats inverse = broadcast(inverses[i]), offset = broadcast(offsets[i]);
-    const Floats low = round_to_integer(mul(sub(load(x + i * kGroup), offset), inverse));
-    const Floats high = round_to_integer(mul(sub(load(x + i * kGroup + kTile), offset), inverse));
+    const Floats low = round_to_integer(mul(sub(load(from[i]), offset), inverse));
+    const Floats high = round_to_integer(mul(sub(load(from[i] + kTile), offset), inverse));
+    int8_t* const to = values + (lanes.place(i / kRows) + i % kRows) * kGroup;
     store_bytes(to, low);
     store_bytes(to + kTile, high);
     if (pair_sums_ != nullptr) of_pairs[i] = pair_terms(low, high);
     if (halves_are_asked_for_) halves[i] = low;
     of_group[i] = add(low, high);
   }
-  float* const scales_to = scales_ + place.at;
-  for (int i = 0; i < count; ++i) scales_to[i * place.stride] = scales[i];
-  // The rows of a mark are packed by one thread.
-  static_assert(kRowsPerTask % kMarkRows == 0);
-  for (uint32_t left = rounding.have_offsets; left != 0; left &= left - 1) {
-    const int i = __builtin_ctz(left);
-    offsets_[place.at + i * place.stride] = offsets[i];
-    offset_marks_[(place.group + i) * marks_stride_ + place.row / kMarkRows] |= 1u << place.row % kMarkRows;
-  }
-  if (pair_sums_ != nullptr) store_as_ints(pair_sums_ + place.at, place.stride, count, sum_of_each(of_pairs));
+  put<kRows>(lanes, 1, 0, rounding.scales, scales_);
+  if (rounding.have_offsets != 0) put_offsets<kRows>(lanes, rounding);
+  if (pair_sums_ != nullptr) put<kRows>(lanes, 1, 0, to_nearest_ints(sum_of_each(of_pairs)), pair_sums_);
   const Floats total = sum_of_each(of_group);
   trace = fma(total, zeros(), trace);
-  if (!halves_are_asked_for_) return store_sums(place, rounding.scales, total, total);
-  store_sums(place, rounding.scales, total, sum_of_each(halves));
+  put_sums<kRows>(lanes, rounding.scales, total, halves_are_asked_for_ ? sum_of_each(halves) : total);
 }
 
-void RowPacker::store_sums(Place place, Floats scale, Floats total, Floats first) {
+template <int kRows, class Vector, class Number>
+void RowPacker::put(const Lanes& lanes, int per_group, int part, Vector x, Number* to) {
+  static_assert(sizeof(Number) == sizeof(float));
+  alignas(64) Number numbers[kTile];
+  static_assert(sizeof numbers == sizeof x);
+  std::memcpy(numbers, &x, sizeof numbers);
+  for (int i = 0; i < kTile / kRows; ++i) {
+    Number* const place = to + lanes.place(i) * per_group + part;
+    if (per_group == 1) {
+      std::memcpy(place, numbers + i * kRows, kRows * sizeof(Number));
+    } else {
+      for (int r = 0; r < kRows; ++r) place[r * per_group] = numbers[i * kRows + r];
+    }
+  }
+}
+
+template <int kRows>
+void RowPacker::put_offsets(const Lanes& lanes, const Rounding& rounding) {
+  // The rows of a mark are packed by one thread.
+  static_assert(kRowsAtOnce == kMarkRows);
+  alignas(64) float offsets[kTile];
+  store(offsets, rounding.offsets);
+  for (uint32_t left = rounding.have_offsets; left != 0; left &= left - 1) {
+    const int lane = __builtin_ctz(left), row = lanes.first_row + lane % kRows;
+    if (row >= num_rows_) continue;
+    offsets_[lanes.place(lane / kRows) + lane % kRows] = offsets[lane];
+    offset_marks_[lanes.groups[lane / kRows] * marks_stride_ + row / kMarkRows] |= 1u << row % kMarkRows;
+  }
+}
+
+template <int kRows>
+void RowPacker::put_sums(const Lanes& lanes, Floats scale, Floats total, Floats first) {
   const Floats second = sub(total, first);
   const auto asked = [&](Sums kind) { return sums_[static_cast<int>(kind)]; };
-  // `per_group` sums of a group lie side by side.
-  const auto put_scaled = [&](int32_t* sums, int per_group, int part, Floats sum) {
-    alignas(64) float lanes[kTile];
-    store(lanes, mul(scale, sum));
-    int32_t* to = sums + place.at * per_group + part;
-    for (int i = 0; i < place.count; ++i, to += place.stride * per_group) std::memcpy(to, lanes + i, sizeof *to);
-  };
-  const auto put_zero = [&](int32_t* sums, int per_group, int part, Floats sum, float zero_point) {
-    const Floats product = mul(broadcast(-zero_point), sum);
-    store_as_ints(sums + place.at * per_group + part, place.stride * per_group, place.count, product);
-  };
+  // Where a row is not finite, the scale beside a sum is NaN, and any number will do.
+  const auto zeros_of = [](Floats sum, float zero_point) { return to_nearest_ints(mul(broadcast(-zero_point), sum)); };
   const auto put_zero_halves = [&](int32_t* sums, float zero_point) {
-    put_zero(sums, 2, 0, first, zero_point);
-    put_zero(sums, 2, 1, second, zero_point);
+    put<kRows>(lanes, 2, 0, zeros_of(first, zero_point), sums);
+    put<kRows>(lanes, 2, 1, zeros_of(second, zero_point), sums);
   };
-  if (int32_t* sums = asked(Sums::kScaled)) put_scaled(sums, 1, 0, total);
-  if (int32_t* sums = asked(Sums::kZero8)) put_zero(sums, 1, 0, total, 8.0f);
-  if (int32_t* sums = asked(Sums::kZero128)) put_zero(sums, 1, 0, total, 128.0f);
+  if (int32_t* sums = asked(Sums::kScaled)) put<kRows>(lanes, 1, 0, mul(scale, total), sums);
+  if (int32_t* sums = asked(Sums::kZero8)) put<kRows>(lanes, 1, 0, zeros_of(total, 8.0f), sums);
+  if (int32_t* sums = asked(Sums::kZero128)) put<kRows>(lanes, 1, 0, zeros_of(total, 128.0f), sums);
   if (int32_t* sums = asked(Sums::kHalvesScaled)) {
-    put_scaled(sums, 2, 0, first);
-    put_scaled(sums, 2, 1, second);
+    put<kRows>(lanes, 2, 0, mul(scale, first), sums);
+    put<kRows>(lanes, 2, 1, mul(scale, second), sums);
   }
   if (int32_t* sums = asked(Sums::kHalvesZero4)) put_zero_halves(sums, 4.0f);
   if (int32_t* sums = asked(Sums::kHalvesZero32)) put_zero_halves(sums, 32.0f);

@@ -100,20 +100,35 @@ class RowPacker : public PackedRows {
   void pack(Pool& pool, const RowSource& source, const Matrix& weights);
 
  private:
-  void pack_row(const RowSource& source, int row, float* normed);
-  void copy_row(const float* x, int row, Activations kind);
-  void quantise_row(const float* x, int row);
-  void find_offset_groups();
-  struct Place {  // of the results of up to 16 groups of a row, which lie `stride` groups apart, from group `at` on
-    size_t at;
-    int stride, count, row, group;
+  // So many rows are packed together by one thread: rows of a block share lines of memory.
+  static constexpr int kRowsAtOnce = kMarkRows;
+  // Groups of some neighbouring rows of a block, 16 in all: the first group of each of them, then the second.
+  struct Lanes {
+    size_t first;  // where the results of the rows' first group are
+    int stride;    // from there to those of the next group
+    int groups[kTile];
+    int first_row;
+
+    size_t place(int i) const { return first + size_t{1} * groups[i] * static_cast<size_t>(stride); }
   };
-  // `trace` becomes NaN where a value is infinite or NaN. There are 16 groups if kIsWhole.
-  template <bool kIsWhole>
-  void quantise_groups(const float* x, Place place, Floats& trace);
-  // A lane is a group; `first` is the sum of its first half. Sums are whole numbers below 2^24, which float32 holds, or of
-  // rows that are not finite anything.
-  void store_sums(Place place, Floats scale, Floats total, Floats first);
+
+  void pack_rows(const RowSource& source, int begin, int end, float* normed);
+  void copy_row(const float* x, int row, Activations kind);
+  template <int kRows>
+  void quantise_rows(const float* const* rows, int first_row);
+  // `trace` becomes NaN where a value is infinite or NaN.
+  template <int kRows>
+  void quantise_groups(const float* const* rows, const Lanes& lanes, Floats& trace);
+  // Puts what was found, a lane for each group, at [group][row][per_group], at `part` of the last.
+  template <int kRows, class Vector, class Number>
+  void put(const Lanes& lanes, int per_group, int part, Vector x, Number* to);
+  template <int kRows>
+  void put_offsets(const Lanes& lanes, const Rounding& rounding);
+  // `first` is the sum of a group's first half. Sums are whole numbers below 2^24, which float32 holds, or of rows that are
+  // not finite anything.
+  template <int kRows>
+  void put_sums(const Lanes& lanes, Floats scale, Floats total, Floats first);
+  void find_offset_groups();
 
   bool halves_are_asked_for_ = false;
   Scratch values_memory_[kNumActivations], scales_memory_, sums_memory_[kNumSums], normed_memory_;
