@@ -8,8 +8,11 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import jax
 
 from cache.storage import KVPages
 from engine.border.background import stand_back
@@ -34,14 +37,15 @@ class PageMemory:
     small model took 0.2 s in the place of 0.06. So a thread that stands behind the others asks for it (`madvise` with
     MADV_POPULATE_WRITE, which changes no content), in stretches of as many pages as make a huge page in each layer: for
     the first one at once, and for each other one when half of the one before is in use. Where the system refuses, or
-    gives no thread, pages get their memory when they are written. So do the scales of int8 pages, which are small.
+    gives no thread, pages get their memory when they are written. The scales of int8 pages are so few that a huge page
+    holds those of many stretches, and they are asked for with their pages.
 
     A first request may come before that thread has begun, and would wait for a huge page in each layer. So the first
     stretch is of small system pages until then: the request waits for those that it writes to, some microseconds each,
     and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either).
 
-    It knows the array by its address alone, and relies on it that the array stays there: each step donates the array to
-    its program, which writes into it in place and gives it back. Were it to move, the calls would be refused or find
+    It knows the arrays by their addresses alone, and relies on it that they stay there: each step donates them to its
+    program, which writes into them in place and gives them back. Were one to move, the calls would be refused or find
     other memory of this process, whose content they do not change either.
     """
 
@@ -54,11 +58,10 @@ class PageMemory:
                 system is asked, and there are times at which that does more harm than a step that waits for its pages.
         """
         self._wait = wait
-        shape = pages.data.shape
-        self._address = pages.data.unsafe_buffer_pointer()
-        self._num_layers, self._num_pages = shape[:2]
-        self._page_bytes = pages.data.nbytes // (self._num_layers * self._num_pages)  # of one layer
-        self._stretch = -(-_HUGE_PAGE // self._page_bytes)
+        self._num_layers, self._num_pages = pages.data.shape[:2]
+        self._data = _Array.of(pages.data)
+        self._scales = None if pages.scales is None else _Array.of(pages.scales)
+        self._stretch = -(-_HUGE_PAGE // self._data.page_bytes)
         self._wanted = 0  # pages, from the first on
         self._begins_small = False  # whether the first stretch is of small system pages
         self._news: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # each value of `_wanted`; None: the end
@@ -130,11 +133,14 @@ class PageMemory:
             # A step goes from the first layer to the last. So it meets this thread once, and does not follow it from
             # layer to layer.
             for layer in reversed(range(self._num_layers)):
-                begin, size = self._extent(layer, first, end)
+                begin, size = self._data.extent(layer, first, end)
                 if first == 0 and self._begins_small and not self._is_over:
                     self._join(begin, size)
-                if self._is_over or _advise(begin, size, _MADV_POPULATE_WRITE) != 0:
-                    return False
+                for array in (self._data, self._scales):
+                    if array is None:
+                        continue
+                    if self._is_over or _advise(*array.extent(layer, first, end), _MADV_POPULATE_WRITE) != 0:
+                        return False
             return True
         return False
 
@@ -142,7 +148,8 @@ class PageMemory:
         """Has the first stretch of each layer begin with small system pages, where they can be joined later."""
         with contextlib.suppress(Exception):
             # To advise on no bytes tells whether the system knows the advice.
-            if not _gives_huge_pages() or _advise(self._address // _SYSTEM_PAGE * _SYSTEM_PAGE, 0, _MADV_COLLAPSE) != 0:
+            begin, _ = self._first_stretch(0)
+            if not _gives_huge_pages() or _advise(begin, 0, _MADV_COLLAPSE) != 0:
                 return
             self._begins_small = True  # also where only some layers do
             for layer in range(self._num_layers):
@@ -151,20 +158,35 @@ class PageMemory:
     def _join(self, begin: int, size: int) -> None:
         """Makes huge pages of small ones; what has no memory yet stays so, and what the system refuses stays small."""
         _advise(begin, size, _MADV_HUGEPAGE)
-        array_end = self._address + self._num_layers * self._num_pages * self._page_bytes
-        huge_page = max(begin, self._address + _HUGE_PAGE - 1) // _HUGE_PAGE * _HUGE_PAGE
+        first = self._data.address
+        array_end = first + self._num_layers * self._num_pages * self._data.page_bytes
+        huge_page = max(begin, first + _HUGE_PAGE - 1) // _HUGE_PAGE * _HUGE_PAGE
         while huge_page < begin + size and huge_page + _HUGE_PAGE <= array_end and not self._is_over:
             _advise(huge_page, _HUGE_PAGE, _MADV_COLLAPSE)  # one at a time, because one without memory is refused
             huge_page += _HUGE_PAGE
 
     def _first_stretch(self, layer: int) -> tuple[int, int]:
-        return self._extent(layer, 0, min(self._stretch, self._num_pages))
+        return self._data.extent(layer, 0, min(self._stretch, self._num_pages))
 
-    def _extent(self, layer: int, first: int, end: int) -> tuple[int, int]:
+
+@dataclass(frozen=True)
+class _Array:
+    """Where an array of pages lies, [layer, page, ...]."""
+
+    address: int
+    num_pages: int
+    page_bytes: int  # of one layer
+
+    @staticmethod
+    def of(array: jax.Array) -> _Array:
+        num_layers, num_pages = array.shape[:2]
+        return _Array(array.unsafe_buffer_pointer(), num_pages, array.nbytes // (num_layers * num_pages))
+
+    def extent(self, layer: int, first: int, end: int) -> tuple[int, int]:
         """Where some pages of a layer lie, in whole system pages: the address and the number of bytes."""
-        start = self._address + (layer * self._num_pages + first) * self._page_bytes
+        start = self.address + (layer * self.num_pages + first) * self.page_bytes
         begin = start // _SYSTEM_PAGE * _SYSTEM_PAGE
-        return begin, start + (end - first) * self._page_bytes - begin
+        return begin, start + (end - first) * self.page_bytes - begin
 
 
 @cache

@@ -20,6 +20,7 @@ from tests.engine.step.untouched_pages import (
     NUM_PAGES,
     PAGE_BYTES,
     STRETCH,
+    SYSTEM_PAGE,
     Begin,
     Pages,
     as_kv,
@@ -39,6 +40,16 @@ def test_half_a_stretch_or_more_is_ahead_of_what_was_handed_out(begin: Begin) ->
         settled(memory)
         assert pages.backed() == [list(range(end))] * NUM_LAYERS, f"after {reached} pages"
     assert not pages.bytes.any(), "nothing was written"
+
+
+def test_scales_have_memory_where_their_pages_do(begin: Begin) -> None:
+    scales = Pages(page_bytes=2 * SYSTEM_PAGE)
+    pages = Pages(scales=scales)
+    memory = settled(begin(pages))
+    assert scales.backed() == pages.backed() == [list(range(STRETCH))] * NUM_LAYERS
+    memory.reach(12)
+    settled(memory)
+    assert scales.backed() == pages.backed() == [list(range(24))] * NUM_LAYERS
 
 
 def test_the_system_is_asked_for_nothing_before_it_may_be(begin: Begin) -> None:

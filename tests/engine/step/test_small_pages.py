@@ -115,7 +115,7 @@ def test_joined_are_the_huge_pages_of_the_array_with_a_first_stretch(
     advised = Advised()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_memory, "_advise", advised)
-        settled(PageMemory(as_kv(SimpleNamespace(data=data)))).close()
+        settled(PageMemory(as_kv(SimpleNamespace(data=data, scales=None)))).close()
     layers = [address + layer * num_pages * page_bytes for layer in range(num_layers)]
     stretch = min(-(-huge_page // page_bytes), num_pages) * page_bytes
     expected = {

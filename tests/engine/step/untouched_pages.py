@@ -31,8 +31,13 @@ Begin = Callable[..., PageMemory]
 class Pages:
     """Pages of untouched memory, in the place of JAX's arrays."""
 
-    def __init__(self, advice: int = mmap.MADV_NOHUGEPAGE) -> None:  # so that what is counted is what was asked for
-        size = NUM_LAYERS * NUM_PAGES * PAGE_BYTES
+    def __init__(
+        self,
+        advice: int = mmap.MADV_NOHUGEPAGE,  # so that what is counted is what was asked for
+        page_bytes: int = PAGE_BYTES,
+        scales: Pages | None = None,
+    ) -> None:
+        size = NUM_LAYERS * NUM_PAGES * page_bytes
         self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.memory.madvise(advice)
         self.bytes = np.frombuffer(self.memory, np.uint8)
@@ -41,6 +46,7 @@ class Pages:
             nbytes=size,
             unsafe_buffer_pointer=lambda: self.bytes.ctypes.data,
         )
+        self.scales = None if scales is None else scales.data
 
     def backed(self) -> list[list[int]]:
         """Of each layer, the pages that have all of their memory."""

@@ -60,7 +60,7 @@ void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values
   for (int token = end; token < kHalfKeys; ++token) clear_token(token);
 }
 
-// Begins to look at the pages of what is ahead.
+// Begins to look at the pages of what is ahead. Scales are so few that all of a block's are asked for at once.
 void look_ahead(const Pages& pages, Ahead& ahead, LookAhead& to) {
   const int64_t stored_bytes = pages.head_dim * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data) + ahead.head * pages.page_size * stored_bytes;
@@ -69,6 +69,12 @@ void look_ahead(const Pages& pages, Ahead& ahead, LookAhead& to) {
     const Run run = ahead.walk.next(kHalfKeys);
     stretches[2 * half] = data + run.key * stored_bytes;
     stretches[2 * half + 1] = data + run.value * stored_bytes;
+    if (pages.type != PageType::kInt8) continue;
+    const float* const scales = pages.scales + ahead.head * pages.page_size;
+    for (int first = 0; first < kHalfKeys; first += kLanes) {
+      prefetch(scales + run.key + first);
+      prefetch(scales + run.value + first);
+    }
   }
   to.begin(stretches, ahead.count > 0 ? kHalfKeys * stored_bytes : 0);
 }
