@@ -42,7 +42,8 @@ class PageMemory:
 
     A first request may come before that thread has begun, and would wait for a huge page in each layer. So the first
     stretch is of small system pages until then: the request waits for those that it writes to, some microseconds each,
-    and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either).
+    and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either). Scales begin
+    as they are given, so that such a request of int8 pages may wait for a huge page of them in each layer.
 
     It knows the arrays by their addresses alone, and relies on it that they stay there: each step donates them to its
     program, which writes into them in place and gives them back. Were one to move, the calls would be refused or find
@@ -60,7 +61,7 @@ class PageMemory:
         self._wait = wait
         self._num_layers, self._num_pages = pages.data.shape[:2]
         self._data = _Array.of(pages.data)
-        self._scales = None if pages.scales is None else _Array.of(pages.scales)
+        self._scales = [] if pages.scales is None else [_Array.of(pages.scales)]
         self._stretch = -(-_HUGE_PAGE // self._data.page_bytes)
         self._wanted = 0  # pages, from the first on
         self._begins_small = False  # whether the first stretch is of small system pages
@@ -136,10 +137,9 @@ class PageMemory:
                 begin, size = self._data.extent(layer, first, end)
                 if first == 0 and self._begins_small and not self._is_over:
                     self._join(begin, size)
-                for array in (self._data, self._scales):
-                    if array is None:
-                        continue
-                    if self._is_over or _advise(*array.extent(layer, first, end), _MADV_POPULATE_WRITE) != 0:
+                extents = [(begin, size), *(scales.extent(layer, first, end) for scales in self._scales)]
+                for extent in extents:
+                    if self._is_over or _advise(*extent, _MADV_POPULATE_WRITE) != 0:
                         return False
             return True
         return False

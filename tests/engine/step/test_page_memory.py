@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.border.background import CALM_NICE
@@ -42,14 +43,20 @@ def test_half_a_stretch_or_more_is_ahead_of_what_was_handed_out(begin: Begin) ->
     assert not pages.bytes.any(), "nothing was written"
 
 
-def test_scales_have_memory_where_their_pages_do(begin: Begin) -> None:
-    scales = Pages(page_bytes=2 * SYSTEM_PAGE)
+@pytest.mark.parametrize("page_bytes", [768, SYSTEM_PAGE, 2 * SYSTEM_PAGE])
+def test_scales_have_memory_where_their_pages_do(begin: Begin, page_bytes: int) -> None:
+    scales = Pages(page_bytes=page_bytes)
     pages = Pages(scales=scales)
     memory = settled(begin(pages))
-    assert scales.backed() == pages.backed() == [list(range(STRETCH))] * NUM_LAYERS
-    memory.reach(12)
-    settled(memory)
-    assert scales.backed() == pages.backed() == [list(range(24))] * NUM_LAYERS
+    for reached, end in ((0, STRETCH), (12, 24), (NUM_PAGES, NUM_PAGES)):
+        memory.reach(reached)
+        settled(memory)
+        wanted = np.zeros(scales.bytes.size, bool)
+        for first in range(0, NUM_LAYERS * NUM_PAGES, NUM_PAGES):
+            wanted[first * page_bytes : (first + end) * page_bytes] = True
+        in_part = [wanted[at : at + SYSTEM_PAGE].any() for at in range(0, wanted.size, SYSTEM_PAGE)]
+        assert scales.system_pages().tolist() == in_part
+        assert pages.backed() == [list(range(end))] * NUM_LAYERS
 
 
 def test_the_system_is_asked_for_nothing_before_it_may_be(begin: Begin) -> None:

@@ -96,7 +96,6 @@ inline Ints to_nearest_ints(Floats a) { return {_mm256_cvtps_epi32(a.low), _mm25
 inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
 inline Floats as_floats(Words x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }  // the same bits
 inline Ints load_ints(const int32_t* p) { return load_words(p); }
-inline void store_ints(int32_t* p, Ints x) { store_words(p, x); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   const __m128i* from = static_cast<const __m128i*>(p);
   return {_mm256_cvtph_ps(_mm_loadu_si128(from)), _mm256_cvtph_ps(_mm_loadu_si128(from + 1))};

@@ -55,7 +55,6 @@ inline Ints to_nearest_ints(Floats a) { return _mm512_cvtps_epi32(a); }
 inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 inline Floats as_floats(Words x) { return _mm512_castsi512_ps(x); }  // the same bits
 inline Ints load_ints(const int32_t* p) { return load_words(p); }
-inline void store_ints(int32_t* p, Ints x) { store_words(p, x); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
 }
@@ -134,10 +133,8 @@ inline Ints dot4(Ints a, Words bytes, const void* b) {
   return _mm512_dpbusd_epi32(a, bytes, _mm512_set1_epi32(*static_cast<const Word*>(b)));
 }
 
-// What products of pairs need: see tiles/pair_products.cc. Where there is a matrix unit, it takes their place.
-#ifndef __AMX_INT8__
+// What products of pairs need: see tiles/pair_products.cc.
 #define EAGRE_HAS_PAIR_PRODUCTS
-#endif
 inline Words add_bytes(Words a, Words b) { return _mm512_add_epi8(a, b); }
 inline Words broadcast_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
 inline Words broadcast_word(const void* p) { return _mm512_set1_epi32(*static_cast<const Word*>(p)); }

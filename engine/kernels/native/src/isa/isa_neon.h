@@ -126,9 +126,6 @@ inline Floats as_floats(const Words& x) {  // the same bits
 inline Ints load_ints(const int32_t* p) {
   return parts<Ints>([&](int i) { return vld1q_s32(p + 4 * i); });
 }
-inline void store_ints(int32_t* p, const Ints& x) {
-  for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, x.part[i]);
-}
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   return parts<Floats>([&](int i) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(static_cast<const uint8_t*>(p) + 8 * i)));

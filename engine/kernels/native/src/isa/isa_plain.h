@@ -133,7 +133,6 @@ inline Floats as_floats(const Words& x) { return same_bits<Floats>(x); }
 inline Ints load_ints(const int32_t* p) {
   return lanes<Ints>([&](int i) { return p[i]; });
 }
-inline void store_ints(int32_t* p, const Ints& x) { std::memcpy(p, &x, sizeof x); }
 inline Floats load_halves(const void* p) {  // 16 IEEE float16
   uint16_t halves[16];
   std::memcpy(halves, p, sizeof halves);

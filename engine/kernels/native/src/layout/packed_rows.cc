@@ -61,10 +61,12 @@ void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights)
   }
   if (offset_marks_ != nullptr) std::memset(offset_marks_, 0, size_t{1} * num_groups_ * marks_stride_);
   const int num_inputs = num_groups_ * kGroup;
-  float* normed = normed_memory_.take<float>(size_t{1} * pool.num_threads() * kRowsAtOnce * num_inputs);
+  const size_t of_thread = size_t{1} * kRowsAtOnce * num_inputs;
+  float* normed = nullptr;
+  if (source.norm.kind != NormKind::kNone) normed = normed_memory_.take<float>(pool.num_threads() * of_thread);
   const auto pack_task = [&](int64_t task, int thread) {
-    const int begin = static_cast<int>(task) * kRowsAtOnce;
-    pack_rows(source, begin, std::min(num_rows_, begin + kRowsAtOnce), normed + size_t{1} * thread * kRowsAtOnce * num_inputs);
+    const int begin = static_cast<int>(task) * kRowsAtOnce, end = std::min(num_rows_, begin + kRowsAtOnce);
+    pack_rows(source, begin, end, normed == nullptr ? nullptr : normed + thread * of_thread);
   };
   const int num_tasks = (num_rows_ + kRowsAtOnce - 1) / kRowsAtOnce;
   if (num_rows_ * num_groups_ <= kGroupsInline) {
@@ -98,14 +100,17 @@ void RowPacker::pack_rows(const RowSource& source, int begin, int end, float* no
   }
   const auto asks_for = [&](Activations kind) { return values_[static_cast<int>(kind)] != nullptr; };
   if (asks_for(Activations::kInt8)) {
-    // As many rows as divide the lanes of a vector: the last one again and again in the places of those that are missing.
-    const int count = end - begin, padded = count <= 2 ? count : count <= 4 ? 4 : kRowsAtOnce;
-    std::fill(rows + count, rows + padded, rows[count - 1]);
-    switch (padded) {
-      case 1: quantise_rows<1>(rows, begin); break;
-      case 2: quantise_rows<2>(rows, begin); break;
-      case 4: quantise_rows<4>(rows, begin); break;
-      default: quantise_rows<kRowsAtOnce>(rows, begin);
+    // As many at a time as divide the lanes of a vector.
+    for (int row = begin, count; row < end; row += count) {
+      const int left = end - row;
+      const float* const* const from = rows + (row - begin);
+      count = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+      switch (count) {
+        case 1: quantise_rows<1>(from, row); break;
+        case 2: quantise_rows<2>(from, row); break;
+        case 4: quantise_rows<4>(from, row); break;
+        default: quantise_rows<8>(from, row);
+      }
     }
   }
   for (const Activations kind : {Activations::kBfloat16, Activations::kFloat32}) {
@@ -130,9 +135,10 @@ void RowPacker::copy_row(const float* x, int row, Activations kind) {
 
 template <int kRows>
 void RowPacker::quantise_rows(const float* const* rows, int first_row) {
+  static_assert(kTile % kRows == 0 && kRows <= kRowsAtOnce);
   constexpr int kGroupsAtOnce = kTile / kRows;
   const int block = first_row / kBlockRows;
-  Lanes lanes{first_group(block) + first_row % kBlockRows, rows_of(block), {}, first_row};
+  Lanes lanes{first_row, first_group(block) + first_row % kBlockRows, rows_of(block), {}};
   Floats trace = zeros();
   for (int first = 0; first < num_groups_; first += kGroupsAtOnce) {
     // Behind the last group stands the same one again.
@@ -142,7 +148,7 @@ void RowPacker::quantise_rows(const float* const* rows, int first_row) {
   // Quantised, a value that is not finite would look like any other. One scale that is NaN reaches all outputs.
   alignas(64) float traces[kTile];
   store(traces, trace);
-  for (int lane = 0; lane < kTile; ++lane) scales_[lanes.first + lane % kRows] += traces[lane];
+  for (int lane = 0; lane < kTile; ++lane) scales_[lanes.first_place + lane % kRows] += traces[lane];
 }
 
 template <int kRows>
@@ -174,7 +180,7 @@ void RowPacker::quantise_groups(const float* const* rows, const Lanes& lanes, Fl
     of_group[i] = add(low, high);
   }
   put<kRows>(lanes, 1, 0, rounding.scales, scales_);
-  if (rounding.have_offsets != 0) put_offsets<kRows>(lanes, rounding);
+  if (rounding.have_offsets != 0) put_offsets<kRows>(lanes, offsets, rounding.have_offsets);
   if (pair_sums_ != nullptr) put<kRows>(lanes, 1, 0, to_nearest_ints(sum_of_each(of_pairs)), pair_sums_);
   const Floats total = sum_of_each(of_group);
   trace = fma(total, zeros(), trace);
@@ -198,14 +204,11 @@ void RowPacker::put(const Lanes& lanes, int per_group, int part, Vector x, Numbe
 }
 
 template <int kRows>
-void RowPacker::put_offsets(const Lanes& lanes, const Rounding& rounding) {
+void RowPacker::put_offsets(const Lanes& lanes, const float* offsets, uint32_t have_offsets) {
   // The rows of a mark are packed by one thread.
   static_assert(kRowsAtOnce == kMarkRows);
-  alignas(64) float offsets[kTile];
-  store(offsets, rounding.offsets);
-  for (uint32_t left = rounding.have_offsets; left != 0; left &= left - 1) {
+  for (uint32_t left = have_offsets; left != 0; left &= left - 1) {
     const int lane = __builtin_ctz(left), row = lanes.first_row + lane % kRows;
-    if (row >= num_rows_) continue;
     offsets_[lanes.place(lane / kRows) + lane % kRows] = offsets[lane];
     offset_marks_[lanes.groups[lane / kRows] * marks_stride_ + row / kMarkRows] |= 1u << row % kMarkRows;
   }

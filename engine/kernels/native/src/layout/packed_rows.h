@@ -100,16 +100,17 @@ class RowPacker : public PackedRows {
   void pack(Pool& pool, const RowSource& source, const Matrix& weights);
 
  private:
-  // So many rows are packed together by one thread: rows of a block share lines of memory.
+  // So many rows are packed by one thread: rows of a block share lines of memory, which two threads should not write by
+  // turns.
   static constexpr int kRowsAtOnce = kMarkRows;
-  // Groups of some neighbouring rows of a block, 16 in all: the first group of each of them, then the second.
+  // The lanes of a vector: the same group of each of some neighbouring rows of a block, and then another one, 16 in all.
   struct Lanes {
-    size_t first;  // where the results of the rows' first group are
-    int stride;    // from there to those of the next group
-    int groups[kTile];
     int first_row;
+    size_t first_place;  // of what is found for the first group of the first row
+    int stride;          // from there to the next group's
+    int groups[kTile];   // one for each group of the lanes
 
-    size_t place(int i) const { return first + size_t{1} * groups[i] * static_cast<size_t>(stride); }
+    size_t place(int i) const { return first_place + size_t{1} * groups[i] * static_cast<size_t>(stride); }
   };
 
   void pack_rows(const RowSource& source, int begin, int end, float* normed);
@@ -123,9 +124,8 @@ class RowPacker : public PackedRows {
   template <int kRows, class Vector, class Number>
   void put(const Lanes& lanes, int per_group, int part, Vector x, Number* to);
   template <int kRows>
-  void put_offsets(const Lanes& lanes, const Rounding& rounding);
-  // `first` is the sum of a group's first half. Sums are whole numbers below 2^24, which float32 holds, or of rows that are
-  // not finite anything.
+  void put_offsets(const Lanes& lanes, const float* offsets, uint32_t have_offsets);
+  // `first` is the sum of a group's first half. The sums of finite rows are whole numbers below 2^24, which float32 holds.
   template <int kRows>
   void put_sums(const Lanes& lanes, Floats scale, Floats total, Floats first);
   void find_offset_groups();

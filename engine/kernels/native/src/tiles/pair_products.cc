@@ -7,8 +7,8 @@
 // processors add bytes in units that do not multiply; where the same units do both, as in Intel's, nothing is gained.
 //
 // Two tiles at a time share what is loaded of the rows, because a processor that multiplies 64 bytes twice a cycle (Zen 5)
-// loads no more than twice a cycle. A group of both is unpacked into registers for some blocks of rows. The sums of two tiles
-// with 16 rows are more than there are registers, and stay in the first cache.
+// loads no more than twice a cycle. A group of both is unpacked into registers for some blocks of rows. The sums of two
+// tiles with 16 rows are more than there are registers, and stay in the first cache.
 #include "isa/isa.h"
 #include "tiles/tile_kernel.h"
 
@@ -28,7 +28,7 @@ namespace {
 constexpr int kHalf = kVectorsOfBytes / 2;
 static_assert(kPairVectors == kHalf - 1, "one vector of each half of a group is left");
 
-// So many groups ahead what comes next of each tile is asked for: whole blocks of K formats.
+// What comes next of each tile is asked for so many groups ahead: whole blocks of K formats.
 constexpr int kGroupsAhead = 8;
 
 // So many blocks of rows meet a group while it is in registers, at most: their sums fit the first cache.
@@ -125,6 +125,7 @@ template <Format F, int R, int kTiles>
 void accumulate(const std::byte* const (&tiles)[kTiles], PairRows rows, int num_groups, int num_blocks, int num_rows,
                 float* const (&totals)[kTiles], bool asks, int64_t to_next) {
   constexpr int kBlockGroups = layout_of(F).block_groups;
+  static_assert(kGroupsAhead % kBlockGroups == 0);
   const size_t to_next_block = size_t{1} * kBlockRows * num_groups;
   const int64_t num_ahead = std::min(kGroupsAhead, num_groups);
   for (int g = 0; g < num_groups; ++g) {
@@ -161,7 +162,7 @@ void multiply_some(const PackedRows& x, const std::byte* const (&tiles)[kTiles],
     const PairRows rows{RowGroups(x, layout_of(F).sums, block, 0), x.pair_sums(block)};
     float* to[kTiles];
     for (int t = 0; t < kTiles; ++t) to[t] = totals[t] + size_t{1} * block * kBlockRows * kTile;
-    if (num_rows % 2 == 0) {
+    if (num_rows % 2 == 0) {  // of all padded counts but 1
       accumulate<F, 2, kTiles>(tiles, rows, x.num_groups(), count, num_rows, to, block == 0, to_next);
     } else {
       accumulate<F, 1, kTiles>(tiles, rows, x.num_groups(), count, num_rows, to, block == 0, to_next);

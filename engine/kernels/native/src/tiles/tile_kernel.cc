@@ -91,7 +91,9 @@ void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile,
     return;
   }
 #endif
-  const PairKernel multiply_in_pairs = x.has_pair_sums() ? pair_kernel_of(part.format) : nullptr;
+  // A matrix unit is faster than products of pairs.
+  const bool takes_pairs = x.has_pair_sums() && !EAGRE_HAS_TILE_REGISTERS;
+  const PairKernel multiply_in_pairs = takes_pairs ? pair_kernel_of(part.format) : nullptr;
   if (multiply_in_pairs != nullptr) multiply_in_pairs(x, part, tile, count, totals, between);
   const TileKernel multiply = kernel_of(part.format);
   const OffsetKernel add_offsets = x.num_offset_groups() > 0 ? offset_kernel_of(part.format) : nullptr;

@@ -21,7 +21,7 @@ TileKernel float_kernel_of(Format format);
 TileKernel integer_kernel_of(Format format);
 
 // Adds the sums of `count` neighbouring tiles of a part, from `tile` on, and all rows to the totals of each tile, which lie
-// `between` floats from each other, by products of pairs (tiles/pair_products.cc); of rows that have what these take.
+// `between` floats from each other, by products of pairs (tiles/pair_products.cc); `x` has pair sums.
 using PairKernel = void (*)(const PackedRows& x, const MatrixPart& part, int64_t tile, int count, float* totals,
                             size_t between);
 
