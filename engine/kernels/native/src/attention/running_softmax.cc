@@ -48,6 +48,17 @@ Floats most_of(int num_vectors, const float* scores) {
   return most;
 }
 
+// The same of scores that are scaled first, in their place.
+Floats scale_scores(const float* key_scales, int num_vectors, float* scores) {
+  Floats most = broadcast(kMinusInfinity);
+  for (int v = 0; v < num_vectors; ++v) {
+    const Floats score = mul(load(scores + v * kLanes), load(key_scales + v * kLanes));
+    store(scores + v * kLanes, score);
+    most = max(most, score);
+  }
+  return most;
+}
+
 // Makes weights of scores, in their place, and adds their sums to the totals.
 // shifts: what is subtracted from the scores of each row; shrinks: what its total so far is multiplied with.
 template <bool kIsFloat, class Count>
@@ -132,7 +143,7 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
 void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
                  const Sight& sight, State state) {
   const ProductKind kind{factors_of(pages), static_cast<int>(pages.head_dim)};
-  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && !has_scales && softcap == 0.0f;
+  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && softcap == 0.0f;
   const bool is_integer = kind.factors == Factors::kBytePairs;
   const float* const key_scales = has_scales ? block.key_scales : nullptr;
   const float* const value_scales = has_scales ? block.value_scales : nullptr;
@@ -146,6 +157,7 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
       const int r = first + i;
       float* const row = scores + r * kBlockKeys;
       most[i] = r >= num_rows ? broadcast(kMinusInfinity)
+                : is_plain && has_scales ? scale_scores(key_scales, num_vectors, row)
                 : is_plain ? most_of(num_vectors, row)
                 : finish_scores(key_scales, softcap * kLog2E, num_vectors, sight.hidden[r], sight.visible[r], row);
     }

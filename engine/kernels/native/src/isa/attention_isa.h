@@ -47,8 +47,9 @@ inline PairLanes broadcast_pair(const std::byte* p) {
 }
 // Two products a lane, added to a sum.
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) { return _mm512_dpwssd_epi32(sum, a, b); }
-// A sum stands in its register here: GCC would add up in another order, for which it has too few registers.
-inline void settle(PairLanes& sum) { asm volatile("" : "+v"(sum)); }
+// What has a multiplication and an addition for each product takes the sums' registers here, because GCC would add up in
+// another order, for which there are too few. (With one instruction for both it would put them into memory here.)
+inline void settle(PairLanes&) {}
 // Sums times `scale`.
 inline void store_scaled(PairLanes sums, float scale, float* to) { store(to, mul(to_floats(sums), broadcast(scale))); }
 // What is there is multiplied with `shrink`, and the sums times `scale` are added.
