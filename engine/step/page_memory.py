@@ -42,8 +42,8 @@ class PageMemory:
 
     A first request may come before that thread has begun, and would wait for a huge page in each layer. So the first
     stretch is of small system pages until then: the request waits for those that it writes to, some microseconds each,
-    and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either). Scales begin
-    as they are given, so that such a request of int8 pages may wait for a huge page of them in each layer.
+    and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either). The memory
+    of scales does not begin small, so that such a request of int8 pages may wait for a huge page of them in each layer.
 
     It knows the arrays by their addresses alone, and relies on it that they stay there: each step donates them to its
     program, which writes into them in place and gives them back. Were one to move, the calls would be refused or find

@@ -57,7 +57,7 @@ class Pages:
         """Of each page of the system, whether it has memory."""
         with open("/proc/self/pagemap", "rb") as file:
             file.seek(8 * (self.bytes.ctypes.data // SYSTEM_PAGE))
-            entries = np.frombuffer(file.read(8 * -(-self.bytes.size // SYSTEM_PAGE)), np.uint64)
+            entries = np.frombuffer(file.read(8 * self.bytes.size // SYSTEM_PAGE), np.uint64)
         return entries >> np.uint64(62) != 0
 
     def huge_bytes(self) -> int:

@@ -47,8 +47,8 @@ inline PairLanes broadcast_pair(const std::byte* p) {
 }
 // Two products a lane, added to a sum.
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) { return _mm512_dpwssd_epi32(sum, a, b); }
-// What has a multiplication and an addition for each product takes the sums' registers here, because GCC would add up in
-// another order, for which there are too few. (With one instruction for both it would put them into memory here.)
+// On AVX2 this keeps a sum in its register. Here one instruction multiplies and adds, and GCC would put the sums into memory
+// for it.
 inline void settle(PairLanes&) {}
 // Sums times `scale`.
 inline void store_scaled(PairLanes sums, float scale, float* to) { store(to, mul(to_floats(sums), broadcast(scale))); }
@@ -103,6 +103,7 @@ inline PairLanes broadcast_pair(const std::byte* p) { return broadcast_half_word
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
   return add_half_ints(sum, _mm256_madd_epi16(a, b));
 }
+// A sum stands in its register here: GCC would add up in another order, for which it has too few registers.
 inline void settle(PairLanes& sum) { asm volatile("" : "+x"(sum)); }
 inline void store_scaled(PairLanes sums, float scale, float* to) {
   store_half(to, _mm256_mul_ps(to_half_floats(sums), broadcast_half(scale)));

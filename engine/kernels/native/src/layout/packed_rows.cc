@@ -61,12 +61,12 @@ void RowPacker::pack(Pool& pool, const RowSource& source, const Matrix& weights)
   }
   if (offset_marks_ != nullptr) std::memset(offset_marks_, 0, size_t{1} * num_groups_ * marks_stride_);
   const int num_inputs = num_groups_ * kGroup;
-  const size_t of_thread = size_t{1} * kRowsAtOnce * num_inputs;
+  const size_t floats_of_thread = size_t{1} * kRowsAtOnce * num_inputs;
   float* normed = nullptr;
-  if (source.norm.kind != NormKind::kNone) normed = normed_memory_.take<float>(pool.num_threads() * of_thread);
+  if (source.norm.kind != NormKind::kNone) normed = normed_memory_.take<float>(pool.num_threads() * floats_of_thread);
   const auto pack_task = [&](int64_t task, int thread) {
     const int begin = static_cast<int>(task) * kRowsAtOnce, end = std::min(num_rows_, begin + kRowsAtOnce);
-    pack_rows(source, begin, end, normed == nullptr ? nullptr : normed + thread * of_thread);
+    pack_rows(source, begin, end, normed == nullptr ? nullptr : normed + thread * floats_of_thread);
   };
   const int num_tasks = (num_rows_ + kRowsAtOnce - 1) / kRowsAtOnce;
   if (num_rows_ * num_groups_ <= kGroupsInline) {

@@ -19,7 +19,8 @@ constexpr int kBlockRows = 16;  // rows that one pass over a tile of weights ser
 constexpr int kMarkRows = 8;    // rows of which a byte says which have something
 static_assert(kBlockRows % kMarkRows == 0);
 
-// The rows of a block are padded to one of a few counts, for each of which there is a kernel.
+// The rows of a block are padded to one of a few counts, for each of which there is a kernel. What the rows behind the last one
+// hold is anything, and nobody reads their results.
 constexpr int padded_rows(int rows) {
   return rows <= 2 ? rows : rows <= 4 ? 4 : rows <= 8 ? 8 : rows <= 12 ? 12 : kBlockRows;
 }

@@ -162,7 +162,7 @@ void multiply_some(const PackedRows& x, const std::byte* const (&tiles)[kTiles],
     const PairRows rows{RowGroups(x, layout_of(F).sums, block, 0), x.pair_sums(block)};
     float* to[kTiles];
     for (int t = 0; t < kTiles; ++t) to[t] = totals[t] + size_t{1} * block * kBlockRows * kTile;
-    if (num_rows % 2 == 0) {  // of all padded counts but 1
+    if (num_rows % 2 == 0) {  // all padded counts but 1 are even
       accumulate<F, 2, kTiles>(tiles, rows, x.num_groups(), count, num_rows, to, block == 0, to_next);
     } else {
       accumulate<F, 1, kTiles>(tiles, rows, x.num_groups(), count, num_rows, to, block == 0, to_next);

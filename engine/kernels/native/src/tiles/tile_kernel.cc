@@ -91,7 +91,8 @@ void accumulate_tiles(const PackedRows& x, const MatrixPart& part, int64_t tile,
     return;
   }
 #endif
-  // A matrix unit is faster than products of pairs.
+  // A matrix unit is faster than products of pairs. Rows may have what these take nonetheless, because packing is compiled
+  // without the unit.
   const bool takes_pairs = x.has_pair_sums() && !EAGRE_HAS_TILE_REGISTERS;
   const PairKernel multiply_in_pairs = takes_pairs ? pair_kernel_of(part.format) : nullptr;
   if (multiply_in_pairs != nullptr) multiply_in_pairs(x, part, tile, count, totals, between);
