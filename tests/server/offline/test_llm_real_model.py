@@ -22,7 +22,7 @@ from server.startup.loaded_model import LoadedModel
 from server.text.text_model import TextModel
 
 GOLDENS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "golden" / "smollm2_greedy.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "golden" / "smollm2_greedy.json").read_text(encoding="utf-8")
 )["prompts"]
 TIE = 1e-4  # where the reference's two best logits are closer than this, rounding decides
 GREEDY = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
