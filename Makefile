@@ -29,7 +29,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-inp
 # is written even where nothing could be built, so that the warning appears only once.
 BUILD_NATIVE  := $(BIN)/python setup.py --quiet build_native
 NATIVE_STAMP  := $(VENV)/native
-NATIVE_INPUTS := setup.py $(wildcard engine/kernels/native/src/*/*)
+NATIVE_INPUTS := setup.py $(wildcard engine/backends/native/src/*/*)
 ifeq ($(origin CXX),default)
   CXX := c++
 endif
@@ -89,12 +89,12 @@ SANITIZED := build/sanitized
 # Python itself is not instrumented: it needs the sanitizer's library before all others, and the one that exceptions
 # are thrown with right after it; its own leaks do not count.
 sanitize: venv ## run the native kernels' and the sampler's tests with the address and undefined behaviour sanitizers of GCC
-	@variant=$$($(BIN)/python -c 'from engine.kernels.native import library as l; print(next(filter(l.runs_here, l.VARIANTS)))') && \
+	@variant=$$($(BIN)/python -c 'from engine.backends.native import library as l; print(next(filter(l.runs_here, l.VARIANTS)))') && \
 	$(BUILD_NATIVE) --folder $(SANITIZED) --sanitize --variant $$variant && \
 	test -f $(SANITIZED)/libeagre_$$variant.so && \
 	EAGRE_NATIVE_FOLDER=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	$(BIN)/python -m pytest tests/engine/kernels/native tests/sampling $(ARGS)
+	$(BIN)/python -m pytest tests/engine/backends/native tests/sampling $(ARGS)
 
 wheel: venv ## build the source distribution and from it the wheel, and try it in an empty environment (some minutes)
 	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
@@ -107,7 +107,7 @@ lock: ## pin the dependencies of pyproject.toml anew, and those of the images (n
 	@$(UV) $(LOCK) --constraints requirements.lock --extra cuda --extra otel -o docker/requirements-cuda.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
-	@rm -rf $(VENV) build dist eagre.egg-info engine/kernels/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) build dist eagre.egg-info engine/backends/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock pins what every installation has. Extras (EXTRAS="ray otel") come on top, in versions that go with it.
@@ -118,7 +118,7 @@ INSTALL_EXTRAS = $(if $(EXTRAS),@$(BIN)/python -c '$(READ_EXTRAS)' $(EXTRAS) > $
   $(PIP_INSTALL) --quiet -r $(VENV)/extras.txt -c $(VENV)/pinned.txt)
 
 # Lowering a program imports a part of JAX that nothing else does.
-IMPORT_SERVER := import engine.client, engine.engine, jax, server.command.cli, server.command.serve, tokenizers; \
+IMPORT_SERVER := import engine.client, engine.engine, jax, server.cli.main, server.cli.serve, tokenizers; \
   jax.jit(abs).lower(1.0)
 
 ifeq ($(INSTALLED),$(WANTED))

@@ -14,15 +14,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from engine.border.config import EngineConfig, ModelInfo
-from engine.border.errors import ModelError
-from engine.border.types import DeadEnd, EngineBusy, EngineError, EngineStats, FinishReason, TokenLogprobs
+from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.errors import ModelError
+from engine.interface.types import DeadEnd, EngineBusy, EngineError, EngineStats, FinishReason, TokenLogprobs
 from sampling.host.params import InvalidParameter, SamplingParams
-from server.sources.errors import ModelStoreError
+from server.model_sources.errors import ModelStoreError
 
 if TYPE_CHECKING:
-    from server.answering.choice import Delta
-    from server.answering.generation import Answer, Usage
+    from server.generation.choice import Delta
+    from server.generation.generation import Answer, Usage
     from server.offline.batch import BatchProgress
     from server.offline.llm import LLM
     from server.offline.output import Output
@@ -59,13 +59,13 @@ __all__ = [
 # second to import. Type checkers read the imports above instead.
 _IMPORTED_LATE = {
     "LLM": "server.offline.llm",
-    "Answer": "server.answering.generation",
+    "Answer": "server.generation.generation",
     "BatchProgress": "server.offline.batch",
-    "Delta": "server.answering.choice",
+    "Delta": "server.generation.choice",
     "Output": "server.offline.output",
     "SavedLLMError": "server.offline.saved_llm",
     "TextStream": "server.offline.text_stream",
-    "Usage": "server.answering.generation",
+    "Usage": "server.generation.generation",
 }
 
 

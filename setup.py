@@ -3,7 +3,7 @@
 Without a C++17 compiler, or without the headers that jaxlib brings, one line says so and the
 Python part is installed alone: the server then computes with XLA.
 
-    python setup.py build_native --inplace    # into engine/kernels/native, as `make native` does
+    python setup.py build_native --inplace    # into engine/backends/native, as `make native` does
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_py import build_py
 
-PACKAGE = Path("engine", "kernels", "native")
+PACKAGE = Path("engine", "backends", "native")
 SOURCES = PACKAGE / "src"
 
 
@@ -43,7 +43,7 @@ class Variant(NamedTuple):
     behind: str = ""  # a processor that has this one too never chooses it
 
 
-# The instruction sets of each processor, by the names that engine/kernels/native/library.py knows. What
+# The instruction sets of each processor, by the names that engine/backends/native/library.py knows. What
 # the compiler may assume of every such processor is "plain": on ARM that is NEON without dot products.
 _AVX512 = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
 _BF16 = f"{_AVX512} -mavx512bf16"
@@ -60,8 +60,8 @@ VARIANTS = {
     "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},
 }
 TILE_REGISTERS = Path("isa", "tile_registers.h")
-BORDER = SOURCES / "border"  # checks what XLA hands over, and computes nothing that takes time
-TELLS_SOURCES = Path("border", "library.cc")  # a library is loaded only beside the sources that it was built from
+BORDER = SOURCES / "ffi"  # checks what XLA hands over, and computes nothing that takes time
+TELLS_SOURCES = Path("ffi", "library.cc")  # a library is loaded only beside the sources that it was built from
 MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}  # other names of the same
 
 # Contraction is off because a row's result must not depend on which loop the compiler fused.
@@ -280,7 +280,7 @@ def _with_includes(path: Path) -> set[Path]:
 
 
 def _digest_of_sources() -> str:
-    """The digest that engine/kernels/native/sources.py computes; that file is loaded alone: its package needs JAX."""
+    """The digest that engine/backends/native/sources.py computes; that file is loaded alone: its package needs JAX."""
     spec = importlib.util.spec_from_file_location("sources", PACKAGE / "sources.py")
     assert spec is not None
     assert spec.loader is not None

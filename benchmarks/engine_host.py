@@ -25,15 +25,15 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.bare.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
-from engine.border.config import TILE_SIZE, EngineConfig
 from engine.client import EngineClient, TokenStream
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.schedule.request_event import News
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.inputs import StepInputs
 from engine.step.runner import PendingStep
 from sampling.host.params import SamplingParams
-from server.command.collector import calm_collector
+from server.cli.collector import calm_collector
 
 PAGE_SIZE = 32  # tokens
 PROMPT_LENGTHS = range(4, 4 + PAGE_SIZE)  # spread, so that every step fills some rows' pages

@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.kernels.interface.operands import Activation, Picks
-from engine.kernels.interface.token_layout import token_layout
-from engine.kernels.native.body import NativeProducts
+from engine.backends.base.operands import Activation, Picks
+from engine.backends.base.token_layout import token_layout
+from engine.backends.native.backend import NativeProducts
 from engine.weights.packing import Format, PackedMatrix, Placement
 
 

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.border.config import EngineConfig
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
+from engine.interface.config import EngineConfig
 from sampling.host.params import SamplingParams
-from server.command.collector import calm_collector
-from server.sources.cache_folder import cache_folder
-from server.sources.model_store import ensure_model
+from server.cli.collector import calm_collector
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

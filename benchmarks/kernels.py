@@ -28,13 +28,13 @@ from jax import lax
 from benchmarks.bare.memory import MemoryReader
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.border.config import TILE_SIZE, EngineConfig
-from engine.kernels.bodies import choose_bodies, kv_dtype
-from engine.kernels.interface.operands import Activation, NormKind
-from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START
-from engine.kernels.native.attention import attention
-from engine.kernels.native.products import add_product, head_product, norm_product
-from engine.kernels.native.sampler import argmax
+from engine.backends.backends import choose_bodies, kv_dtype
+from engine.backends.base.operands import Activation, NormKind
+from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START
+from engine.backends.native.attention import attention
+from engine.backends.native.products import add_product, head_product, norm_product
+from engine.backends.native.sampler import argmax
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models.architectures.llama import Llama
 from engine.models.open_model import open_model
 from engine.step.batch import StepBatch
@@ -43,7 +43,7 @@ from engine.step.shapes import StepShape
 from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
-from server.sources.model_store import ensure_model
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 
@@ -89,9 +89,9 @@ class Bench:
             raise ValueError(f"{path} is of the architecture {opened.architecture.name!r}, whose parts are not timed")
         self.model = opened.model
         self.config = opened.model.config
-        self.bodies = choose_bodies(config, self.config)
-        self.params = opened.load(self.bodies.weights, Precision.of_engine(config), progress).params
-        self.kv_dtype = kv_dtype(config, self.bodies)
+        self.backends = choose_bodies(config, self.config)
+        self.params = opened.load(self.backends.weights, Precision.of_engine(config), progress).params
+        self.kv_dtype = kv_dtype(config, self.backends)
         self._repeats = repeats
 
     def timings(self, case: Case) -> Iterator[Timing]:
@@ -187,7 +187,7 @@ class Bench:
         return Timing("attention", median(times[1:]), num_bytes * config.num_layers, operations)
 
     def _step(self, case: Case, batch: StepBatch, kv: KVPages) -> float:
-        program = jax.jit(partial(forward, model=self.model, bodies=self.bodies), donate_argnums=1)
+        program = jax.jit(partial(forward, model=self.model, backends=self.backends), donate_argnums=1)
         slots, times = Slots.zeros(max(1, case.num_rows)), []
         for _ in range(self._repeats + 1):
             begin = time.perf_counter()
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
     bytes_per_second = max(reader.rate() for _ in range(READS))
     products = [t for timings in measured.values() for t in timings if t.num_operations and t.name != "attention"]
     operations_per_second = max(timing.num_operations / timing.seconds for timing in products)
-    print(f"{bench.bodies.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
+    print(f"{bench.backends.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
     for case, timings in measured.items():
         report(case, timings, bytes_per_second, operations_per_second)
     if options.json is not None:

@@ -40,8 +40,8 @@ from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, served_model, started_server
 from cache.storage import PAGE_SIZE_BY_BACKEND
 from engine.engine import Engine
-from server.command.bench.load.workload import Route, Workload
-from server.sources.model_store import ensure_model
+from server.cli.bench.load.workload import Route, Workload
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
 

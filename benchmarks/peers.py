@@ -40,7 +40,7 @@ from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.peer_loads import PeerLoad
 from benchmarks.serving.peer_server import MAX_SLOT_TOKENS, Peer, eagre, llama_cpp
 from benchmarks.serving.rounds import MAX_TRIES, Rounds, print_table, rows
-from server.sources.model_store import ensure_model
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

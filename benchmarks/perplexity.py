@@ -25,12 +25,12 @@ import numpy as np
 from benchmarks.bare.scorer import Scorer
 from benchmarks.bare.text_windows import NOVEL, read_text, text_windows
 from benchmarks.serving.command import run, write_figures
-from engine.border.config import EngineConfig
-from engine.border.setting import settings_of
-from engine.border.types import Progress
+from engine.interface.config import EngineConfig
+from engine.interface.setting import settings_of
+from engine.interface.types import Progress
 from engine.models.open_model import OpenModel, open_model
-from server.sources.errors import ModelStoreError
-from server.sources.model_store import ensure_model
+from server.model_sources.errors import ModelStoreError
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 from server.text.text_model import TextModel

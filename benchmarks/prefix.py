@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from engine.border.config import EngineConfig
-from engine.border.types import FinishReason
 from engine.client import EngineClient
+from engine.interface.config import EngineConfig
+from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
-from server.sources.cache_folder import cache_folder
-from server.sources.model_store import ensure_model
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

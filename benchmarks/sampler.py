@@ -32,19 +32,19 @@ import orjson
 from benchmarks.bare.engine_streams import StreamRequest, run_requests
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.processor import Disturbance
-from engine.border.types import FinishReason
 from engine.engine import Engine
+from engine.interface.types import FinishReason
 from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
 from sampling.host.params import SamplingParams
-from server.command.bench.load.workload import Workload
-from server.grammar.compiler import GrammarCompiler
-from server.sources.model_store import ensure_model
+from server.cli.bench.load.workload import Workload
+from server.model_sources.model_store import ensure_model
+from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
+from server.structured_output.compiler import GrammarCompiler
 from server.text.text_model import TextModel
-from server.wire.structured_outputs import Grammar, GrammarKind
 
 PROGRAM = "benchmarks.sampler"
 NUM_TURN_STEPS = 10  # that are timed, of one turn

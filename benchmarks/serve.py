@@ -21,8 +21,8 @@ from typing import Any, get_args
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.load import measure_apart
 from benchmarks.serving.server_process import served_model, started_server
-from server.command.bench.load.report import Report, Spread
-from server.command.bench.load.workload import PromptKind, Route, Workload
+from server.cli.bench.load.report import Report, Spread
+from server.cli.bench.load.workload import PromptKind, Route, Workload
 
 PROGRAM = "benchmarks.serve"
 COLUMNS = (

@@ -29,8 +29,8 @@ import orjson
 
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.server_process import ServerFailed, get, started_server
-from server.command.bench.load.load import Load
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.load import Load
+from server.cli.bench.load.workload import Workload
 
 PROGRAM = "benchmarks.several"
 NAMES = ("first", "second")

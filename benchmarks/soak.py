@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bare.simulated_device import VOCAB_SIZE, SimulatedEngine
-from engine.border.config import TILE_SIZE, EngineConfig
-from engine.border.types import EngineStats, FinishReason
 from engine.client import EngineClient, TokenStream
+from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.types import EngineStats, FinishReason
 from sampling.host.params import SamplingParams
 
 STEP_SECONDS = 0.0002

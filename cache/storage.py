@@ -28,7 +28,7 @@ class KVPages(NamedTuple):
     """Keys and values of all layers and pages.
 
     The native kernels lay out the tokens and features of a head within a page as they read them
-    (engine/kernels/native/src/pages/packed_pages.h). Nobody else looks into pages that a native kernel has written.
+    (engine/backends/native/src/pages/packed_pages.h). Nobody else looks into pages that a native kernel has written.
     """
 
     data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values

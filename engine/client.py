@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.border.background import run_in_background
-from engine.border.config import EngineConfig, ModelInfo
-from engine.border.footprint import MachineMemory, ModelFootprint
-from engine.border.snapshot import EngineSnapshot
-from engine.border.types import EngineError, EngineStats, FinishReason, Pooling, Progress, QueueFull, TraceEvent
 from engine.delivery import Delivery
 from engine.engine import Engine
 from engine.footprint import footprint, memory
+from engine.interface.background import run_in_background
+from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.footprint import MachineMemory, ModelFootprint
+from engine.interface.snapshot import EngineSnapshot
+from engine.interface.types import EngineError, EngineStats, FinishReason, Pooling, Progress, QueueFull, TraceEvent
 from engine.lifecycle import Lifecycle
 from engine.loop import Abort, EngineLoop, Shutdown
 from engine.models import open_model

@@ -12,21 +12,21 @@ import jax
 from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
-from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
-from engine.border.errors import ModelError
-from engine.border.kv_endpoint import KVEndpoint
-from engine.border.types import EngineBusy, EngineStats, KeptFigures, Progress
-from engine.devices.choice import choose_devices
-from engine.devices.placement import Placement
-from engine.hosts.group import Alone, Group, open_group
-from engine.kept_pages import KeptPages, files_of, page_parts
-from engine.kernels.bodies import kv_dtype
-from engine.kernels.interface.body import Bodies
-from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.token_layout import pages_per_block
+from engine.backends.backends import kv_dtype
+from engine.backends.base.backend import Backends
+from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.token_layout import pages_per_block
+from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
+from engine.interface.errors import ModelError
+from engine.interface.kv_endpoint import KVEndpoint
+from engine.interface.types import EngineBusy, EngineStats, KeptFigures, Progress
+from engine.kept_pages import KVOffload, files_of, page_parts
 from engine.kv_events.publisher import KVEventPublisher, check_libraries
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
+from engine.multihost.group import Alone, Group, open_group
+from engine.parallel.choice import choose_devices
+from engine.parallel.placement import Placement
 from engine.schedule.request_event import News
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
@@ -66,7 +66,7 @@ class Engine:
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
-        self._kept: KeptPages | None = None  # None: no pages are kept in a folder
+        self._kept: KVOffload | None = None  # None: no pages are kept in a folder
         self._group: Group = Alone()
         self._is_asleep = False
         if config.kv_events is not None:
@@ -128,21 +128,21 @@ class Engine:
         cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress, undo: ExitStack
     ) -> Engine:  # fmt: skip
         sizes = opened.config
-        bodies, place = choose_devices(config, opened.model)
+        backends, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
-        layout = _kv_layout(sizes, config, bodies, max_model_len)
+        layout = _kv_layout(sizes, config, backends, max_model_len)
         layout = replace(layout, num_pages=group.settle(layout.num_pages))
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
-        with _kept_programs(config, repr((opened.config, layout, bodies.detail))):
-            engine = cls._load(group, opened, config, bodies, layout, max_model_len, place, progress, undo)
+        with _kept_programs(config, repr((opened.config, layout, backends.detail))):
+            engine = cls._load(group, opened, config, backends, layout, max_model_len, place, progress, undo)
         give_back_freed()
         return engine
 
     @classmethod
     def _load(
-        cls, group: Group, opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout,
+        cls, group: Group, opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout,
         max_model_len: int, place: Callable[[Params], Placement], progress: Progress, undo: ExitStack,
     ) -> Engine:  # fmt: skip
         """
@@ -151,7 +151,7 @@ class Engine:
         """
         sizes = opened.config
         files = files_of(opened.path) if config.keeps_pages else None
-        weights = opened.load(bodies.weights, Precision.of_engine(config), progress)
+        weights = opened.load(backends.weights, Precision.of_engine(config), progress)
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             quantization=opened.quantization,
@@ -160,9 +160,9 @@ class Engine:
             dtype=weights.dtype,
             num_parameters=weights.num_parameters,
             device=jax.default_backend(),
-            matmul_backend=bodies.for_products.name,
-            attention_backend=bodies.for_attention.name,
-            backend_detail=bodies.detail,
+            matmul_backend=backends.for_products.name,
+            attention_backend=backends.for_attention.name,
+            backend_detail=backends.detail,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
@@ -170,7 +170,7 @@ class Engine:
             # Programs of several devices are found in JAX's own cache alone.
             folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return group.make_runner(
-                weights.params, opened.model, bodies, layout, buffer, table, config.decode_chunk,
+                weights.params, opened.model, backends, layout, buffer, table, config.decode_chunk,
                 placement=placement, store=None if folder is None else Path(folder), copies_pages=config.keeps_pages,
             )  # fmt: skip
 
@@ -178,8 +178,8 @@ class Engine:
         undo.callback(engine.close)
         engine.model_path = opened.path
         if files is not None:
-            parts = page_parts(opened, config, bodies, layout)
-            engine._kept = KeptPages(config, engine.pool, engine.runner, files, parts)
+            parts = page_parts(opened, config, backends, layout)
+            engine._kept = KVOffload(config, engine.pool, engine.runner, files, parts)
             engine.scheduler.requests.prefixes.transfers = engine._kept.transfers
         return engine
 
@@ -261,7 +261,7 @@ class Engine:
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)
-        params = opened.load(self.runner.bodies.weights, precision, lambda stage, done, total: None).params
+        params = opened.load(self.runner.backends.weights, precision, lambda stage, done, total: None).params
         if not self.runner.accepts(params):
             raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
         if self._kept is not None and files is not None:
@@ -373,11 +373,11 @@ def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextMan
     return ProgramStore(Path(config.compilation_cache)).opened(f"{fingerprint} {jax.__version__} {processor()}")
 
 
-def _kv_layout(model: ModelConfig, config: EngineConfig, bodies: Bodies, max_model_len: int) -> KVLayout:
+def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
 
     def layout(num_pages: int) -> KVLayout:
-        return model.kv_layout(num_pages, page_size, kv_dtype(config, bodies))
+        return model.kv_layout(num_pages, page_size, kv_dtype(config, backends))
 
     if config.num_pages is not None:
         return layout(config.num_pages)

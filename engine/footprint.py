@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 
 from cache.storage import LARGEST_SHARE_OF_AVAILABLE, PAGE_SIZE_BY_BACKEND, machine_memory
-from engine.border.config import EngineConfig
-from engine.border.footprint import MachineMemory, ModelFootprint
-from engine.kernels.bodies import choose_bodies, kv_dtype
+from engine.backends.backends import choose_bodies, kv_dtype
+from engine.interface.config import EngineConfig
+from engine.interface.footprint import MachineMemory, ModelFootprint
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from engine.weights.loader import bytes_in_memory
@@ -25,15 +25,15 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
     """
     opened = open_model(path)
     sizes, tensors = opened.config, opened.tensors
-    bodies = choose_bodies(config, sizes)
+    backends = choose_bodies(config, sizes)
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
-    page = sizes.kv_layout(1, page_size, kv_dtype(config, bodies))
+    page = sizes.kv_layout(1, page_size, kv_dtype(config, backends))
     return ModelFootprint(
         architecture=opened.architecture.name,
         quantization=opened.quantization,
         num_parameters=sum(math.prod(shape) for shape in tensors.shapes().values()),
         context_length=sizes.context_length,
-        weight_bytes=bytes_in_memory(tensors, bodies.weights, Precision.of_engine(config)),
+        weight_bytes=bytes_in_memory(tensors, backends.weights, Precision.of_engine(config)),
         kv_bytes_per_token=page.bytes_per_page // page_size,
     )
 

@@ -16,25 +16,25 @@ import jax
 
 from cache.pool import PagePool
 from cache.storage import KVLayout
-from engine.border.config import EngineConfig
-from engine.border.cores import num_cores
-from engine.border.errors import ModelError
-from engine.border.host_address import HostAddress
-from engine.border.types import KeptFigures
-from engine.kernels.interface.body import Bodies
+from engine.backends.base.backend import Backends
+from engine.interface.config import EngineConfig
+from engine.interface.cores import num_cores
+from engine.interface.errors import ModelError
+from engine.interface.host_address import HostAddress
+from engine.interface.types import KeptFigures
+from engine.kv_transfer.disk import DiskConnector
+from engine.kv_transfer.fingerprint import ModelFiles, fingerprint
+from engine.kv_transfer.kv_connector import KVConnector, PageDevice
+from engine.kv_transfer.page_folder import PageFolder
+from engine.kv_transfer.page_server import PageServer
+from engine.kv_transfer.peers import Peer, PeerConnector
+from engine.kv_transfer.transfers import PageTransfers
 from engine.models.open_model import OpenModel
-from engine.pages.connector import PageConnector, PageDevice
-from engine.pages.disk import DiskConnector
-from engine.pages.fingerprint import ModelFiles, fingerprint
-from engine.pages.page_folder import PageFolder
-from engine.pages.page_server import PageServer
-from engine.pages.peers import Peer, PeerConnector
-from engine.pages.transfers import PageTransfers
 from engine.step.program_store import processor
 from engine.weights.layout import Precision
 
 
-class KeptPages:
+class KVOffload:
     """Opens the configured folder for the weights that the engine computes with."""
 
     def __init__(
@@ -77,7 +77,7 @@ class KeptPages:
         """Keeps and takes from now on the pages of the weights that were read last."""
         files, folder = self.files, self._folder
 
-        def make() -> PageConnector:
+        def make() -> KVConnector:
             pages = PageFolder(folder, self._config.prefix_cache_bytes)
             key = fingerprint(files, self._parts, folder)
             kept = self._connector = DiskConnector(pages, key, self._page_bytes)
@@ -119,7 +119,7 @@ class KeptPages:
         except OSError as error:
             raise ValueError(f"prefix_cache_listen is {self._config.prefix_cache_listen!r}: {error}") from error
 
-    def _share(self, kept: DiskConnector, key: str) -> PageConnector:
+    def _share(self, kept: DiskConnector, key: str) -> KVConnector:
         """The folder together with what other servers have; they are offered what is in it."""
         with contextlib.ExitStack() as stack, self._lock:
             before, self._peers = self._peers, ()
@@ -162,19 +162,19 @@ def files_of(path: Path) -> ModelFiles:
         raise ModelError(f"{path}: {error}") from error
 
 
-def page_parts(opened: OpenModel, config: EngineConfig, bodies: Bodies, layout: KVLayout) -> list[str]:
+def page_parts(opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout) -> list[str]:
     """What the bits of a page depend on beside the model's files and our code.
 
     The native kernels compute a row in the same way whatever is beside it. XLA does not, so that with it the sizes of
     steps and the number of threads count too.
     """
-    chosen = (bodies.for_products, bodies.for_attention)
+    chosen = (backends.for_products, backends.for_attention)
     is_invariant = all(body.is_opaque_to_xla for body in chosen)
     sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, num_cores())
     device = jax.local_devices()[0]
     return [
         repr(opened.model), repr(replace(layout, num_pages=0)), repr(Precision.of_engine(config)), repr(sizes),
-        *(body.name for body in chosen), bodies.detail,
+        *(body.name for body in chosen), backends.detail,
         jax.__version__, version("jaxlib"), str(os.environ.get("XLA_FLAGS")),
         device.platform, device.device_kind, processor(),
     ]  # fmt: skip

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from engine.border.background import run_in_background
-from engine.border.errors import ModelError
-from engine.border.types import EngineBusy, EngineError, EngineState
 from engine.engine import Engine
+from engine.interface.background import run_in_background
+from engine.interface.errors import ModelError
+from engine.interface.types import EngineBusy, EngineError, EngineState
 from engine.loop import Call, EngineLoop
 from engine.weights.layout import Params
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engine.border.types import FinishReason
-from engine.pages.transfers import PageTransfers
+from engine.interface.types import FinishReason
+from engine.kv_transfer.transfers import PageTransfers
 from engine.progress_reports import ProgressReports
 from engine.schedule.request import Request
 from engine.schedule.request_event import News

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from engine.border.types import PromptProgress, WaitStage
+from engine.interface.types import PromptProgress, WaitStage
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler

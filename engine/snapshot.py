@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from cache.pool import SHARED, PagePool
-from engine.border.snapshot import EngineSnapshot, RequestView, StepView
-from engine.border.types import EngineStats
+from engine.interface.snapshot import EngineSnapshot, RequestView, StepView
+from engine.interface.types import EngineStats
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.scheduler import Scheduler
 from engine.timeline import StepTimes, Timeline

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from engine.border.types import TraceEvent
+from engine.interface.types import TraceEvent
 
 _PROCESS_ID = 1
 _DEVICE_LANE = 1

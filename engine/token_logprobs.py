@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.border.types import TokenLogprobs
+from engine.interface.types import TokenLogprobs
 from sampling.host.params import SamplingParams
 from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK
 

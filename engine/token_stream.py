@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.border.types import FinishReason, PromptProgress, TokenEvent, TokenLogprobs
+from engine.interface.types import FinishReason, PromptProgress, TokenEvent, TokenLogprobs
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.token_logprobs import read_logprobs, read_prompt_logprobs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.schedule.pace.step_work import StepWork
 from engine.schedule.request import RequestStatus
 from engine.schedule.scheduler import Scheduler
+from engine.schedule.step_time.step_work import StepWork
 
 
 class WaitEstimate:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from engine.border.types import EngineError, EngineStalled
+from engine.interface.types import EngineError, EngineStalled
 
 _MOST_SECONDS_BETWEEN_LOOKS = 1.0
 _LOOKS_PER_TIMEOUT = 8

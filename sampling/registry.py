@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from sampling.cuts.min_p import min_p_mask
-from sampling.cuts.top_k import top_k_mask
-from sampling.cuts.top_n_sigma import top_n_sigma_mask
-from sampling.cuts.top_p import top_p_mask
-from sampling.cuts.typical_p import typical_p_mask
-from sampling.cuts.xtc import xtc_mask
+from sampling.filters.min_p import min_p_mask
+from sampling.filters.top_k import top_k_mask
+from sampling.filters.top_n_sigma import top_n_sigma_mask
+from sampling.filters.top_p import top_p_mask
+from sampling.filters.typical_p import typical_p_mask
+from sampling.filters.xtc import xtc_mask
 from sampling.host.features import FEATURES, Stage
 from sampling.logprobs import LOGPROBS
 from sampling.processors.allowed_tokens import ALLOWED_TOKENS

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sampling.cuts.candidates import Candidates
 from sampling.draw import draw, uniforms
+from sampling.filters.candidates import Candidates
 from sampling.host.features import FEATURES, GRAMMAR, Feature, Stage
 from sampling.host.rows import (
     NOT_SAMPLED,
@@ -55,7 +55,7 @@ Full: TypeAlias = Callable[[jax.Array, FeatureStates, SamplingRows, jax.Array, i
 LogprobsOf: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-class SamplerBody(NamedTuple):
+class SamplerBackend(NamedTuple):
     """What does the work: portable XLA, or kernels of the device."""
 
     greedy: Greedy
@@ -65,7 +65,7 @@ class SamplerBody(NamedTuple):
 
 
 def sample(
-    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, body: SamplerBody
+    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, body: SamplerBackend
 ) -> tuple[Slots, jax.Array]:
     """Draws one token for each row, of logits as they are, and remembers it in the row's slot.
 
@@ -86,7 +86,7 @@ def sample(
 
 
 def sample_full(
-    logits: jax.Array, slots: Slots, states: FeatureStates, rows: SamplingRows, mask: jax.Array, *, body: SamplerBody
+    logits: jax.Array, slots: Slots, states: FeatureStates, rows: SamplingRows, mask: jax.Array, *, body: SamplerBackend
 ) -> tuple[Slots, FeatureStates, jax.Array]:
     """Like `sample`, with every feature.
 
@@ -153,7 +153,7 @@ def portable_full(
     return out, states
 
 
-PORTABLE = SamplerBody(portable_greedy, portable_random, portable_full, portable_logprobs)
+PORTABLE = SamplerBackend(portable_greedy, portable_random, portable_full, portable_logprobs)
 
 
 def _process(logits: jax.Array, step: StepInput) -> jax.Array:

@@ -2,6 +2,6 @@
 
 import sys
 
-from server.command.cli import main
+from server.cli.main import main
 
 sys.exit(main())

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from engine.border.config import EngineConfig
 from engine.engine import Engine
-from server.sources.cache_folder import cache_folder
-from server.sources.model_store import ensure_model
+from engine.interface.config import EngineConfig
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter, silent
 from server.text.text_model import TextModel
 

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 
 from cache.storage import KVLayout, zeros
-from engine.border.config import TILE_SIZE, EngineConfig
-from engine.devices.choice import choose_devices
-from engine.devices.placement import Kind, OneDevice, Placement
-from engine.kernels.bodies import kv_dtype
-from engine.kernels.interface.body import Bodies
-from engine.kernels.interface.token_layout import NUM_TOKENS, START, TOKEN, pages_per_block
+from engine.backends.backends import kv_dtype
+from engine.backends.base.backend import Backends
+from engine.backends.base.token_layout import NUM_TOKENS, START, TOKEN, pages_per_block
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models.open_model import open_model
 from engine.models.parts.model import Model
+from engine.parallel.choice import choose_devices
+from engine.parallel.placement import Kind, OneDevice, Placement
 from engine.step.batch import StepBatch
 from engine.step.programs import forward
 from engine.step.shapes import ShapeTable, StepShape
@@ -37,7 +37,7 @@ class ForwardSteps:
     """A model whose steps a test composes by hand."""
 
     def __init__(
-        self, params: Params, model: Model, bodies: Bodies, kv_dtype: str,
+        self, params: Params, model: Model, bodies: Backends, kv_dtype: str,
         compiler_options: dict[str, Any] | None = None, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self.params = params

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from server.text.vocabularies.byte_alphabet import byte_of_character
+from server.text.tokenization.byte_alphabet import byte_of_character
 from tests.golden.tiny_llama import CONFIG, weights
 
 SPECIAL_TOKENS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")

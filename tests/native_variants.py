@@ -10,9 +10,9 @@ from functools import cache, partial
 
 import pytest
 
-from engine.kernels.native import library
-from engine.kernels.native.sampler import NATIVE
-from sampling.sampler import SamplerBody
+from engine.backends.native import library
+from engine.backends.native.sampler import NATIVE
+from sampling.sampler import SamplerBackend
 from tests.thoroughness import IS_FULL
 
 # Variants that differ from another one in products and attention alone.
@@ -56,6 +56,6 @@ def loaded(variant: str) -> Iterator[None]:
 
 
 @cache
-def native_body(variant: str) -> SamplerBody:
+def native_body(variant: str) -> SamplerBackend:
     """The native sampler with functions of this variant's own: JAX keeps what it has compiled by function."""
-    return SamplerBody(*map(partial, NATIVE))
+    return SamplerBackend(*map(partial, NATIVE))

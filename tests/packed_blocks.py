@@ -1,4 +1,4 @@
-"""Packed matrices made, and read back by the description in engine/kernels/native/src/layout/format.h."""
+"""Packed matrices made, and read back by the description in engine/backends/native/src/layout/format.h."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from engine.kernels.native.packer import pack_rows
+from engine.backends.native.packer import pack_rows
 from engine.weights.encodings import Encoding
 from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement, Quantised, from_nibbles, zero_point
 

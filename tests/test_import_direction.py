@@ -27,41 +27,42 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.command", "server.command.chat", "server.command.top", "server.command.bench",
-    "server.command.bench.load", "server.command.client", "server.command.deploy",
-    "server.fronting",
+    "server.cli", "server.cli.chat", "server.cli.top", "server.cli.bench",
+    "server.cli.bench.load", "server.cli.client", "server.router.ray",
+    "server.router", "server.router.local",
     "server.http", "server.http.responses", "server.http.streams",
-    "server.http.entry", "server.documents",
-    "server.transport", "server.offline", "server.routes.responses", "server.routes.messages",
-    "server.routes", "server.serving",
-    "server.tracing",
+    "server.http.entry", "server.api.openapi",
+    "server.http.transport", "server.offline",
+    "server.api.conversations", "server.api.responses", "server.api.anthropic",
+    "server.api.openai", "server.api", "server.serving",
+    "server.telemetry",
     "server.startup",
-    "server.sources",
-    "server.tools", "server.inspecting", "server.holding",
-    "server.answering", "server.grammar",
+    "server.model_sources",
+    "server.output_parsers", "server.streams",
+    "server.generation", "server.structured_output",
     "server.storage",
-    "server.text", "server.text.vocabularies",
-    "server.doors", "server.wire.responses", "server.wire.messages", "server.wire", "server",
-    "engine", "engine.hosts", "engine.step", "engine.devices", "engine.schedule", "engine.schedule.pace",
-    "engine.pages", "engine.kv_events",
+    "server.text", "server.text.tokenization",
+    "server.admission", "server.protocol", "server",
+    "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
+    "engine.kv_transfer", "engine.kv_events",
     "engine.models", "engine.models.architectures", "engine.models.parts",
-    "engine.kernels", "engine.kernels.native",
-    "engine.kernels.xla", "engine.kernels.interface",
-    "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.border",
-    "cache", "sampling", "sampling.processors", "sampling.cuts", "sampling.host", "static",
+    "engine.backends", "engine.backends.native",
+    "engine.backends.xla", "engine.backends.base",
+    "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.interface",
+    "cache", "sampling", "sampling.processors", "sampling.filters", "sampling.host", "static",
 )  # fmt: skip
 # The package `server` itself holds nothing but the way to the command line.
-UPWARDS = {("server/__main__.py", "server.command.cli.main")}
+UPWARDS = {("server/__main__.py", "server.cli.main.main")}
 
 # Rooms side by side, each a body of kernels.
-BODIES = {"engine.kernels.native", "engine.kernels.xla"}
+BACKENDS = {"engine.backends.native", "engine.backends.xla"}
 
 MAX_FILES = 15  # in a room, its __init__.py aside
 
 # What is on the border of the engine; the rest of it is its own affair. Both sides read model files, each its part.
 ENGINE_BORDER = (
     "engine.client",
-    "engine.border",
+    "engine.interface",
     "engine.weights.formats.gguf_file",
     "engine.weights.formats.gguf_shards",
     "engine.weights.formats.lfs_pointer",
@@ -71,17 +72,17 @@ ENGINE_BORDER = (
 # A library and where in the four packages it may be imported: a folder ends in "/".
 ONLY_IN = {
     "aiohttp": ("server/",),
-    "tokenizers": ("server/text/", "server/grammar/"),
+    "tokenizers": ("server/text/", "server/structured_output/"),
     "sentencepiece": ("server/text/",),
-    "huggingface_hub": ("server/sources/hub.py", "server/sources/hub_cache.py"),
+    "huggingface_hub": ("server/model_sources/hub.py", "server/model_sources/hub_cache.py"),
     "jinja2": ("server/text/",),
-    "llguidance": ("server/grammar/",),
+    "llguidance": ("server/structured_output/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),
-    "opentelemetry": ("server/tracing/",),
+    "opentelemetry": ("server/telemetry/",),
     "sqlite3": ("server/storage/",),
     "safetensors": ("engine/weights/",),
-    "ray": ("server/command/deploy/",),
+    "ray": ("server/router/ray/",),
     "zmq": ("engine/kv_events/",),
     "msgspec": ("engine/kv_events/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),
@@ -91,7 +92,7 @@ ONLY_IN = {
 # Host logic, whose tests run in microseconds: folders, and files.
 HOST_LOGIC = (
     "engine/schedule/",
-    "engine/pages/",
+    "engine/kv_transfer/",
     "cache/pool.py",
     "cache/page.py",
     "cache/page_events.py",
@@ -148,8 +149,8 @@ def broken_rule(path: str, module: str) -> str | None:
     room, other = path.rsplit("/", 1)[0].replace("/", "."), room_of(module)
     if other is not None and (path, module) not in UPWARDS and ROOMS.index(room) > ROOMS.index(other):
         return f"{room} stands below {other}"
-    if room in BODIES and other in BODIES - {room}:
-        return f"{room} and {other} are bodies, which know nothing of each other"
+    if room in BACKENDS and other in BACKENDS - {room}:
+        return f"{room} and {other} are backends, which know nothing of each other"
     if path.startswith(HOST_LOGIC) and library in NOT_ON_HOST:
         return "host logic imports neither JAX nor asyncio"
     if library in ONLY_IN and not path.startswith(ONLY_IN[library]):
@@ -203,7 +204,7 @@ def test_a_room_says_what_it_is_for_and_is_small(room: str) -> None:
 
 
 def test_sources_of_other_languages_have_small_rooms_too() -> None:
-    for pattern in ("engine/kernels/native/src/**/", "static/**/", "benchmarks/**/"):
+    for pattern in ("engine/backends/native/src/**/", "static/**/", "benchmarks/**/"):
         for folder in ROOT.glob(pattern):
             if folder.name == "__pycache__":
                 continue
@@ -226,7 +227,7 @@ def test_the_public_face_knows_the_server_and_the_borders_below() -> None:
     source = (ROOT / "eagre.py").read_text(encoding="utf-8")
     ours = [name for _, name in imported_modules(ast.parse(source), "eagre.py") if name.split(".")[0] in OURS]
     assert ours
-    assert [name for name in ours if not name.startswith(("server.", "engine.border.", "sampling.host."))] == []
+    assert [name for name in ours if not name.startswith(("server.", "engine.interface.", "sampling.host."))] == []
 
 
 def test_every_package_is_packed() -> None:
@@ -239,7 +240,7 @@ def test_every_package_is_packed() -> None:
 @pytest.mark.parametrize(
     ("path", "source", "rule"),
     [
-        ("cache/pool.py", "from engine.border.types import TokenEvent", "cache may import of ours only itself"),
+        ("cache/pool.py", "from engine.interface.types import TokenEvent", "cache may import of ours only itself"),
         ("cache/pool.py", "import sampling.host.params", "cache may import of ours only itself"),
         ("sampling/draw.py", "from cache import pool", "sampling may import of ours only itself"),
         ("engine/loop.py", "import server", "engine may import of ours only ['cache', 'sampling']"),
@@ -263,17 +264,21 @@ def test_every_package_is_packed() -> None:
         ("server/http/app.py", "import engine", "of engine, server knows only engine.client"),
         ("server/http/app.py", "from engine import client, runner", "of engine, server knows only engine.client"),
         (
-            "engine/kernels/native/body.py",
-            "from engine.kernels.xla.products import XlaProducts",
-            "are bodies, which know nothing of each other",
+            "engine/backends/native/backend.py",
+            "from engine.backends.xla.products import XlaProducts",
+            "are backends, which know nothing of each other",
         ),
-        ("engine/kernels/xla/body.py", "from engine.kernels.native import library", "engine.kernels.xla stands below"),
+        (
+            "engine/backends/xla/backend.py",
+            "from engine.backends.native import library",
+            "engine.backends.xla stands below",
+        ),
         ("engine/client.py", "import aiohttp.web", "aiohttp belongs in server/"),
         ("engine/weights/loader.py", "from tokenizers import Tokenizer", "tokenizers belongs in server/"),
         ("engine/weights/loader.py", "import sentencepiece", "sentencepiece belongs in server/"),
         ("engine/weights/loader.py", "import jinja2.sandbox", "jinja2 belongs in server/"),
         ("engine/loop.py", "import orjson", "orjson belongs in server/"),
-        ("engine/border/config.py", "from json import loads", "json belongs in server/"),
+        ("engine/interface/config.py", "from json import loads", "json belongs in server/"),
         ("server/http/app.py", "import jax", "jax belongs in engine/, sampling/, cache/storage.py"),
         ("cache/table.py", "import jax.numpy as jnp", "jax belongs in engine/, sampling/, cache/storage.py"),
         ("cache/pool.py", "import numpy, jaxlib", "host logic imports neither JAX nor asyncio"),
@@ -297,11 +302,11 @@ def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
         ("server/http/app.py", "import aiohttp, json, orjson\nfrom engine.client import EngineClient"),
         (
             "server/http/app.py",
-            "from engine import client, border\nfrom sampling.host.params import SamplingParams",
+            "from engine import client, interface\nfrom sampling.host.params import SamplingParams",
         ),
         (
             "engine/models/architectures/llama.py",
-            "import jax\nfrom ...border.config import EngineConfig\nfrom cache.pool import PagePool",
+            "import jax\nfrom ...interface.config import EngineConfig\nfrom cache.pool import PagePool",
         ),
         ("engine/client.py", "import asyncio"),
         ("cache/storage.py", "import jax.numpy as jnp\nfrom cache.pool import PagePool"),

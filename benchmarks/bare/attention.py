@@ -29,9 +29,9 @@ from jax import lax
 from benchmarks.bare.memory import MemoryReader
 from benchmarks.serving.command import run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
-from engine.border.config import TILE_SIZE
-from engine.kernels.native.attention import attention
-from engine.kernels.native.library import load
+from engine.backends.native.attention import attention
+from engine.backends.native.library import load
+from engine.interface.config import TILE_SIZE
 
 PROGRAM = "benchmarks.bare.attention"
 CHUNK_TILES = 4  # of a prompt; 256 tokens, which is the default budget of a step

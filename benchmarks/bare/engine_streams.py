@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.bare.bare_loop import Decoded, greedy
-from engine.border.types import FinishReason
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
+from engine.interface.types import FinishReason
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
-from server.command.bench.load.report import full_rate
-from server.command.bench.load.trace import Arrival, Trace
+from server.cli.bench.load.report import full_rate
+from server.cli.bench.load.trace import Arrival, Trace
 
 
 class StreamFailed(RuntimeError):

@@ -16,13 +16,13 @@ from statistics import median
 
 from benchmarks.bare.engine_streams import run_streams
 from benchmarks.bare.simulated_device import DeviceClock, SimulatedEngine, SimulatedRunner
-from engine.border.config import EngineConfig
-from engine.border.host_address import HostAddress
-from engine.hosts.follower import Follower
-from engine.hosts.leader import Leader
-from engine.hosts.leading_runner import LeadingRunner
-from engine.hosts.messages import Kind
-from engine.hosts.step_frame import StepFormat
+from engine.interface.config import EngineConfig
+from engine.interface.host_address import HostAddress
+from engine.multihost.follower import Follower
+from engine.multihost.leader import Leader
+from engine.multihost.leading_runner import LeadingRunner
+from engine.multihost.messages import Kind
+from engine.multihost.step_frame import StepFormat
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.step.shapes import ShapeTable
 

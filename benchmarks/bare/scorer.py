@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.border.config import TILE_SIZE, EngineConfig
-from engine.border.types import Progress
-from engine.kernels.bodies import choose_bodies, kv_dtype
-from engine.kernels.interface.body import Bodies
-from engine.kernels.interface.token_layout import NUM_TOKENS, START, pages_per_block
+from engine.backends.backends import choose_bodies, kv_dtype
+from engine.backends.base.backend import Backends
+from engine.backends.base.token_layout import NUM_TOKENS, START, pages_per_block
+from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.types import Progress
 from engine.models.open_model import OpenModel
 from engine.models.parts.model import Model
 from engine.step.batch import StepBatch
@@ -39,18 +39,18 @@ class Scorer:
         Raises:
             ModelError: the model cannot be served.
         """
-        bodies = choose_bodies(config, model.config)
+        backends = choose_bodies(config, model.config)
         page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
         block = pages_per_block(page_size)
         num_pages = -(-window_size // (page_size * block)) * block
-        layout = model.config.kv_layout(1 + num_pages, page_size, kv_dtype(config, bodies))
+        layout = model.config.kv_layout(1 + num_pages, page_size, kv_dtype(config, backends))
         self._window_size = window_size
         self._page_table = np.arange(1, 1 + num_pages, dtype=np.int32)
         self._num_tiles = min(-(-window_size // TILE_SIZE), config.max_num_batched_tokens // TILE_SIZE)
-        self._params = model.load(bodies.weights, Precision.of_engine(config), progress).params
+        self._params = model.load(backends.weights, Precision.of_engine(config), progress).params
         self._kv = layout.allocate()
         self._slots = Slots.zeros(1)
-        program = jax.jit(partial(_score, model=model.model, bodies=bodies), donate_argnums=1)
+        program = jax.jit(partial(_score, model=model.model, backends=backends), donate_argnums=1)
         nothing = np.zeros(window_size, np.int32)
         self._program = program.lower(self._params, self._kv, self._slots, *self._step(nothing, 0)).compile()
 
@@ -100,7 +100,7 @@ def _score(
     targets: jax.Array,
     *,
     model: Model,
-    bodies: Bodies,
+    backends: Backends,
 ) -> tuple[jax.Array, KVPages]:
     """Computes one step, and the log probabilities of the targets instead of all logits.
 
@@ -111,6 +111,6 @@ def _score(
     Returns:
         float32[num_sampled_rows], and kv.
     """
-    logits, kv = forward(params, kv, slots, batch, model=model, bodies=bodies)
+    logits, kv = forward(params, kv, slots, batch, model=model, backends=backends)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
     return chosen - jax.nn.logsumexp(logits, axis=1), kv

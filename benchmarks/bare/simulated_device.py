@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
-from engine.border.config import TILE_SIZE, EngineConfig, ModelInfo
+from engine.backends.base.backend import Backends
+from engine.backends.xla.backend import BODY as XLA
 from engine.engine import Engine
-from engine.kernels.interface.body import Bodies
-from engine.kernels.xla.body import BODY as XLA
+from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.models.architectures.llama import Llama
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.schedule.scheduler import Scheduler
@@ -32,7 +32,7 @@ from engine.step.inputs import StepInputs
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params
-from sampling.host.rows import POSITION, SEED_LOW, Level, SamplingRows
+from sampling.host.rows import POSITION, SEED_LOW, SamplerVariant, SamplingRows
 from sampling.logprobs import NUM_COLUMNS, TOKEN
 from sampling.processors.feature import FeatureStates
 from sampling.state import Slots
@@ -83,7 +83,7 @@ class SimulatedRunner(DeviceRunner):
         )  # fmt: skip
         model = Llama(config)
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
-        super().__init__(_params(model), model, Bodies(XLA, XLA, "simulated"), layout, buffer, table)
+        super().__init__(_params(model), model, Backends(XLA, XLA, "simulated"), layout, buffer, table)
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # the end of each step in flight, by the id() of its plan
 
@@ -114,7 +114,7 @@ class SimulatedRunner(DeviceRunner):
         batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
         return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(self._params, self._kv, self._slots, batch)
 
-    def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
+    def _lower_sample(self, num_rows: int, level: SamplerVariant) -> jax.stages.Lowered:
         def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
             return slots, _tokens(rows)
 

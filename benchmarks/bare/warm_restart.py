@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.prefix import Pair, first_token
-from engine.border.config import EngineConfig
 from engine.client import EngineClient
-from server.sources.cache_folder import cache_folder
-from server.sources.model_store import ensure_model
+from engine.interface.config import EngineConfig
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

@@ -39,7 +39,7 @@ from benchmarks.chaos.witnesses import Witness, undisturbed
 from benchmarks.serving.command import run
 from benchmarks.serving.resident_memory import ResidentMemory
 from benchmarks.serving.server_process import RunningServer, eagre_command, free_port, running_server
-from engine.border.config import TILE_SIZE
+from engine.interface.config import TILE_SIZE
 
 MAX_NUM_SEQS = 48
 WITNESS_KEY = "witness-key-of-the-twenty"

@@ -15,8 +15,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.chaos.watcher import Watcher, engine_timelines
-from server.command import serve as serving
-from server.command.cli import main
+from server.cli import serve as serving
+from server.cli.main import main
 
 
 def watched_main(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from server.command.client.sse_parser import SseParser
+from server.cli.client.sse_parser import SseParser
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=120)
 MAX_TOKENS = 48

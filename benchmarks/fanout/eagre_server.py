@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 
 from benchmarks.fanout.engine import InstantEngine
-from server.command.collector import calm_collector
+from server.cli.collector import calm_collector
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings

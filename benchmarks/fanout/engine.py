@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.border.types import FinishReason
 from engine.delivery import Delivery
+from engine.interface.types import FinishReason
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
 from engine.token_stream import TokenStream

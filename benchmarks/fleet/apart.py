@@ -25,7 +25,7 @@ from benchmarks.fleet.replicas import FLAGS
 from benchmarks.fleet.streams import Answer, ask
 from benchmarks.serving.command import run
 from benchmarks.serving.server_process import eagre_command, free_port, running_server
-from server.command.bench.load.workload import WORDS
+from server.cli.bench.load.workload import WORDS
 
 KEY = "a-secret-of-these-two-servers"
 NUM_OUTPUT_TOKENS = 16

@@ -15,10 +15,10 @@ from itertools import count
 
 from aiohttp import web
 
-from server.command.collector import calm_collector
-from server.fronting.application import front_application, make_front_runner
-from server.fronting.replica import Replica
-from server.fronting.replicas import Replicas
+from server.cli.collector import calm_collector
+from server.router.application import front_application, make_front_runner
+from server.router.replica import Replica
+from server.router.replicas import Replicas
 from server.startup.logs import set_up_logs
 from server.startup.settings import ServerSettings
 

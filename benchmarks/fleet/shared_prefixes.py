@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from benchmarks.fleet.streams import Answer, ask
-from server.command.bench.load.workload import WORDS
+from server.cli.bench.load.workload import WORDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.fleet.arrivals import Arrival
 from benchmarks.fleet.step_costs import StepCost
-from engine.border.config import TILE_SIZE
+from engine.interface.config import TILE_SIZE
 
 NUM_PAGES = 1024
 

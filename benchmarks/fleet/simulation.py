@@ -22,7 +22,7 @@ from benchmarks.fleet.policies import POLICIES, Policy
 from benchmarks.fleet.replicas import MODEL
 from benchmarks.fleet.simulated_replica import NUM_PAGES, ReplicaSize, Served, SimulatedReplica
 from benchmarks.fleet.step_costs import MEASURED, StepCost, measure_costs
-from server.command.bench.load.report import percentile
+from server.cli.bench.load.report import percentile
 
 
 class FleetFigures(NamedTuple):

@@ -10,13 +10,13 @@ from itertools import product
 
 import numpy as np
 
-from engine.border.config import TILE_SIZE, EngineConfig
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.schedule.pace.step_work import StepWork
+from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.schedule.step_time.step_work import StepWork
 from sampling.host.params import SamplingParams
-from server.sources.cache_folder import cache_folder
-from server.sources.model_store import ensure_model
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 
 MAX_NUM_SEQS = 16

@@ -10,8 +10,8 @@ import aiohttp
 import orjson
 
 from benchmarks.fleet.replicas import MODEL
-from server.command.client.sse_parser import SseParser
-from server.fronting.replica import UNIX
+from server.cli.client.sse_parser import SseParser
+from server.router.replica import UNIX
 
 
 class StreamLost(RuntimeError):

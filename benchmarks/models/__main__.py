@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.models.random_file import write_random
 from benchmarks.models.shapes import SHAPES
 from benchmarks.serving.command import run
-from server.sources.model_store import ensure_model
+from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 

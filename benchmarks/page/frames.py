@@ -28,7 +28,7 @@ from benchmarks.page.thread_time import ThreadTime, worked_between
 from benchmarks.serving.command import run, write_figures
 from benchmarks.serving.processor import Disturbance
 from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server
-from server.command.bench.load.report import percentile
+from server.cli.bench.load.report import percentile
 from tests.static.devtools import Browser, Page, find_chromium
 
 PROGRAM = "benchmarks.page.frames"

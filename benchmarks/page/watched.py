@@ -34,7 +34,7 @@ from benchmarks.serving.server_process import (
     running_server,
     served_model,
 )
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.workload import Workload
 from tests.static.devtools import Browser, find_chromium
 
 PROGRAM = "benchmarks.page.watched"

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import orjson
 
 from benchmarks.serving.server_process import ROOT, ServerFailed
-from engine.kernels.native.sources import digest
+from engine.backends.native.sources import digest
 
 KERNELS = ROOT / "engine" / "kernels" / "native"
 _OF_TESTS = ("libeagre_plain.so", "libeagre_amx_emulated.so")  # no server chooses them by itself

@@ -9,9 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from server.command.bench.load.load import Load
-from server.command.bench.load.report import Report
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.load import Load
+from server.cli.bench.load.report import Report
+from server.cli.bench.load.workload import Workload
 
 
 def measure(workload: Workload) -> Report:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from server.command.bench.load.report import Report
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.report import Report
+from server.cli.bench.load.workload import Workload
 
 NUM_WARM_UP_REQUESTS = 16  # at most
 NUM_WARM_UP_TOKENS = 8  # of each output

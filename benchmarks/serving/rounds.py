@@ -15,7 +15,7 @@ from benchmarks.serving.load import measure_apart
 from benchmarks.serving.peer_loads import PeerLoad, figures_of
 from benchmarks.serving.peer_server import Peer, PeerServer, started_peer
 from benchmarks.serving.processor import Disturbance
-from server.command.bench.load.report import Report
+from server.cli.bench.load.report import Report
 
 MAX_TRIES = 5  # of a turn that others disturb
 OTHERS = "others, %"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import orjson
 
 ROOT = Path(__file__).parents[2]
-EAGRE = "import sys; from server.command.cli import main; sys.exit(main())"  # the console script, installed or not
+EAGRE = "import sys; from server.cli.main import main; sys.exit(main())"  # the console script, installed or not
 READY_TIMEOUT = 900.0  # seconds; the first start fetches the model and compiles every shape
 STOP_TIMEOUT = 30.0
 POLL_INTERVAL = 0.05

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cache.page_events import PageEvent, PagesCleared
 from cache.pool import PagePool
-from engine.border.kv_endpoint import KVEndpoint
+from engine.interface.kv_endpoint import KVEndpoint
 from engine.kv_events.batch import make_batch
 from engine.kv_events.replay_buffer import ReplayBuffer
 

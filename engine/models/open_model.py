@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.border.errors import ModelError, naming
-from engine.border.types import Progress
-from engine.kernels.interface.model_config import ModelConfig
+from engine.backends.base.model_config import ModelConfig
+from engine.interface.errors import ModelError, naming
+from engine.interface.types import Progress
 from engine.models.parts.model import Model
 from engine.models.registry import Architecture, architecture_of_folder, architecture_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from cache.pool import PagePool
-from engine.border.types import FinishReason
+from engine.interface.types import FinishReason
 from engine.schedule.counters import SchedulerCounters
 from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
 from cache.page import CachePage
 from cache.pool import PagePool
-from engine.pages.transfers import PageTransfers
+from engine.kv_transfer.transfers import PageTransfers
 from engine.schedule.request import Request
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from engine.schedule.admission import admit
 from engine.schedule.live_requests import LiveRequests
-from engine.schedule.pace.step_work import StepWork
-from engine.schedule.pace.token_budget import TokenBudget
 from engine.schedule.prompt_order import PromptOrder
 from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan
+from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.token_budget import TokenBudget
 
 # Prompts that are admitted although this step has no budget for them. So a short prompt finds its way past long ones
 # that came before it, and yet not every prompt that waits holds pages.

@@ -10,11 +10,11 @@ import numpy as np
 
 from cache.hashing import PageHash
 from cache.page import CachePage
-from engine.border.types import FinishReason, Pooling
-from engine.pages.fetch import Fetch
+from engine.interface.types import FinishReason, Pooling
+from engine.kv_transfer.prefetch_job import PrefetchJob
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
-from sampling.host.rows import Level
+from sampling.host.rows import SamplerVariant
 from sampling.host.usage import level_of, uses_bits
 
 NO_SLOT = -1
@@ -73,10 +73,10 @@ class Request:
     last_prompt_turn: int = 0  # of the prompt order, when it last got some of a step's budget for prompts
     num_charged_tokens: int = 0  # output tokens that its tenant has been charged for
     awaited_hash: bytes | None = None  # this page of the prompt is being computed by another request, or fetched
-    fetch: Fetch | None = None  # its pages that come from outside; None until they are looked for, once for each start
+    fetch: PrefetchJob | None = None  # pages from outside; None until they are looked for, once a start
     is_plain: bool = False  # nothing but its tokens is asked for, and nothing but they can end it
     uses: int = 0  # bits of the sampling features it uses
-    level: Level = Level.GREEDY  # the sampling program it needs
+    level: SamplerVariant = SamplerVariant.GREEDY  # the sampling program it needs
     # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not asked
     # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.border.types import FinishReason, PromptProgress
+from engine.interface.types import FinishReason, PromptProgress
 from engine.schedule.request import Request
 
 

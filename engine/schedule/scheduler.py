@@ -8,20 +8,20 @@ of long prompts cannot stall streams. The idea is that of vLLM's V1 scheduler.
 from __future__ import annotations
 
 from cache.pool import OutOfPages, PagePool
-from engine.border.types import FinishReason
-from engine.schedule.commit import Committer
+from engine.interface.types import FinishReason
 from engine.schedule.counters import SchedulerCounters
 from engine.schedule.deadlines import Deadlines
 from engine.schedule.live_requests import LiveRequests
-from engine.schedule.pace.pace import Pace
-from engine.schedule.pace.step_work import StepWork
+from engine.schedule.output_processor import OutputProcessor
 from engine.schedule.preemption import preempt_one
 from engine.schedule.prompt_planner import PromptPlanner
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import News, RequestEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
-from sampling.host.rows import Level
+from engine.schedule.step_time.step_time_budget import StepTimeBudget
+from engine.schedule.step_time.step_work import StepWork
+from sampling.host.rows import SamplerVariant
 
 # Steps that the pace learns from together: the first of them pays for fetching its code into the processor's cache.
 _MAX_UNTOLD_STEPS = 8
@@ -72,9 +72,9 @@ class Scheduler:
         self.requests = LiveRequests(
             pool, buffer, self.counters, page_size=page_size, enable_prefix_caching=enable_prefix_caching
         )
-        self._committer = Committer(self.requests, vocab_size)
+        self._committer = OutputProcessor(self.requests, vocab_size)
         self._prompts = PromptPlanner(self.requests)
-        self.pace = Pace(target_gap, chunk_grain)
+        self.pace = StepTimeBudget(target_gap, chunk_grain)
         self._deadlines = Deadlines()
         self.max_num_batched_tokens = max_num_batched_tokens
         self.chunk_alignment = chunk_alignment
@@ -268,7 +268,7 @@ class Scheduler:
         rows = list(zip(plan.requests, plan.starts, plan.samples, strict=True))
         if not all(samples and r.num_tokens + num_more < r.max_length for r, _, samples in rows):
             return False
-        if any(request.level is Level.FULL for request in plan.requests):
+        if any(request.level is SamplerVariant.FULL for request in plan.requests):
             return False
         lengths = [(request, start + 1 + num_more) for request, start, _ in rows]
         num_missing = sum(max(0, -(-length // requests.page_size) - len(r.pages)) for r, length in lengths)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cache.page import NULL_PAGE_ID, CachePage
 from engine.schedule.request import NO_SLOT, Request
-from sampling.host.rows import Level, SamplingRows
+from sampling.host.rows import SamplerVariant, SamplingRows
 
 
 class SequenceBuffer:
@@ -20,7 +20,7 @@ class SequenceBuffer:
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
         self.page_table = np.full((num_slots + 1, max_pages_per_request), NULL_PAGE_ID, np.int32)
         self.sampling = SamplingRows.padding(num_slots + 1, num_slots)
-        self.levels = np.full(num_slots + 1, Level.GREEDY, np.int32)  # the sampling program that each request needs
+        self.levels = np.full(num_slots + 1, SamplerVariant.GREEDY, np.int32)  # the program of each request
         # By slot: requests whose sampling features are not written to the device yet.
         self.admitted: dict[int, Request] = {}
         # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.schedule.pace.step_work import StepWork
 from engine.schedule.request import Request
+from engine.schedule.step_time.step_work import StepWork
 
 
 @dataclass(slots=True)

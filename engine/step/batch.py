@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.border.config import TILE_SIZE
-from engine.kernels.interface.token_layout import NUM_ROW_INTS
+from engine.backends.base.token_layout import NUM_ROW_INTS
+from engine.interface.config import TILE_SIZE
 from engine.step.shapes import StepShape
 
 FROM_DEVICE = -1  # in the TOKEN column: the input token is slots.last_token[slot]

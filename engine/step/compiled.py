@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.monitoring
 
-from engine.border.types import Progress
+from engine.interface.types import Progress
 from engine.step.kept_programs import KeptPrograms
 from engine.weights.concurrently import num_threads
 from engine.weights.host_memory import give_back_freed

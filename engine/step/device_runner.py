@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVLayout
-from engine.border.config import TILE_SIZE
-from engine.border.types import Progress
-from engine.devices.placement import Kind, OneDevice, Placement, shapes_of
-from engine.kernels.interface.body import Bodies
+from engine.backends.base.backend import Backends
+from engine.interface.config import TILE_SIZE
+from engine.interface.types import Progress
 from engine.models.parts.model import Model
+from engine.parallel.placement import Kind, OneDevice, Placement, shapes_of
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
@@ -37,7 +37,7 @@ from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.host_memory import give_back_freed, large_array
 from engine.weights.layout import Params
-from sampling.host.rows import Level, SamplingRows
+from sampling.host.rows import SamplerVariant, SamplingRows
 from sampling.logprobs import TOKEN
 from sampling.processors.feature import StateShape
 from sampling.sampler import sample, sample_full
@@ -54,7 +54,7 @@ class DeviceRunner:
     """Owns the weights, the pages, the slots and the compiled programs of one model."""
 
     def __init__(
-        self, params: Params, model: Model, bodies: Bodies, layout: KVLayout,
+        self, params: Params, model: Model, backends: Backends, layout: KVLayout,
         buffer: SequenceBuffer, table: ShapeTable, decode_chunk: int = 1, *,
         placement: Placement | None = None, store: Path | None = None, copies_pages: bool = False,
     ) -> None:  # fmt: skip
@@ -68,7 +68,7 @@ class DeviceRunner:
         self.model = model
         self._placement = placement = placement or OneDevice()
         self._local_model = placement.model(model)
-        self.bodies = bodies
+        self.backends = backends
         self._buffer = buffer
         self.max_pages_per_request = buffer.page_table.shape[1]
         self._table = table
@@ -77,14 +77,14 @@ class DeviceRunner:
         self._layout = layout
         self._is_on_host = jax.default_backend() == "cpu"
         self._page_memory: PageMemory | None = None  # None: closed, or the device has its own, or there are several
-        self._kv = placement.allocate(layout, bodies.empty)
+        self._kv = placement.allocate(layout, backends.empty)
         self._copies_pages = copies_pages
         self._page_shapes: tuple[jax.ShapeDtypeStruct, ...] = jax.eval_shape(read_page, self._kv, _ANY_PAGE)
         self.page_bytes = num_bytes(self._page_shapes)
         self._slots = placement.put(Slots.zeros(buffer.num_slots))
         self.state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
-        self._states = placement.put(bodies.empty(state_shapes(self.state_shape)))
-        # By number of rows: the masks that steps of Level.FULL without a grammar pass. Nothing reads them.
+        self._states = placement.put(backends.empty(state_shapes(self.state_shape)))
+        # By number of rows: the masks that steps of SamplerVariant.FULL without a grammar pass. Nothing reads them.
         self._no_masks: dict[int, jax.Array] = {}
         self._programs = CompiledPrograms()
         self._store = store
@@ -96,11 +96,11 @@ class DeviceRunner:
         for shape in self._table.all():
             lowerings["forward", shape] = partial(self._lower_forward, shape)
         for num_rows in self._table.row_buckets:
-            for level in (Level.GREEDY, Level.RANDOM):
+            for level in (SamplerVariant.GREEDY, SamplerVariant.RANDOM):
                 lowerings["sample", num_rows, level] = partial(self._lower_sample, num_rows, level)
                 if self._decode_chunk > 1:
                     lowerings["chunk", num_rows, level] = partial(self._lower_chunk, num_rows, level)
-            lowerings["sample", num_rows, Level.FULL] = partial(self._lower_sample_full, num_rows)
+            lowerings["sample", num_rows, SamplerVariant.FULL] = partial(self._lower_sample_full, num_rows)
             self._no_masks[num_rows] = self._placement.put(jax.device_put(self._masks_of(num_rows)))
         for name in self._states:
             lowerings["write", name] = partial(self._lower_write, name)
@@ -122,7 +122,7 @@ class DeviceRunner:
         for shape in (self._table.fit(0, 1), self._table.fit(1, 0)):
             num_rows = self._table.num_sampled_rows(shape)
             yield "forward", shape
-            for level in (Level.RANDOM, Level.GREEDY):
+            for level in (SamplerVariant.RANDOM, SamplerVariant.GREEDY):
                 yield "sample", num_rows, level
                 if self._decode_chunk > 1 and shape.num_tiles == 0:
                     yield "chunk", num_rows, level
@@ -130,7 +130,7 @@ class DeviceRunner:
     def _kept_programs(self, store: Path) -> KeptPrograms:
         module = type(self.model).__module__
         parts = (
-            module, self.model, self.bodies.for_products.name, self.bodies.for_attention.name, self.bodies.detail,
+            module, self.model, self.backends.for_products.name, self.backends.for_attention.name, self.backends.detail,
             self._layout, self._table, self._decode_chunk, self.state_shape, self._buffer.page_table.shape,
             self._copies_pages,
         )  # fmt: skip
@@ -144,16 +144,16 @@ class DeviceRunner:
         program = jax.jit(body, donate_argnums=1)
         return program.lower(*map(self._abstract, (self._params, self._kv, self._slots, batch)))
 
-    def _lower_sample(self, num_rows: int, level: Level) -> jax.stages.Lowered:
+    def _lower_sample(self, num_rows: int, level: SamplerVariant) -> jax.stages.Lowered:
         logits = self._placement.abstract_array((num_rows, self.model.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        body = partial(sample, all_greedy=level is Level.GREEDY, body=self.bodies.sampler)
+        body = partial(sample, all_greedy=level is SamplerVariant.GREEDY, body=self.backends.sampler)
         return jax.jit(body, donate_argnums=1).lower(logits, self._abstract(self._slots), self._abstract(rows))
 
     def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
         logits = self._placement.abstract_array((num_rows, self.model.config.vocab_size), jnp.float32)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        program = jax.jit(partial(sample_full, body=self.bodies.sampler), donate_argnums=(1, 2))
+        program = jax.jit(partial(sample_full, body=self.backends.sampler), donate_argnums=(1, 2))
         return program.lower(logits, *map(self._abstract, (self._slots, self._states, rows, self._masks_of(num_rows))))
 
     def _lower_write(self, name: str) -> jax.stages.Lowered:
@@ -171,7 +171,7 @@ class DeviceRunner:
         return self._placement.spread(body, _TAKES_BATCH, (Kind.SAME, Kind.PAGES, Kind.SAME))
 
     def _of_model(self, body: Callable[..., Any], **constants: Any) -> Callable[..., Any]:
-        return partial(body, model=self._local_model, bodies=self.bodies, **constants)
+        return partial(body, model=self._local_model, backends=self.backends, **constants)
 
     def _lower_pool(self) -> jax.stages.Lowered:
         tokens, shares = np.zeros(TILE_SIZE, np.int32), np.zeros(TILE_SIZE, np.float32)
@@ -194,11 +194,11 @@ class DeviceRunner:
     def _masks_of(self, num_rows: int) -> np.ndarray:
         return allocate_masks(num_rows, self.state_shape.num_words)
 
-    def _lower_chunk(self, num_rows: int, level: Level) -> jax.stages.Lowered:
+    def _lower_chunk(self, num_rows: int, level: SamplerVariant) -> jax.stages.Lowered:
         batch = StepBatch.padding(StepShape(num_rows, 0), num_rows, self.max_pages_per_request)
         rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
         chunk = self._placement.spread(
-            self._of_model(decode_chunk, num_repeats=self._decode_chunk, all_greedy=level is Level.GREEDY),
+            self._of_model(decode_chunk, num_repeats=self._decode_chunk, all_greedy=level is SamplerVariant.GREEDY),
             (*_TAKES_BATCH, Kind.SAME), (Kind.PAGES, Kind.SAME, Kind.SAME),
         )  # fmt: skip
         program = jax.jit(chunk, donate_argnums=(1, 2))
@@ -240,7 +240,7 @@ class DeviceRunner:
         """
         self._free_pages()  # there are some on a host that has woken while the leader could not tell all hosts to
         try:
-            self._kv = self._placement.allocate(self._layout, self.bodies.empty)
+            self._kv = self._placement.allocate(self._layout, self.backends.empty)
             self.start()
             self._params = self._placement.put_params(self._params)
         except BaseException:
@@ -329,7 +329,7 @@ class DeviceRunner:
         """Enqueues the sampling of a step and starts the copy of its tokens to the host."""
         inputs = pending.inputs
         program = self._programs["sample", len(inputs.batch.sampled), inputs.level]
-        if inputs.level is Level.FULL:
+        if inputs.level is SamplerVariant.FULL:
             self._slots, self._states, pending.out = program(
                 pending.logits, self._slots, self._states, inputs.sampling, masks
             )
@@ -354,7 +354,7 @@ class DeviceRunner:
         pooled: dict[Request, np.ndarray] = {}
         for pooled_tile, added in zip(inputs.pooled, pending.pooled, strict=True):
             pooled[pooled_tile.request] = pooled.get(pooled_tile.request, np.float32(0)) + np.asarray(added)
-        if inputs.level is Level.FULL:
+        if inputs.level is SamplerVariant.FULL:
             out = out[: inputs.num_sampled]
             return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs, pooled)
         return StepResult(out[..., : inputs.num_sampled].ravel().tolist(), None, prompt_logprobs, pooled)

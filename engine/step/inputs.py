@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engine.border.config import TILE_SIZE
-from engine.border.types import Pooling
-from engine.kernels.interface.token_layout import NUM_ROW_INTS, NUM_TOKENS, SLOT, START, TOKEN
+from engine.backends.base.token_layout import NUM_ROW_INTS, NUM_TOKENS, SLOT, START, TOKEN
+from engine.interface.config import TILE_SIZE
+from engine.interface.types import Pooling
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
 from engine.step.batch import FROM_DEVICE, StepBatch
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.features import GRAMMAR
-from sampling.host.rows import POSITION, USES, Level, SamplingRows
+from sampling.host.rows import POSITION, USES, SamplerVariant, SamplingRows
 from sampling.host.usage import BITS
 
 _ALIGNMENT = 64  # bytes; XLA copies a host array that begins elsewhere
@@ -49,7 +49,7 @@ class StepInputs(NamedTuple):
     shape: StepShape
     batch: StepBatch
     sampling: SamplingRows
-    level: Level  # the sampling program; the highest level of the sampled rows
+    level: SamplerVariant  # the sampling program; the highest level of the sampled rows
     num_sampled: int  # how many rows of `sampling` are not padding
     num_repeats: int  # how many steps the device does in one program
     awaits_masks: bool  # a row has a grammar, whose mask depends on a token that is still in flight
@@ -202,8 +202,8 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     sampling = buffer.sampling.take(sampling_slots)
     sampling.ints[:num_sampled, POSITION] = positions
     buffer.device_token_position[sampled_slots] = positions + (plan.num_repeats - 1)
-    level = Level(buffer.levels.take(sampling_slots).max())
-    awaits_masks = level is Level.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
+    level = SamplerVariant(buffer.levels.take(sampling_slots).max())
+    awaits_masks = level is SamplerVariant.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
     batch = StepBatch(rows, _page_table(buffer, row_slots), tile_tokens, sampled)
     return StepInputs(
         shape, batch, sampling, level, num_sampled, plan.num_repeats, awaits_masks, buffer.take_admitted(), scored,

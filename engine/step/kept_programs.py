@@ -25,7 +25,7 @@ import jaxlib.version
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from engine.border.cores import num_cores
+from engine.interface.cores import num_cores
 from engine.step.program_store import processor
 from engine.step.program_trees import ProgramTrees
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 
 from cache.storage import KVPages
-from engine.border.background import stand_back
+from engine.interface.background import stand_back
 
 # Advice for `madvise` (its manual page). The module mmap knows the first two on Linux alone, and the others nowhere.
 _MADV_HUGEPAGE = 14

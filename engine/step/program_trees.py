@@ -9,7 +9,7 @@ from cache.storage import KVPages
 from engine.step.batch import StepBatch
 from engine.step.shapes import StepShape
 from engine.weights.layout import Params
-from sampling.host.rows import Level, SamplingRows
+from sampling.host.rows import SamplerVariant, SamplingRows
 from sampling.processors.feature import FeatureStates
 from sampling.state import Slots
 
@@ -36,7 +36,7 @@ class StepArrays(NamedTuple):
         match key:
             case "forward", StepShape(num_tiles=num_tiles):
                 return ProgramTrees((params, kv, slots, batch), (0, kv, 0) if num_tiles else (0, kv))
-            case "sample", _, Level.FULL:
+            case "sample", _, SamplerVariant.FULL:
                 return ProgramTrees((0, slots, states, rows, 0), (slots, states, 0))
             case "sample", _, _:
                 return ProgramTrees((0, slots, rows), (slots, 0))

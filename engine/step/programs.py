@@ -10,8 +10,8 @@ import numpy as np
 from jax import lax
 
 from cache.storage import KVPages
-from engine.kernels.interface.body import Bodies
-from engine.kernels.interface.token_layout import SLOT, START, TOKEN, token_layout
+from engine.backends.base.backend import Backends
+from engine.backends.base.token_layout import SLOT, START, TOKEN, token_layout
 from engine.models.parts.model import Model
 from engine.step.batch import FROM_DEVICE, StepBatch
 from engine.weights.layout import Params
@@ -25,7 +25,7 @@ _OPERATIONS = 2048
 
 def forward(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, bodies: Bodies,
+    model: Model, backends: Backends,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Computes logits of the rows that sample, and writes the keys and values of all tokens.
 
@@ -36,29 +36,29 @@ def forward(
     Returns:
         float32[num_sampled_rows, vocab_size], and kv.
     """
-    hidden, kv = _hidden(params, kv, slots, batch, model, bodies)
-    return model.logits(params, hidden, jnp.asarray(batch.sampled), bodies), kv
+    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
+    return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
 
 
 def forward_prompt(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, bodies: Bodies, max_num_tiles: int,
+    model: Model, backends: Backends, max_num_tiles: int,
 ) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
     """As `forward`, for a step with tiles, of which a prompt's logprobs may be wanted.
 
     Returns:
         Also what `score_tile` needs of the tiles' tokens, as large for every step.
     """
-    hidden, kv = _hidden(params, kv, slots, batch, model, bodies)
+    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
     num_tiles, tile_size = batch.tile_tokens.shape
     of_tiles = hidden[-num_tiles * tile_size :]
     padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
-    return model.logits(params, hidden, jnp.asarray(batch.sampled), bodies), kv, padded
+    return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv, padded
 
 
 def score_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
-    model: Model, bodies: Bodies,
+    model: Model, backends: Backends,
 ) -> jax.Array:  # fmt: skip
     """Logprobs of the tokens that follow those of a tile.
 
@@ -70,9 +70,9 @@ def score_tile(
     Returns:
         int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
     """
-    logits = model.logits(params, hidden, tokens, bodies)
+    logits = model.logits(params, hidden, tokens, backends)
     nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
-    return bodies.sampler.logprobs(logits, following, nothing_listed)
+    return backends.sampler.logprobs(logits, following, nothing_listed)
 
 
 def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
@@ -90,7 +90,7 @@ def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.
 
 def _hidden(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch,
-    model: Model, bodies: Bodies,
+    model: Model, backends: Backends,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """What the last layer makes of each of the step's tokens, and kv."""
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
@@ -99,13 +99,13 @@ def _hidden(
     tokens = decode_tokens
     if len(batch.tile_tokens):  # jaxlib 0.11 crashes where a program for several devices concatenates an empty argument
         tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
-    if bodies.is_opaque_to_xla:
+    if backends.is_opaque_to_xla:
         tokens = _kept_asynchronous(tokens)
     num_tiles, tile_size = batch.tile_tokens.shape
     layout = token_layout(
         batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
     )
-    return model.forward(params, tokens, kv, layout, bodies)
+    return model.forward(params, tokens, kv, layout, backends)
 
 
 def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
@@ -130,7 +130,7 @@ def decode_chunk(
     sampling: SamplingRows,
     *,
     model: Model,
-    bodies: Bodies,
+    backends: Backends,
     num_repeats: int,
     all_greedy: bool,
 ) -> tuple[KVPages, Slots, jax.Array]:
@@ -149,10 +149,12 @@ def decode_chunk(
         rows = jnp.asarray(batch.rows).at[:, START].add(index)
         rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
         # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, bodies=bodies)
+        logits, kv = forward(
+            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, backends=backends
+        )
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
-        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=bodies.sampler)
+        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=backends.sampler)
         return (kv, slots), out
 
     (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_repeats, dtype=jnp.int32))

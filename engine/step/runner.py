@@ -22,7 +22,7 @@ class PendingStep:
     inputs: StepInputs
     logits: jax.Array | None = None  # None once the step has sampled
     # The sampled tokens: int32[num_sampled_rows], or [num_repeats, num_sampled_rows] for a chunk, or
-    # [num_sampled_rows, NUM_COLUMNS] at Level.FULL. An array of its own that is never donated; None while the
+    # [num_sampled_rows, NUM_COLUMNS] at SamplerVariant.FULL. An array of its own that is never donated; None while the
     # step awaits its masks.
     out: jax.Array | None = None
     scores: list[jax.Array] = field(default_factory=list)  # int32[TILE_SIZE, NUM_COLUMNS] for each scored tile

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from engine.border.config import TILE_SIZE
+from engine.interface.config import TILE_SIZE
 
 _MIXED_DECODE_ROWS = 8  # the smaller bucket of decode rows in a step with tiles
 

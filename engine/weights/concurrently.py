@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from engine.border.background import is_narrow_here
-from engine.border.cores import num_cores
+from engine.interface.background import is_narrow_here
+from engine.interface.cores import num_cores
 
 Job = Callable[[], None]
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from engine.weights.concurrently import run_all
 from engine.weights.host_memory import large_array
 from engine.weights.leaf import Leaf

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from engine.border.errors import ModelError
-from engine.border.types import Progress
+from engine.interface.errors import ModelError
+from engine.interface.types import Progress
 from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout
 from engine.weights.leaf import Leaf, LeafKind, Part
 from engine.weights.tensors import ModelTensor, TensorFile

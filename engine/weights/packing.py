@@ -1,6 +1,6 @@
 """Weight matrices as the native kernels read them: packed in blocks of 16 outputs and 32 inputs.
 
-The layout is described in engine/kernels/native/src/layout/format.h.
+The layout is described in engine/backends/native/src/layout/format.h.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ NOT_SAMPLED = -1
 NOTHING_LEFT = 1
 
 
-class Level(IntEnum):
+class SamplerVariant(IntEnum):
     """How much of the sampler a row needs; a step runs the program of the highest of its rows."""
 
     GREEDY = 0  # the best token of the logits as they are

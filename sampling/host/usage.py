@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sampling.host.features import FEATURES, GRAMMAR, Stage
 from sampling.host.params import SamplingParams
-from sampling.host.rows import Level
+from sampling.host.rows import SamplerVariant
 
 # Bits of the USES column. Cuts have none: their columns say what they do.
 _BEYOND_CUTS = tuple(feature for feature in FEATURES if feature.stage is not Stage.CUT)
@@ -21,8 +21,8 @@ def uses_bits(params: SamplingParams, *, has_grammar: bool = False) -> int:
     return sum(BITS[name] for name in used_features(params)) | (BITS[GRAMMAR] if has_grammar else 0)
 
 
-def level_of(params: SamplingParams, *, has_grammar: bool = False) -> Level:
+def level_of(params: SamplingParams, *, has_grammar: bool = False) -> SamplerVariant:
     """The least program that does what a request asks for."""
     if uses_bits(params, has_grammar=has_grammar):
-        return Level.FULL
-    return Level.GREEDY if params.temperature == 0.0 else Level.RANDOM
+        return SamplerVariant.FULL
+    return SamplerVariant.GREEDY if params.temperature == 0.0 else SamplerVariant.RANDOM

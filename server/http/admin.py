@@ -18,17 +18,17 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
-from engine.border.errors import ModelError
-from engine.border.types import EngineBusy
+from engine.interface.errors import ModelError
+from engine.interface.types import EngineBusy
 from server.http.entry.guard import ADMIN_PREFIX
 from server.http.entry.served import SERVED
+from server.http.transport.json_body import json_response, read_body
+from server.protocol.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
+from server.protocol.errors import ApiError, shorten
+from server.protocol.json_values import parse_json
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
-from server.transport.json_body import json_response, read_body
-from server.wire.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
-from server.wire.errors import ApiError, shorten
-from server.wire.json_values import parse_json
 
 Body = TypeVar("Body", bound=BaseModel)
 Change: TypeAlias = Callable[[ServedModels, ServedModel], Awaitable[None]]
@@ -167,5 +167,5 @@ def _busy(message: str) -> ApiError:
 
 async def _read_json(request: web.Request) -> object:
     served = request.app[SERVED]
-    with served.preparation.receive() as share:
+    with served.admission_budget.receive() as share:
         return parse_json(await read_body(request, share, served.settings))

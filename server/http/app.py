@@ -6,11 +6,14 @@ from pathlib import Path
 
 from aiohttp import web
 
-from server.documents import handlers
-from server.doors.fair_limit import FairLimit
-from server.doors.keyring import FRONT_NAME, KeyRing
-from server.doors.probes import LIVENESS, READINESS
-from server.doors.turns import Turns
+from server.admission.fair_limit import FairLimit
+from server.admission.keyring import FRONT_NAME, KeyRing
+from server.admission.loop_throttle import LoopThrottle
+from server.admission.probes import LIVENESS, READINESS
+from server.api.anthropic.call import MESSAGES
+from server.api.anthropic.shapes import REQUEST_ID_HEADER
+from server.api.openapi import handlers
+from server.api.route import BodyRoute, MessageRoute
 from server.http import (
     admin,
     engine_events,
@@ -32,14 +35,11 @@ from server.http.responses.socket_calls import open_calls
 from server.http.streams import resuming
 from server.http.streams.kept_requests import KEPT, KeptRequests, sweep
 from server.http.table import ROUTES
-from server.routes.messages.call import MESSAGES
-from server.routes.messages.shapes import REQUEST_ID_HEADER
-from server.routes.route import BodyRoute, MessageRoute
+from server.http.transport.connections import TURNS, GuardedRunner
+from server.http.transport.json_body import UNREAD
+from server.http.transport.open_sockets import OpenSockets
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
-from server.transport.connections import TURNS, GuardedRunner
-from server.transport.json_body import UNREAD
-from server.transport.open_sockets import OpenSockets
 
 
 def read_keys(settings: ServerSettings) -> KeyRing:
@@ -107,7 +107,7 @@ def build_metrics_app(served: ServedModels) -> web.Application:
     """What machines ask of `served`, for a port that only they can reach: no key is wanted there, and nobody waits
     there for the turns of clients.
     """
-    app = _make_app(served, Guard(None, hosts_of(served.settings), ()), Turns())
+    app = _make_app(served, Guard(None, hosts_of(served.settings), ()), LoopThrottle())
     app[ERROR_SHAPES] = {}
     app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
     _add_probes(app)
@@ -120,7 +120,7 @@ def make_runner(app: web.Application) -> web.AppRunner:
     return GuardedRunner(app, app[SERVED].settings)
 
 
-def _make_app(served: ServedModels, guard: Guard, turns: Turns) -> web.Application:
+def _make_app(served: ServedModels, guard: Guard, turns: LoopThrottle) -> web.Application:
     app = web.Application(
         middlewares=[log_access, answer_errors, guard_requests],
         client_max_size=served.settings.max_body_bytes,

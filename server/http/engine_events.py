@@ -12,17 +12,17 @@ import time
 import orjson
 from aiohttp import web
 
-from server.answering.engine_view import NameOf, show
-from server.doors.caller import caller
-from server.doors.fair_limit import FairLimit
-from server.doors.keyring import Tenant
+from server.admission.caller import caller
+from server.admission.fair_limit import FairLimit
+from server.admission.keyring import Tenant
+from server.api.framing import SERVER_SENT_EVENTS
+from server.generation.engine_view import NameOf, show
 from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
-from server.routes.framing import SERVER_SENT_EVENTS
+from server.http.transport.event_channel import EventChannel
+from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
-from server.transport.event_channel import EventChannel
-from server.wire.errors import ApiError
 
 PATH = "/engine/events"
 INTERVAL_S = 0.2

@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.answering.generation import Generation, TellProgress
-from server.holding.held_answer import HeldAnswer
+from server.api.route import AnswerContext, BodyCall, BodyRoute
+from server.generation.generation import Generation, TellProgress
 from server.http.entry.access_log import REQUEST_ID, note_generation
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
@@ -21,10 +21,10 @@ from server.http.streams.fronted import read_front
 from server.http.streams.held_stream import NOT_HELD, HeldStream
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.sse import EventStream
-from server.routes.route import AnswerContext, BodyCall, BodyRoute
+from server.http.transport.json_body import json_response, send_whole
+from server.protocol.errors import ApiError, shorten
 from server.serving.served_model import ServedModel
-from server.transport.json_body import json_response, send_whole
-from server.wire.errors import ApiError, shorten
+from server.streams.held_answer import HeldAnswer
 
 
 def make_handler(route: BodyRoute) -> Handler:

@@ -9,12 +9,12 @@ from aiohttp import web
 
 from server.http.entry.guard import ONE_REQUEST, REQUESTS
 from server.http.entry.served import SERVED
-from server.inspecting.request_records import RequestRecords
-from server.inspecting.shapes import show, summarise
+from server.http.transport.json_body import json_response, send_whole
+from server.protocol.errors import ApiError, shorten
 from server.serving.served_models import ServedModels
+from server.telemetry.request_records import RequestRecords
+from server.telemetry.shapes import show, summarise
 from server.text.detokenizer import HasTokenTexts
-from server.transport.json_body import json_response, send_whole
-from server.wire.errors import ApiError, shorten
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200

@@ -7,10 +7,10 @@ from typing import Any
 from aiohttp import web
 
 from server.http.entry.served import SERVED
+from server.http.transport.json_body import json_response
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version
-from server.transport.json_body import json_response
 
 
 async def list_models(request: web.Request) -> web.Response:

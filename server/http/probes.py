@@ -8,12 +8,12 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from engine.border.types import EngineState
+from engine.interface.types import EngineState
 from server.http.entry.served import SERVED
+from server.http.transport.json_body import json_response
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version
-from server.transport.json_body import json_response
 
 _STATE_WORDS = {
     EngineState.RUNNING: "requests are accepted",

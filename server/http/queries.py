@@ -13,23 +13,23 @@ import numpy as np
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from engine.border.types import Pooling
+from engine.interface.types import Pooling
 from sampling.host.params import InvalidParameter
-from server.answering.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.answering.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS
-from server.doors.keyring import Tenant
+from server.admission.keyring import Tenant
+from server.api.anthropic.call import conversation_of
+from server.api.anthropic.request import CountTokensRequest
+from server.api.anthropic.shapes import shape_error
+from server.api.openai.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.api.route import ErrorShape
+from server.generation.prompt_sources import Conversation, TextPrompt, TokenPrompt
+from server.generation.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
-from server.routes.messages.call import conversation_of
-from server.routes.messages.shapes import shape_error
-from server.routes.route import ErrorShape
+from server.http.transport.json_body import json_response, send_whole
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.detokenizer import token_text_alone
-from server.text.vocabularies.failures import TooManyTokens
-from server.transport.json_body import json_response, send_whole
-from server.wire.messages.request import CountTokensRequest
-from server.wire.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.text.tokenization.failures import TooManyTokens
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
 ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: shape_error}  # of routes that do not have OpenAI's

@@ -8,14 +8,14 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.answering.generation_request import GenerationRequest
-from server.answering.prompts import PreparedPrompt, prepare
+from server.api.openai.chat import CHAT_COMPLETIONS
+from server.api.openai.completions import COMPLETIONS
+from server.api.route import BodyRoute
+from server.generation.generation_request import GenerationRequest
+from server.generation.prompts import PreparedPrompt, prepare
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.served import SERVED, in_memory, read_asked
-from server.routes.chat import CHAT_COMPLETIONS
-from server.routes.completions import COMPLETIONS
-from server.routes.route import BodyRoute
-from server.transport.json_body import json_response, send_whole
+from server.http.transport.json_body import json_response, send_whole
 
 MAX_INLINE_TOKENS = 1024  # in an answer that is encoded on the asyncio thread
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server.routes.chat import CHAT_COMPLETIONS
-from server.routes.completions import COMPLETIONS
-from server.routes.messages.call import MESSAGES
-from server.routes.route import Route
-from server.routes.stream import STREAM
+from server.api.anthropic.call import MESSAGES
+from server.api.openai.chat import CHAT_COMPLETIONS
+from server.api.openai.completions import COMPLETIONS
+from server.api.openai.stream import STREAM
+from server.api.route import Route
 
 ROUTES: tuple[Route, ...] = (COMPLETIONS, CHAT_COMPLETIONS, MESSAGES, STREAM)

@@ -10,20 +10,20 @@ from typing import Protocol, TypeAlias
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from aiohttp.typedefs import Handler
 
-from server.doors.keyring import WEBSOCKET_PROTOCOL
+from server.admission.keyring import WEBSOCKET_PROTOCOL
+from server.api.route import MessageRoute
 from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.socket_calls import SocketCalls
-from server.routes.route import MessageRoute
+from server.http.transport.connections import TURNS
+from server.http.transport.fair_socket import FairSocket
+from server.http.transport.frames import text_frames
+from server.http.transport.open_sockets import OpenSockets
+from server.http.transport.outlet import Outlet
+from server.http.transport.write_watch import WriteWatch
+from server.protocol.errors import ApiError
 from server.startup.settings import ServerSettings
-from server.transport.connections import TURNS
-from server.transport.fair_socket import FairSocket
-from server.transport.frames import text_frames
-from server.transport.open_sockets import OpenSockets
-from server.transport.outlet import Outlet
-from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError
 
 # aiohttp can only close on a message above its limit. One that is larger than a body may be by so many bytes is
 # answered with an error instead; the socket buffers no more than that.

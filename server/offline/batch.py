@@ -7,12 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from server.answering.choice import Delta
-from server.answering.generation import Generation
-from server.answering.generation_request import GenerationRequest
-from server.answering.prompts import PreparedPrompt
-from server.grammar.answer_rules import AnswerRules
+from server.generation.choice import Delta
+from server.generation.generation import Generation
+from server.generation.generation_request import GenerationRequest
+from server.generation.prompts import PreparedPrompt
 from server.offline.output import Output
+from server.structured_output.answer_rules import AnswerRules
 
 
 class Job(NamedTuple):

@@ -16,10 +16,13 @@ from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from engine.border.config import EngineConfig
-from engine.border.types import Pooling, Progress
+from engine.interface.config import EngineConfig
+from engine.interface.types import Pooling, Progress
 from sampling.host.params import InvalidParameter, SamplingParams
-from server.answering.prompt_sources import TextPrompt
+from server.api.openai.chat import ChatCall
+from server.api.openai.completion_request import Prompt
+from server.generation.prompt_sources import TextPrompt
+from server.model_sources.cache_folder import cache_folder
 from server.offline.batch import BatchProgress
 from server.offline.open_model import OpenModel
 from server.offline.output import Output
@@ -36,12 +39,9 @@ from server.offline.task import (
     refusals,
 )
 from server.offline.text_stream import TextStream
-from server.routes.chat import ChatCall
-from server.sources.cache_folder import cache_folder
 from server.startup.loaded_model import LoadedModel, load_with
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
-from server.wire.completion_request import Prompt
 
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from engine.border.types import EngineError, EngineStats, Pooling, QueueFull
+from engine.interface.types import EngineError, EngineStats, Pooling, QueueFull
 from sampling.host.params import SamplingParams
-from server.answering.choice import Choice
-from server.answering.generation import Generation
-from server.answering.generation_request import GenerationRequest
-from server.answering.metrics import Metrics
-from server.answering.prompts import prepare_here, rules_behind
-from server.grammar.compiler import GrammarCompiler
+from server.generation.choice import Choice
+from server.generation.generation import Generation
+from server.generation.generation_request import GenerationRequest
+from server.generation.metrics import Metrics
+from server.generation.prompts import prepare_here, rules_behind
 from server.offline.batch import Batch, BatchProgress, Job
 from server.offline.loop_thread import LoopStopped, LoopThread
 from server.offline.output import Output
 from server.offline.text_stream import TextStream
 from server.startup.loaded_model import LoadedModel
+from server.structured_output.compiler import GrammarCompiler
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import EngineStats
+from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.types import EngineStats
+from server.model_sources.model_store import ensure_model
 from server.offline.offline_engine import OfflineEngine
-from server.sources.model_store import ensure_model
 from server.startup.loaded_model import LoadedModel
 from server.startup.progress import silent
 

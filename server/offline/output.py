@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.border.types import FinishReason, TokenLogprobs
-from server.answering.generation import Answer, Usage
+from engine.interface.types import FinishReason, TokenLogprobs
+from server.generation.generation import Answer, Usage
 
 
 @dataclass(frozen=True, slots=True)

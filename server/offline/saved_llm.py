@@ -24,12 +24,12 @@ from typing import Any
 
 import orjson
 
-from engine.border.config import EngineConfig
-from engine.border.regular_file import open_regular
-from engine.border.types import Progress
+from engine.interface.config import EngineConfig
+from engine.interface.regular_file import open_regular
+from engine.interface.types import Progress
 from engine.weights.formats.gguf_shards import shard_paths
-from server.sources.builtin_models import BUILTIN_MODELS
-from server.sources.model_store import ensure_model, is_from_hub
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.model_store import ensure_model, is_from_hub
 from server.startup.progress import silent
 
 FILE_NAME = "eagre.json"

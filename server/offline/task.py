@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from pydantic import ValidationError
 
 from sampling.host.params import InvalidParameter, SamplingParams
-from server.answering.generation_request import GenerationRequest
+from server.api.openai.chat import ChatCall
+from server.api.openai.completions import CompletionCall
+from server.api.route import BodyCall
+from server.generation.generation_request import GenerationRequest
 from server.offline.batch import Job
-from server.routes.chat import ChatCall
-from server.routes.completions import CompletionCall
-from server.routes.route import BodyCall
-from server.wire.errors import ApiError, FieldError, UnknownField, shorten, to_api_error
+from server.protocol.errors import ApiError, FieldError, UnknownField, shorten, to_api_error
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]  # one for all prompts, or one each

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from server.answering.choice import Delta
-from server.answering.generation import Generation, Usage
+from server.generation.choice import Delta
+from server.generation.generation import Generation, Usage
 
 T = TypeVar("T")
 

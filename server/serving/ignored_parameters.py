@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from server.protocol.errors import UnknownField
 from server.startup.logs import log
-from server.wire.errors import UnknownField
 
 _MAX_NAMES_TOLD = 256  # in the log of one server; clients make up names without end
 

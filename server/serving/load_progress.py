@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from engine.border.types import PromptProgress, WaitStage
-from server.answering.generation import TellProgress
+from engine.interface.types import PromptProgress, WaitStage
+from server.generation.generation import TellProgress
 from server.serving.served_model import ServedModel
 
 INTERVAL_S = 0.5

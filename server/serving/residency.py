@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from engine.border.types import EngineState
+from engine.interface.types import EngineState
+from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
-from server.wire.errors import SERVER_ERROR, ApiError
 
 # A model that somebody uses stays in memory for at least this time, and at least for this multiple of the time that it
 # took to come: where more models are in use than there is room for, most of the time goes to answers and not to loads.

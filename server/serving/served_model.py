@@ -8,26 +8,26 @@ from contextlib import asynccontextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from engine.border.types import EngineState
-from server.answering.generation import QUEUED_AT_ONCE, Generation, TellProgress, Watcher
-from server.answering.generation_request import GenerationRequest
-from server.answering.idle_sleep import IdleSleep
-from server.answering.metrics import Metrics
-from server.answering.prompts import prepare
-from server.answering.running_requests import RunningRequest
-from server.doors.workers import Workers
-from server.grammar.compiler import GrammarCompiler
-from server.serving.answer_forms import AnswerForms
+from engine.interface.types import EngineState
+from server.admission.workers import Workers
+from server.generation.generation import QUEUED_AT_ONCE, Generation, TellProgress, Watcher
+from server.generation.generation_request import GenerationRequest
+from server.generation.idle_sleep import IdleSleep
+from server.generation.metrics import Metrics
+from server.generation.prompts import prepare
+from server.generation.running_requests import RunningRequest
+from server.output_parsers.answer_parts import AnswerFormat
+from server.output_parsers.reasoning import choose_reasoning
+from server.output_parsers.syntaxes import choose_syntax
+from server.protocol.errors import ApiError, unavailable
+from server.serving.structured_output_manager import StructuredOutputManager
 from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
+from server.structured_output.compiler import GrammarCompiler
 from server.text.detokenizer import HasTokenTexts
 from server.text.shown_markers import show_markers
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
-from server.tools.answer_parts import AnswerFormat
-from server.tools.reasoning import choose_reasoning
-from server.tools.syntaxes import choose_syntax
-from server.wire.errors import ApiError, unavailable
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -63,7 +63,7 @@ class ServedModel:
         self._text_model: TextModel | None = None
         self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
-        self._forms: AnswerForms | None = None
+        self._forms: StructuredOutputManager | None = None
         self.idle_sleep: IdleSleep | None = None  # of an open model
         self._generations: set[Generation] = set()
         self._num_submitting = 0  # requests of which some answers are not in the engine's queue yet
@@ -84,7 +84,7 @@ class ServedModel:
             max_bytes=self.settings.max_grammar_bytes,
         )
         try:
-            forms = AnswerForms(text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars)
+            forms = StructuredOutputManager(text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars)
             # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
             # Those of several hosts stay where they are.
             drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1

@@ -10,27 +10,27 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from engine.border.types import EngineError
-from server.answering.generation import Generation, TellProgress
-from server.answering.generation_request import GenerationRequest
-from server.answering.metrics_names import MetricsNames
-from server.answering.metrics_page import MetricsPage, ProcessGauge
-from server.answering.running_requests import RunningRequest, RunningRequests
-from server.doors.keyring import ANYBODY, Tenant
-from server.doors.preparation import Preparation
-from server.doors.turns import Turns
-from server.doors.workers import Workers
-from server.holding.held_answers import HeldAnswers
-from server.inspecting.request_record import RequestRecord
-from server.inspecting.request_records import RequestRecords
+from engine.interface.types import EngineError
+from server.admission.admission_budget import AdmissionBudget
+from server.admission.keyring import ANYBODY, Tenant
+from server.admission.loop_throttle import LoopThrottle
+from server.admission.workers import Workers
+from server.generation.generation import Generation, TellProgress
+from server.generation.generation_request import GenerationRequest
+from server.generation.metrics_names import MetricsNames
+from server.generation.metrics_page import MetricsPage, ProcessGauge
+from server.generation.running_requests import RunningRequest, RunningRequests
+from server.protocol.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.load_progress import telling_of_load
 from server.serving.residency import Bring, Residency
 from server.serving.served_model import ServedModel
 from server.startup.settings import ServerSettings
 from server.storage.record_store import RecordStore
-from server.tracing.tracing import Tracing
-from server.wire.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
+from server.streams.held_answers import HeldAnswers
+from server.telemetry.request_record import RequestRecord
+from server.telemetry.request_records import RequestRecords
+from server.telemetry.tracing import Tracing
 
 
 class Phase(StrEnum):
@@ -62,8 +62,8 @@ class ServedModels:
             max_bytes=settings.store_bytes,
         )
         self.workers = Workers()
-        self.turns = Turns()  # of clients
-        self.preparation = Preparation(
+        self.turns = LoopThrottle()  # of clients
+        self.admission_budget = AdmissionBudget(
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
         self.requests = RunningRequests()
@@ -159,7 +159,7 @@ class ServedModels:
             ApiError: 429, the model is not loaded yet, and too many requests wait for such models already.
         """
         if not model.is_open:
-            self.preparation.check_load()
+            self.admission_budget.check_load()
 
     def find(self, name: str | None) -> ServedModel:
         """The model that clients know by this name; None means the first.
@@ -233,7 +233,7 @@ class ServedModels:
             if record is not None and self.records is not None:
                 await self.records.describe(record, request, self.workers)
             if not model.is_open:
-                with nullcontext() if was_accepted else self.preparation.wait_for_load():
+                with nullcontext() if was_accepted else self.admission_budget.wait_for_load():
                     request = await self._wait_for(model, request, running, tell)
                 await self.turns.next()  # all that have waited go on together
                 self.check_accepting()

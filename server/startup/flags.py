@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.border.setting import Setting
+from engine.interface.setting import Setting
 
 ENVIRONMENT_PREFIX = "EAGRE_"
 

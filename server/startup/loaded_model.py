@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.border.config import EngineConfig
-from engine.border.errors import ModelError
-from engine.border.regular_file import open_regular
-from engine.border.types import Progress
-from server.sources.builtin_models import BUILTIN_MODELS
-from server.sources.model_store import ensure_model, name_of
+from engine.interface.config import EngineConfig
+from engine.interface.errors import ModelError
+from engine.interface.regular_file import open_regular
+from engine.interface.types import Progress
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.model_store import ensure_model, name_of
 from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
 from server.text.text_model import TextModel
 

@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import Processor
 
-from server.wire.errors import ApiError, to_api_error
-from server.wire.generation_fields import REQUEST_ID_PATTERN
+from server.protocol.errors import ApiError, to_api_error
+from server.protocol.generation_fields import REQUEST_ID_PATTERN
 
 REQUEST_ID_HEADER = "X-Request-Id"
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from engine.border.config import EngineConfig
-from engine.border.kv_endpoint import KVEndpoint
+from engine.interface.config import EngineConfig
+from engine.interface.kv_endpoint import KVEndpoint
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
-from server.sources.builtin_models import BUILTIN_MODELS
-from server.sources.local_models import GGUF_SUFFIX, gguf_models
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.local_models import GGUF_SUFFIX, gguf_models
 from server.startup.settings import ServerSettings, SettingsError
 
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from engine.border.types import Progress
+from engine.interface.types import Progress
 
 # The first words of stages that count bytes; all other stages count items.
 BYTE_STAGES = frozenset({"download", "unpack", "verify"})

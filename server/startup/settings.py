@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from engine.border.config import EngineConfig
-from engine.border.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
-from server.answering.metrics_names import MetricsNames
-from server.grammar.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
-from server.sources.cache_folder import cache_folder
+from engine.interface.config import EngineConfig
+from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
+from server.generation.metrics_names import MetricsNames
+from server.model_sources.cache_folder import cache_folder
+from server.output_parsers.reasoning import OFF, REASONING_SYNTAXES
+from server.output_parsers.syntaxes import SYNTAXES
 from server.startup.flags import add_flag, read
-from server.tools.reasoning import OFF, REASONING_SYNTAXES
-from server.tools.syntaxes import SYNTAXES
+from server.structured_output.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")

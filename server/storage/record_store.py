@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import orjson
 
-from engine.border.background import SHORT_SWITCHES
-from server.doors.caller import NOBODY, caller
-from server.doors.fair_pool import FairPool
+from engine.interface.background import SHORT_SWITCHES
+from server.admission.caller import NOBODY, caller
+from server.admission.fair_pool import FairPool
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 from server.storage.table import Table

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.border.regular_file import check_regular
+from engine.interface.regular_file import check_regular
 from server.storage.record_key import RecordKey, StoreError, TooLarge
 from server.storage.shares import Shares
 

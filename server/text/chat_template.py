@@ -15,8 +15,8 @@ from jinja2.parser import Parser
 
 from server.text.bounded_environment import BoundedEnvironment
 from server.text.template_budget import RenderingTakesLong, current_budget, spending
-from server.text.vocabularies.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
-from server.text.vocabularies.gguf_metadata import TEMPLATE_VARIANTS
+from server.text.tokenization.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
+from server.text.tokenization.gguf_metadata import TEMPLATE_VARIANTS
 
 Message = Mapping[str, Any]
 

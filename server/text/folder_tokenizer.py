@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
+from server.text.tokenization.folder_metadata import FolderMetadata
+from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
+from server.text.tokenization.tokenizer_json import TokenizerJson
 from server.text.tokenizer import Tokenizer, end_token_ids
-from server.text.vocabularies.folder_metadata import FolderMetadata
-from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
-from server.text.vocabularies.tokenizer_json import TokenizerJson
 
 TOKENIZER_JSON = "tokenizer.json"
 SENTENCEPIECE_MODEL = "tokenizer.model"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from server.text.vocabularies.control_tokens import Part
+from server.text.tokenization.control_tokens import Part
 
 # Of the text before the gap, of the text behind it, and of the gap.
 _NAMES = (

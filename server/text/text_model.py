@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.border.errors import ModelError, naming
+from engine.interface.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
 from server.text.sampling_defaults import sampling_defaults
+from server.text.tokenization.failures import NativeFailure, panics_as_errors
+from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
+from server.text.tokenization.gguf_metadata import GgufMetadata, read_gguf_metadata
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.failures import NativeFailure, panics_as_errors
-from server.text.vocabularies.folder_metadata import FolderMetadata, read_folder_metadata
-from server.text.vocabularies.gguf_metadata import GgufMetadata, read_gguf_metadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Protocol
 
-from engine.border.errors import ModelError
-from server.text.vocabularies.byte_level_bpe import ByteLevelBpe
-from server.text.vocabularies.control_tokens import (
+from engine.interface.errors import ModelError
+from server.text.tokenization.byte_level_bpe import ByteLevelBpe
+from server.text.tokenization.control_tokens import (
     END_TOKENS,
     HARMONY_ENDS,
     ControlTokens,
@@ -19,9 +19,9 @@ from server.text.vocabularies.control_tokens import (
     choose_mark,
     without_mark,
 )
-from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType
-from server.text.vocabularies.sentencepiece_proto import ModelType
-from server.text.vocabularies.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.sentencepiece_proto import ModelType
+from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
 _USUAL_CHARS = 4  # of a token

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import gap
 from benchmarks.bare.simulated_device import SimulatedEngine
 from benchmarks.gap import Burst, measure, print_burst
-from engine.border.config import TILE_SIZE, EngineConfig
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.schedule.step_plan import StepPlan
 
 STEP_SECONDS = 0.002

@@ -12,7 +12,7 @@ from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepResult
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.workload import Workload
 
 SPEEDS = {"bare": 100.0, "synchronous": 50.0, "overlapped": 75.0, "SSE": 90.0}
 CLIENTS = {"SSE": 0.04}  # of the processors

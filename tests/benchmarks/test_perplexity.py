@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.perplexity import Score, Way, main, parse_arguments, ways_beyond
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from tests.benchmarks.tiny_model import write_tiny_model
 
 

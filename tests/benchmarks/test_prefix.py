@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.bare.simulated_device import SimulatedEngine
 from benchmarks.prefix import FirstToken, Pair, main, measure, print_pairs
-from engine.border.config import EngineConfig
 from engine.client import EngineClient
+from engine.interface.config import EngineConfig
 
 
 def make_client(**options: Any) -> EngineClient:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.sampler import AllowAll, kinds, main
 from sampling.host.params import SamplingParams
-from sampling.host.rows import Level
+from sampling.host.rows import SamplerVariant
 from sampling.host.usage import BITS, level_of, uses_bits
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model
 from tests.thoroughness import IS_FULL
@@ -18,7 +18,7 @@ from tests.thoroughness import IS_FULL
 
 def test_the_kinds_cover_the_three_levels_and_all_features() -> None:
     params = {kind: SamplingParams(max_tokens=100, **wishes) for kind, wishes in kinds(VOCAB_SIZE).items()}
-    assert [level_of(wishes) for wishes in params.values()] == list(Level)
+    assert [level_of(wishes) for wishes in params.values()] == list(SamplerVariant)
     assert uses_bits(params["everything"], has_grammar=True) == sum(BITS.values())
     for wishes in params.values():
         wishes.check_token_ids(VOCAB_SIZE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.soak import Memory, Outcome, Tally, main, soak
-from engine.border.types import EngineStats, FinishReason
+from engine.interface.types import EngineStats, FinishReason
 from tests.thoroughness import some
 
 

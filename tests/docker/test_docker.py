@@ -14,8 +14,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.answering.metrics import Metrics
-from server.answering.metrics_page import MetricsPage
+from server.generation.metrics import Metrics
+from server.generation.metrics_page import MetricsPage
 from server.startup.settings import ServerSettings
 from tests.server.conftest import StartServer, start_server  # noqa: F401 - a fixture
 

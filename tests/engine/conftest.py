@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.kernels.bodies import BODIES
-from engine.kernels.interface.body import Body, BodyUnavailable
-from engine.kernels.native import library
+from engine.backends.backends import BACKENDS
+from engine.backends.base.backend import Backend, BodyUnavailable
+from engine.backends.native import library
 
 
 @pytest.fixture
@@ -18,12 +18,12 @@ def native() -> str:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module", params=BODIES, ids=lambda body: body.name)
-def body(request: pytest.FixtureRequest) -> Body:
+@pytest.fixture(scope="module", params=BACKENDS, ids=lambda body: body.name)
+def body(request: pytest.FixtureRequest) -> Backend:
     """Runs a test with each body that can be had here."""
     try:
         request.param.load()
     except BodyUnavailable as error:
         pytest.skip(str(error))
-    chosen: Body = request.param
+    chosen: Backend = request.param
     return chosen

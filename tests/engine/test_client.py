@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from engine.border.config import EngineConfig, ModelInfo
-from engine.border.types import EngineError, EngineStalled, EngineStats, FinishReason, HostLost, QueueFull
 from engine.client import EngineClient
+from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.types import EngineError, EngineStalled, EngineStats, FinishReason, HostLost, QueueFull
 from engine.loop import EngineLoop
 from engine.schedule.request import Request
 from sampling.host.params import InvalidParameter, SamplingParams

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.border.types import FinishReason, TokenEvent
 from engine.delivery import Delivery
+from engine.interface.types import FinishReason, TokenEvent
 from engine.schedule.request import Request
 from engine.schedule.request_event import NewTokens, RequestEvent
 from engine.token_stream import TokenStream

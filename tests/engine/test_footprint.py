@@ -8,10 +8,10 @@ import jax
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from engine.border.config import EngineConfig
-from engine.border.errors import ModelError
+from engine.backends.backends import choose_bodies
 from engine.client import EngineClient
-from engine.kernels.bodies import choose_bodies
+from engine.interface.config import EngineConfig
+from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from server.startup.progress import silent

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from engine.border.config import EngineConfig
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.kept_pages import KeptPages
-from engine.pages.disk import DiskConnector
-from engine.pages.page_folder import PageFolder
-from engine.pages.page_server import PageServer
+from engine.interface.config import EngineConfig
+from engine.kept_pages import KVOffload
+from engine.kv_transfer.disk import DiskConnector
+from engine.kv_transfer.page_folder import PageFolder
+from engine.kv_transfer.page_server import PageServer
 from sampling.host.params import SamplingParams
-from server.sources.cache_folder import cache_folder
+from server.model_sources.cache_folder import cache_folder
 from server.startup.progress import silent
 from tests.gguf_tensors import VOCAB_SIZE, write_random_model
 from tests.patience import PATIENCE_S
@@ -140,7 +140,7 @@ def test_a_sleeping_engine_finds_its_pages_again(engine):
 def test_a_folder_of_an_unknown_user_is_refused_by_name(engine):
     config = dataclasses.replace(engine.config, prefix_cache_dir="~nobody-of-this-name/pages")
     with pytest.raises(ValueError, match="prefix_cache_dir is '~nobody-of-this-name/pages'"):
-        KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+        KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
 
 
 def test_an_engine_that_cannot_publish_its_pages_ends_its_threads(engine, monkeypatch):
@@ -189,9 +189,9 @@ def test_an_address_is_free_again_where_the_system_gives_no_threads_for_pages(en
         engine.config, prefix_cache_dir=str(tmp_path), prefix_cache_listen=f"127.0.0.1:{port}", prefix_cache_key=KEY
     )
     with monkeypatch.context() as patched:
-        patched.setattr("engine.pages.transfers.PageTransfers.start", refuse)
+        patched.setattr("engine.kv_transfer.transfers.PageTransfers.start", refuse)
         with pytest.raises(RuntimeError, match="start new thread"):
-            KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+            KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
     PageServer("127.0.0.1", port, KEY).close()
 
 
@@ -259,7 +259,7 @@ def test_peers_are_left_where_the_system_gives_no_thread_for_another(engine, tmp
     config = dataclasses.replace(
         engine.config, prefix_cache_dir=str(tmp_path), prefix_cache_peers=("a:1", "b:1"), prefix_cache_key=KEY
     )
-    kept = KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+    kept = KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
     asyncio.run(until(lambda: kept.transfers.connector is not None))
     kept.open()
     asyncio.run(until(lambda: num_refused))
@@ -272,4 +272,4 @@ def test_an_address_that_is_taken_is_refused_by_name(engine):
         address = f"127.0.0.1:{server.port}"
         config = dataclasses.replace(engine.config, prefix_cache_listen=address, prefix_cache_key=KEY)
         with pytest.raises(ValueError, match=f"prefix_cache_listen is '{address}'"):
-            KeptPages(config, engine.pool, engine.runner, engine._kept.files, [])
+            KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])

@@ -16,12 +16,12 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from cache.storage import PAGE_SIZE_BY_BACKEND
-from engine.border.background import is_narrow_here
-from engine.border.config import TILE_SIZE, EngineConfig
-from engine.border.errors import ModelError
-from engine.border.types import EngineBusy, EngineError, EngineState, FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.interface.background import is_narrow_here
+from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.errors import ModelError
+from engine.interface.types import EngineBusy, EngineError, EngineState, FinishReason
 from engine.step import device_runner
 from engine.step.page_memory import PageMemory
 from sampling.host.params import SamplingParams

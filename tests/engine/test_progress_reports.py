@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine import progress_reports
-from engine.border.types import WaitStage
+from engine.interface.types import WaitStage
 from tests.fakes.script import World
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.border.config import TILE_SIZE
-from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.interface.config import TILE_SIZE
+from engine.interface.types import FinishReason
 from engine.loop import Call
 from engine.schedule.preemption import preempt
 from sampling.host.params import SamplingParams

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.border.types import FinishReason
+from engine.interface.types import FinishReason
 from engine.loop import Abort, Call
 from tests.fakes.runner import EOS, VOCAB_SIZE, expected_output
 from tests.fakes.script import World

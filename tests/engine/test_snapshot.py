@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.border.snapshot import EngineSnapshot
-from engine.border.types import EngineStats
+from engine.interface.snapshot import EngineSnapshot
+from engine.interface.types import EngineStats
 from engine.snapshot import MAX_PAGE_STATES, take_snapshot
 from tests.fakes.script import World
 

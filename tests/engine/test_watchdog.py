@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.border.types import EngineError, EngineStalled
+from engine.interface.types import EngineError, EngineStalled
 from engine.watchdog import Watchdog
 
 

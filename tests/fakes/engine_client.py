@@ -11,9 +11,10 @@ from typing import cast
 
 import numpy as np
 
-from engine.border.config import ModelInfo
-from engine.border.snapshot import EngineSnapshot, RequestView, StepView
-from engine.border.types import (
+from engine.client import EngineClient
+from engine.interface.config import ModelInfo
+from engine.interface.snapshot import EngineSnapshot, RequestView, StepView
+from engine.interface.types import (
     EngineBusy,
     EngineError,
     EngineState,
@@ -26,7 +27,6 @@ from engine.border.types import (
     TokenLogprobs,
     TraceEvent,
 )
-from engine.client import EngineClient
 from engine.token_stream import Listener, Outbox
 from sampling.host.grammar import GrammarError, TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.grammar.token_table import TokenTable
+from server.structured_output.token_table import TokenTable
 
 CONTROL = ("<e>", "[ARGS]", "<\uff5ctool\u2581calls\u2581begin\uff5c>")
 _PIECES = (

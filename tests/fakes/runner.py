@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
+from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.batch import FROM_DEVICE

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cache.pool import PagePool
-from engine.border.config import TILE_SIZE
-from engine.border.types import FinishReason
+from engine.interface.config import TILE_SIZE
+from engine.interface.types import FinishReason
+from engine.kv_transfer.transfers import PageTransfers
 from engine.loop import EngineLoop, Message, Shutdown
-from engine.pages.transfers import PageTransfers
 from engine.schedule.request import Request
 from engine.schedule.request_event import News, NewTokens, RequestEvent
 from engine.schedule.scheduler import Scheduler

@@ -8,8 +8,8 @@ from typing import Any, cast
 from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
 from server.text.text_model import TextModel
-from server.text.vocabularies.control_tokens import ControlTokens, ShieldedText
-from server.text.vocabularies.failures import TooManyTokens
+from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
+from server.text.tokenization.failures import TooManyTokens
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
 CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")

@@ -109,10 +109,10 @@ def serving(programs: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
 def test_the_source_distribution_has_what_a_build_needs_and_no_tests(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "engine/kernels/native/src").glob("*/*.*")}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "engine/backends/native/src").glob("*/*.*")}
     assert sources
     assert names >= sources | {"setup.py", "pyproject.toml", "requirements.lock", "README.md", "LICENSE", "eagre.py"}
-    assert not [name for name in names if name.startswith(("tests", "benchmarks", "engine/kernels/native/libeagre"))]
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "engine/backends/native/libeagre"))]
 
 
 def test_the_wheel_has_every_package_the_page_the_kernels_and_the_types(wheel: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_wheel_has_every_package_the_page_the_kernels_and_the_types(wheel: P
     }
     typed = {f"{package}/py.typed" for package in ("server", "engine", "cache", "sampling")}
     assert names >= code | page | typed | {"eagre.py", "eagre-stubs/__init__.pyi"}
-    assert "engine/kernels/native/libeagre_plain.so" in names
+    assert "engine/backends/native/libeagre_plain.so" in names
     assert not [name for name in names if name.endswith((".cc", ".h")) or name.startswith("tests")]
 
 

@@ -10,8 +10,8 @@ from scipy.special import chdtrc
 
 from sampling.draw import uniforms
 from sampling.host.params import SamplingParams
-from sampling.host.rows import SEED_LOW, Level
-from sampling.sampler import SamplerBody
+from sampling.host.rows import SEED_LOW, SamplerVariant
+from sampling.sampler import SamplerBackend
 from tests.sampling.batches import NUM_ROWS, apply_alone, batch_of, random_logits, tokens_of
 from tests.sampling.reference import Request, best_token, distribution, processed
 
@@ -33,12 +33,12 @@ def assert_feature_alone(name: str, requests: Sequence[Request], logits: np.ndar
 
 
 def assert_follows(
-    body: SamplerBody,
+    body: SamplerBackend,
     requests: Sequence[Request],
     logits: np.ndarray,
     *,
     seeds: Sequence[int] | None = None,
-    level: Level = Level.FULL,
+    level: SamplerVariant = SamplerVariant.FULL,
 ) -> np.ndarray:
     """Every token of a batch is the one that the reference finds, with the same random numbers.
 
@@ -84,7 +84,7 @@ def assert_frequencies(tokens: np.ndarray, probability: np.ndarray, what: object
     assert degrees == 0 or chdtrc(degrees, chi_square) > LEAST_CHANCE, f"{chi_square} of {degrees}; {what}"
 
 
-def draws_of(body: SamplerBody, requests: Sequence[Request], logits: np.ndarray, *, num_draws: int) -> np.ndarray:
+def draws_of(body: SamplerBackend, requests: Sequence[Request], logits: np.ndarray, *, num_draws: int) -> np.ndarray:
     """Tokens of each request with as many seeds, int32[num_requests, num_draws or a few more]."""
     per_call = NUM_ROWS // len(requests)
     num_rows = per_call * len(requests)
@@ -96,7 +96,7 @@ def draws_of(body: SamplerBody, requests: Sequence[Request], logits: np.ndarray,
     return np.concatenate(calls).T
 
 
-def assert_draws(body: SamplerBody, request: Request, *, seed: int = 0, vocab_size: int = 600) -> None:
+def assert_draws(body: SamplerBackend, request: Request, *, seed: int = 0, vocab_size: int = 600) -> None:
     """The draws of a request follow the exact probabilities of random logits."""
     logits = random_logits(seed, 1, vocab_size, spread=1.5)
     (tokens,) = draws_of(body, [request], logits, num_draws=2048)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from sampling.sampler import PORTABLE, SamplerBody
+from sampling.sampler import PORTABLE, SamplerBackend
 from tests.native_variants import loaded, native_body, variants_to_test
 
 
 @pytest.fixture(scope="module", params=["portable", *variants_to_test(with_tile_registers=False)])
-def body(request: pytest.FixtureRequest) -> Iterator[SamplerBody]:
-    """Each of the bodies: the portable one, and the native one with every variant of the kernels."""
+def body(request: pytest.FixtureRequest) -> Iterator[SamplerBackend]:
+    """Each of the backends: the portable one, and the native one with every variant of the kernels."""
     if request.param == "portable":
         yield PORTABLE
     else:

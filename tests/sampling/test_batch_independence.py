@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.host.rows import POSITION, Level
+from sampling.host.rows import POSITION, SamplerVariant
 from sampling.host.usage import level_of
 from sampling.logprobs import BEST, MASKED, NUM_COLUMNS, OWN, TOKEN
 from sampling.sampler import PORTABLE
@@ -39,7 +39,7 @@ def assert_same(body, out: np.ndarray, expected: np.ndarray) -> None:
     """The columns of rows in batches of different sizes.
 
     XLA adds up a row's numbers in an order that depends on the number of rows, so that its logprobs may differ in the
-    last bits; everything else, and of other bodies all of it, is the same bit for bit.
+    last bits; everything else, and of other backends all of it, is the same bit for bit.
     """
     if body is PORTABLE:
         of_logprobs = np.r_[OWN, MASKED, BEST:NUM_COLUMNS]
@@ -96,16 +96,16 @@ def test_a_row_without_features_gets_its_token_from_any_program(body):
     logits = random_logits(22, NUM_ROWS, VOCAB_SIZE)
     seeds = random.integers(0, 2**62, NUM_ROWS).tolist()
     is_greedy = np.array([request.params.temperature == 0.0 for request in plain])
-    assert max(level_of(request.params) for request in plain) is Level.RANDOM
+    assert max(level_of(request.params) for request in plain) is SamplerVariant.RANDOM
 
     among_busy = tokens_of(body, batch_of(plain + busy, logits, seeds=seeds))[:48]
     batch = batch_of(plain, logits[:48], seeds=seeds[:48])
-    assert np.array_equal(tokens_of(body, batch, Level.FULL)[:48], among_busy)
-    assert np.array_equal(tokens_of(body, batch, Level.RANDOM)[:48], among_busy)
-    assert np.array_equal(tokens_of(body, batch, Level.GREEDY)[:48][is_greedy], among_busy[is_greedy])
+    assert np.array_equal(tokens_of(body, batch, SamplerVariant.FULL)[:48], among_busy)
+    assert np.array_equal(tokens_of(body, batch, SamplerVariant.RANDOM)[:48], among_busy)
+    assert np.array_equal(tokens_of(body, batch, SamplerVariant.GREEDY)[:48][is_greedy], among_busy[is_greedy])
 
 
-@pytest.mark.parametrize("level", [Level.RANDOM, Level.FULL])
+@pytest.mark.parametrize("level", [SamplerVariant.RANDOM, SamplerVariant.FULL])
 def test_seed_and_position_decide_and_nothing_else(body, level):
     request = Request(SamplingParams())
     logits = np.zeros((NUM_ROWS, VOCAB_SIZE), np.float32)

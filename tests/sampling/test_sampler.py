@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.host.rows import NOT_SAMPLED, POSITION, SLOT, Level
+from sampling.host.rows import NOT_SAMPLED, POSITION, SLOT, SamplerVariant
 from sampling.logprobs import TOKEN
 from sampling.state import Slots
 from tests.sampling.agreement import assert_follows, assert_frequencies, draws_of
@@ -13,7 +13,11 @@ from tests.sampling.random_requests import random_requests
 from tests.sampling.reference import Request, best_token, distribution
 from tests.thoroughness import some
 
-LEVELS = {Level.GREEDY: 0.0, Level.RANDOM: 1.0, Level.FULL: 1.0}  # and a temperature for each
+LEVELS = {
+    SamplerVariant.GREEDY: 0.0,
+    SamplerVariant.RANDOM: 1.0,
+    SamplerVariant.FULL: 1.0,
+}  # and a temperature for each
 
 
 @pytest.mark.parametrize("vocab_size", some([600, 7], 1))
@@ -42,7 +46,7 @@ def test_tokens_are_as_frequent_as_they_are_probable(body):
         assert_frequencies(tokens[row], distribution(logits[row], request).total, request)
 
 
-@pytest.mark.parametrize("level", [Level.RANDOM, Level.FULL])
+@pytest.mark.parametrize("level", [SamplerVariant.RANDOM, SamplerVariant.FULL])
 @pytest.mark.parametrize("temperature", [0.0, 1e-30, 1e-40, 1e-50])
 def test_at_next_to_no_temperature_the_best_token_is_certain(body, temperature, level):
     logits = random_logits(1, 60, 600)
@@ -50,7 +54,7 @@ def test_at_next_to_no_temperature_the_best_token_is_certain(body, temperature, 
     assert tokens_of(body, batch, level)[:60].tolist() == logits.argmax(axis=1).tolist()
 
 
-@pytest.mark.parametrize("level", [Level.GREEDY, Level.FULL])
+@pytest.mark.parametrize("level", [SamplerVariant.GREEDY, SamplerVariant.FULL])
 def test_of_equals_greedy_takes_the_first(body, level):
     logits = random_logits(2, 4, 600)
     logits[0, [300, 20, 599]] = 50.0
@@ -128,7 +132,7 @@ def test_nothing_left_is_reported_whatever_took_it(body, temperature):
     assert assert_follows(body, requests, logits).tolist() == [8] * 6
 
 
-@pytest.mark.parametrize("level", [Level.RANDOM, Level.FULL])
+@pytest.mark.parametrize("level", [SamplerVariant.RANDOM, SamplerVariant.FULL])
 def test_an_infinite_logit_wins(body, level):
     logits = random_logits(7, 2, 600)
     logits[:, 77] = np.inf
@@ -145,7 +149,7 @@ def test_extreme_logits(body, temperature):
     logits[2] = -np.inf
     logits[2, 77] = -3e38
     batch = batch_of([Request(SamplingParams(temperature=temperature))] * 4, logits)
-    for level in (Level.RANDOM, Level.FULL):
+    for level in (SamplerVariant.RANDOM, SamplerVariant.FULL):
         tokens = tokens_of(body, batch, level)
         assert tokens[1:3].tolist() == [599, 77]
         assert temperature == 2.0 or tokens[0] == logits[0].argmax()
@@ -155,9 +159,9 @@ def test_equal_infinities_are_drawn_alike(body):
     logits = np.zeros((64, 600), np.float32)
     logits[:, [3, 570]] = np.inf
     batch = batch_of([Request(SamplingParams())] * 64, logits)
-    assert set(tokens_of(body, batch, Level.RANDOM).tolist()) == {3, 570}
+    assert set(tokens_of(body, batch, SamplerVariant.RANDOM).tolist()) == {3, 570}
     batch.logits[:] = -np.inf
-    assert len(set(tokens_of(body, batch, Level.RANDOM).tolist())) > 30
+    assert len(set(tokens_of(body, batch, SamplerVariant.RANDOM).tolist())) > 30
 
 
 def test_every_cut_at_once_leaves_the_best(body):

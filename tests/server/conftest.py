@@ -15,11 +15,11 @@ import pytest
 import structlog
 from aiohttp import web
 
-from server.grammar.trial import TrialCompiler
-from server.grammar.vocabulary import HasVocabulary
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
+from server.structured_output.trial import TrialCompiler
+from server.structured_output.vocabulary import HasVocabulary
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S
@@ -113,7 +113,7 @@ def kept_trials() -> Iterator[None]:
         return made[told]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.grammar.compiler.TrialCompiler", trials_of)
+        patch.setattr("server.structured_output.compiler.TrialCompiler", trials_of)
         yield
     for trials in made.values():
         trials.end()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.wire.errors import shorten
+from server.protocol.errors import shorten
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.support.sse_reader import chunks_of

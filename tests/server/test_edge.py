@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.answering.choice import Delta
-from server.doors.workers import Workers
-from server.routes import encoding
-from server.routes.route import StreamWriter
+from server.admission.workers import Workers
+from server.api import encoding
+from server.api.route import StreamWriter
+from server.generation.choice import Delta
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -132,7 +132,7 @@ async def test_bodies_in_preparation_have_a_budget(start_server: StartServer) ->
     writer.write(head)
     assert (await server.post("/v1/completions", {"prompt": "x" * 300}))[0] == 200  # nothing has come of the other
     writer.write(b'{"prompt":"' + b"x" * 80_000)
-    await eventually(lambda: server.served.preparation.num_bytes > 80_000)
+    await eventually(lambda: server.served.admission_budget.num_bytes > 80_000)
     async with server.http.post(server.url + "/v1/completions", json={"prompt": "x" * 30_000}) as response:
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
         assert (await response.json())["error"]["code"] == "too_much_in_preparation"
@@ -141,9 +141,9 @@ async def test_bodies_in_preparation_have_a_budget(start_server: StartServer) ->
         error = (await read_to_end(socket, "a"))[-1]["error"]
         assert error["code"] == "too_much_in_preparation"
     writer.transport.abort()
-    await eventually(lambda: server.served.preparation.num_bytes == 0)
+    await eventually(lambda: server.served.admission_budget.num_bytes == 0)
     assert (await server.post("/v1/completions", {"prompt": "x" * 300}))[0] == 200
-    assert server.served.preparation.num_requests == 0
+    assert server.served.admission_budget.num_requests == 0
 
 
 async def test_a_running_stream_is_no_longer_in_preparation(start_server: StartServer) -> None:
@@ -151,6 +151,6 @@ async def test_a_running_stream_is_no_longer_in_preparation(start_server: StartS
     server = await start_server(engine, max_preparing_requests=1)
     asking = [asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab"})) for _ in range(3)]
     await eventually(lambda: len(engine.running) == 3)
-    assert (server.served.preparation.num_requests, server.served.preparation.num_bytes) == (0, 0)
+    assert (server.served.admission_budget.num_requests, server.served.admission_budget.num_bytes) == (0, 0)
     engine.step(5)
     await asyncio.gather(*asking)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from engine.border.config import EngineConfig
-from engine.border.types import TokenEvent
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.interface.config import EngineConfig
+from engine.interface.types import TokenEvent
 from sampling.host.params import SamplingParams
 from server.startup.loaded_model import load_with
 from server.startup.progress import silent

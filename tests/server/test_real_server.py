@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from engine.client import EngineClient
 from engine.engine import Engine
-from server.command.client.sse_parser import SseParser
-from server.command.serve import drain
+from server.cli.client.sse_parser import SseParser
+from server.cli.serve import drain
 from server.text.text_model import TextModel
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from server.text.vocabularies.control_tokens import ControlTokens
+from server.text.tokenization.control_tokens import ControlTokens
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import FakeTextModel, FakeTokenizer

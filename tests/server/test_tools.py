@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from server.grammar.compiled_grammar import CompiledGrammar
-from server.grammar.vocabulary import GrammarVocabulary
-from server.text.vocabularies.control_tokens import ControlTokens
-from server.wire.chat_request import ChatCompletionRequest
+from server.api.openai.chat_request import ChatCompletionRequest
+from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.vocabulary import GrammarVocabulary
+from server.text.tokenization.control_tokens import ControlTokens
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import MergedBytes
 from tests.fakes.text_model import FakeTextModel, FakeTokenizer

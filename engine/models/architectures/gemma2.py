@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from engine.border.errors import ModelError
-from engine.kernels.interface.operands import Activation
+from engine.backends.base.operands import Activation
+from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder, Names
 from engine.models.parts.decoder_config import DecoderConfig

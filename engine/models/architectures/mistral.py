@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import jax
 import jax.numpy as jnp
 
-from engine.kernels.interface.token_layout import TokenLayout
+from engine.backends.base.token_layout import TokenLayout
 from engine.models.architectures.llama import Llama
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig

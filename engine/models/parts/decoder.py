@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVPages
-from engine.kernels.interface.body import Bodies, Products
-from engine.kernels.interface.operands import AttentionConstants, Norm
-from engine.kernels.interface.token_layout import TokenLayout
+from engine.backends.base.backend import Backends, Products
+from engine.backends.base.operands import AttentionConstants, Norm
+from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.layers import Carry, normed, run_layers
 from engine.models.parts.model import Model
@@ -143,10 +143,10 @@ class Decoder(Model):
         return None
 
     def forward(
-        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, bodies: Bodies
+        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are not yet normalised."""
-        config, products = self.config, bodies.products
+        config, products = self.config, backends.products
         constants = AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
@@ -162,7 +162,7 @@ class Decoder(Model):
             x, kv = carry
             norm = self.norm(params, "attention_norm")
             qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
-            attended, kv = bodies.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
+            attended, kv = backends.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
             x = self.added(x, attended, "attention_output", params, index, layout, products)
             return self.feed_forward(x, params, index, layout, products), kv
 
@@ -195,10 +195,10 @@ class Decoder(Model):
         product = normed(products.norm_product(inner, None, weights, index, layout, bias=bias), norm, index)
         return x + (product if scale == 1.0 else product * scale)
 
-    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, bodies: Bodies) -> jax.Array:
+    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         """As `Model.logits`."""
         weights = params["output" if self.config.has_output else "embedding"]
-        return bodies.products.head_product(
+        return backends.products.head_product(
             hidden, jnp.asarray(sampled), self.norm(params, "output_norm"), weights,
             scale=self.config.logit_scale, softcap=self.config.logit_softcap,
         )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.operands import Activation
+from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.operands import Activation
 from engine.models.parts.rotary import Rotary
 
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from engine.border.errors import ModelError
-from engine.kernels.interface.body import Products
-from engine.kernels.interface.operands import Picks
-from engine.kernels.interface.token_layout import TokenLayout
+from engine.backends.base.backend import Products
+from engine.backends.base.operands import Picks
+from engine.backends.base.token_layout import TokenLayout
+from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import TypedDict
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary
 from engine.models.parts.rotary_config import read_rotary, rope_tables, stretched_context

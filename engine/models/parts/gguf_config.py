@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.folder_config import Sizes
 from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary

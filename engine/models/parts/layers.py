@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from cache.storage import KVPages
-from engine.kernels.interface import norms
+from engine.backends.base import norms
 
 Carry = tuple[jax.Array, KVPages]
 

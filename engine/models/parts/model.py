@@ -11,9 +11,9 @@ from typing import ClassVar, Self
 import jax
 
 from cache.storage import KVPages
-from engine.kernels.interface.body import Bodies
-from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.token_layout import TokenLayout
+from engine.backends.base.backend import Backends
+from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.token_layout import TokenLayout
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -66,7 +66,7 @@ class Model(ABC):
 
     @abstractmethod
     def forward(
-        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, bodies: Bodies
+        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
         """Runs a step's tokens through all layers.
 
@@ -80,7 +80,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, bodies: Bodies) -> jax.Array:
+    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         """float32[num_sampled_rows, vocab] of some of the tokens that `forward` returned.
 
         Args:

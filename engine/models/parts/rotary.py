@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 
 # A file may have numbers that are no float32. What comes of them is looked at in the end, by `_rotary`.
 _unwarned = np.errstate(divide="ignore", over="ignore", invalid="ignore")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.parts import rotary
 from engine.models.parts.rotary import Rotary
 from engine.weights.formats.gguf_tensors import GGUFTensors

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 
 MAX_INTEGER = (1 << 31) - 1  # of sizes and ids: what an int32 on the device holds
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, ReaderField
 
-from engine.border.errors import ModelError
-from engine.border.regular_file import open_regular
+from engine.interface.errors import ModelError
+from engine.interface.regular_file import open_regular
 from engine.weights.formats.gguf_strings import decode_strings, lengths_of_strings, size_of_strings
 
 _ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64

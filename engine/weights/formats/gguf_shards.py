@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gguf import ReaderTensor
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.formats.fields import MAX_INTEGER
 from engine.weights.formats.gguf_file import GGUFFile
 

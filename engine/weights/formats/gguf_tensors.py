@@ -11,7 +11,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, LlamaFileType, ReaderTensor
 from gguf.quants import dequantize
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.fields import MAX_INTEGER, Fields
 from engine.weights.formats.gguf_file import GGUFFile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.border.errors import ModelError
-from engine.border.regular_file import open_regular
+from engine.interface.errors import ModelError
+from engine.interface.regular_file import open_regular
 
 WHAT_IT_IS = "is a pointer of Git LFS in the place of the weights; fetch them with `git lfs pull`"
 _BEGIN = b"version https://git-lfs"

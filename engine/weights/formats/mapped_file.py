@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.border.regular_file import open_regular
+from engine.interface.regular_file import open_regular
 
 
 def map_file(path: Path) -> np.ndarray:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.border.errors import ModelError
-from engine.border.regular_file import open_regular
+from engine.interface.errors import ModelError
+from engine.interface.regular_file import open_regular
 from engine.weights.formats.fields import Fields
 
 CONFIG = "config.json"

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.lfs_pointer import refuse_pointer
 from engine.weights.formats.mapped_file import forget, map_file

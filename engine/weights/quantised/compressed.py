@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.quantised.parts import BYTES, FLOATS, SHAPES, WORDS, Parts
 from engine.weights.quantised.words import unpacked
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.mapped_file import forget
 from engine.weights.packing import Format

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.formats.safetensors_files import STORED_TYPES, SafetensorsFiles
 from engine.weights.quantised.parts import Parts

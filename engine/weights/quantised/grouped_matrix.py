@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.packing import GROUP, Format, to_nibbles
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.formats.mapped_file import forget
 from engine.weights.formats.safetensors_files import PACKED_TYPES, STORED_TYPES, SafetensorsFiles
 

@@ -9,11 +9,11 @@ from urllib.parse import quote
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.answering.generation import Generation
-from server.doors.probes import PROBES
+from server.admission.probes import PROBES
+from server.generation.generation import Generation
+from server.protocol.errors import shorten
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
-from server.tracing import trace_context
-from server.wire.errors import shorten
+from server.telemetry import trace_context
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
 REQUEST_ID = web.RequestKey("request_id", str)

@@ -8,14 +8,14 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.api.openai.openai_shapes import shape_error
+from server.api.route import ErrorShape
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
-from server.routes.openai_shapes import shape_error
-from server.routes.route import ErrorShape
+from server.protocol.errors import ApiError, body_too_large, shorten, unavailable
 from server.startup.logs import failure_of, log
 from server.storage.record_key import StoreError, TooLarge
-from server.wire.errors import ApiError, body_too_large, shorten, unavailable
 
 # By the path that the route is registered under. Every other path has OpenAI's.
 ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])

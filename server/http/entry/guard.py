@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from server.doors.caller import NOBODY, work_for
-from server.doors.hosts import ANY_ORIGIN, check_host, check_origin, foreign_origin, is_allowed
-from server.doors.keyring import ANYBODY, KeyRing, Tenant, presented_key
-from server.doors.probes import PROBES
+from server.admission.caller import NOBODY, work_for
+from server.admission.hosts import ANY_ORIGIN, check_host, check_origin, foreign_origin, is_allowed
+from server.admission.keyring import ANYBODY, KeyRing, Tenant, presented_key
+from server.admission.probes import PROBES
 from server.startup.logs import REQUEST_ID_HEADER, note
-from server.tracing.trace_context import TRACE_HEADER
+from server.telemetry.trace_context import TRACE_HEADER
 
 TENANT = web.RequestKey("tenant", Tenant)
 SOCKET_ROUTES = web.AppKey("socket_routes", frozenset[str])  # as they are registered

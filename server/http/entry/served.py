@@ -8,13 +8,13 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from server.doors.preparation import Share
+from server.admission.admission_budget import Share
+from server.api.route import checked
 from server.http.entry.access_log import IGNORED
-from server.routes.route import checked
+from server.http.transport.json_body import read_body
+from server.protocol.json_values import MAX_INLINE_BYTES, parse_json
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.transport.json_body import read_body
-from server.wire.json_values import MAX_INLINE_BYTES, parse_json
 
 SERVED = web.AppKey("served", ServedModels)
 SHARE = web.RequestKey("share", Share)  # of the budgets, as long as the request is being prepared
@@ -43,7 +43,7 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
     """
     served = request.app[SERVED]
     served.check_accepting()
-    share = request[SHARE] = preparing.enter_context(served.preparation.receive())
+    share = request[SHARE] = preparing.enter_context(served.admission_budget.receive())
     body = await read_body(request, share, served.settings)
     share.complete()
 
@@ -65,7 +65,7 @@ async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[N
     """
     with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
         if not model.is_open:
-            with served.preparation.wait_for_load():
+            with served.admission_budget.wait_for_load():
                 await served.residency.arrival(model)
             await served.turns.next()  # all that have waited go on together
         yield

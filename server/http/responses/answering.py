@@ -6,31 +6,31 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from engine.border.types import PromptProgress
-from server.doors.keyring import Tenant
-from server.doors.preparation import Share
-from server.http.entry.access_log import note_generation
-from server.http.responses.audience import Audience
-from server.routes.framing import MESSAGES
-from server.routes.responses.events import Event
-from server.routes.responses.history import History
-from server.routes.responses.items import Item
-from server.routes.responses.records import (
+from engine.interface.types import PromptProgress
+from server.admission.admission_budget import Share
+from server.admission.keyring import Tenant
+from server.api.conversations.history import History
+from server.api.conversations.records import (
     LocalRecords,
     Record,
     conversation_key,
     make_record,
     response_key,
 )
-from server.routes.responses.response_object import Response
-from server.routes.responses.response_writer import ResponseWriter
-from server.routes.responses.stored_conversation import StoredConversation
-from server.routes.responses.turn import Turn
-from server.routes.route import AnswerContext
+from server.api.conversations.stored_conversation import StoredConversation
+from server.api.framing import MESSAGES
+from server.api.responses.events import Event
+from server.api.responses.items import Item
+from server.api.responses.response_object import Response
+from server.api.responses.response_writer import ResponseWriter
+from server.api.responses.turn import Turn
+from server.api.route import AnswerContext
+from server.http.entry.access_log import note_generation
+from server.http.responses.audience import Audience
+from server.protocol.errors import ApiError
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import failure_of, log
 from server.storage.record_key import StoreError
-from server.wire.errors import ApiError
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from server.answering.choice import Delta
-from server.answering.push import Sink
-from server.holding.event_log import EventLog
+from server.api.responses.events import Event
+from server.generation.choice import Delta
+from server.generation.push import Sink
 from server.http.streams.keeping_sink import KeepingSink
 from server.http.streams.writer_sink import WriterSink
-from server.routes.responses.events import Event
-from server.transport.event_channel import EventChannel
+from server.http.transport.event_channel import EventChannel
+from server.streams.event_log import EventLog
 
 # Makes events of deltas.
 Encode: TypeAlias = Callable[[Sequence[Delta]], Sequence[Event]]

@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from server.doors.keyring import Tenant
-from server.holding.held_answer import HeldAnswer
+from server.admission.keyring import Tenant
+from server.api.responses.events import error_event
+from server.api.responses.response_object import Response
+from server.api.responses.turn import Turn
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
 from server.http.responses.audience import LogAudience
-from server.routes.responses.events import error_event
-from server.routes.responses.response_object import Response
-from server.routes.responses.turn import Turn
+from server.http.transport.event_channel import EventChannel
+from server.protocol.errors import ApiError, shorten
 from server.serving.served_models import ServedModels
 from server.startup.logs import failure_of
-from server.transport.event_channel import EventChannel
-from server.wire.errors import ApiError, shorten
+from server.streams.held_answer import HeldAnswer
 
 MAX_WAIT_S = 10.0  # for the end of a response that was stopped
 

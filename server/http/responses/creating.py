@@ -8,6 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+from server.api.responses.responses_request import ResponsesRequest
+from server.api.responses.turn import Turn
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_asked
@@ -16,12 +18,10 @@ from server.http.responses.answering import Answering
 from server.http.responses.audience import ChannelAudience
 from server.http.responses.held_response import HeldResponse
 from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
-from server.routes.responses.turn import Turn
+from server.http.transport.event_channel import EventChannel
+from server.http.transport.json_body import json_response, send_whole
+from server.protocol.errors import ApiError
 from server.startup.logs import log
-from server.transport.event_channel import EventChannel
-from server.transport.json_body import json_response, send_whole
-from server.wire.errors import ApiError
-from server.wire.responses.responses_request import ResponsesRequest
 
 
 def parse_turn(body: Any) -> Turn:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from server.holding.held_answer import HeldAnswer
-from server.holding.lanes import Lanes, Place
+from server.api.responses.turn import Turn
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
 from server.http.responses.audience import LogAudience
 from server.http.responses.background import tell_failure
 from server.http.streams.held_stream import STREAM_HEADER
 from server.http.streams.sse import write_placed
-from server.routes.responses.turn import Turn
-from server.transport.event_channel import EventChannel
+from server.http.transport.event_channel import EventChannel
+from server.streams.held_answer import HeldAnswer
+from server.streams.lanes import Lanes, Place
 
 
 class HeldResponse:

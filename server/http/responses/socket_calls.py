@@ -10,27 +10,27 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
-from server.answering.choice import Delta
-from server.answering.push import Sink
-from server.doors.keyring import Tenant
-from server.doors.preparation import Share
+from server.admission.admission_budget import Share
+from server.admission.keyring import Tenant
+from server.api.conversations.records import LocalRecords
+from server.api.openai.openai_shapes import shape_error
+from server.api.responses.events import Event
+from server.api.responses.responses_request import ResponsesRequest
+from server.api.responses.turn import Turn
+from server.api.route import checked
+from server.generation.choice import Delta
+from server.generation.push import Sink
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
 from server.http.responses.audience import Encode
 from server.http.streams.writer_sink import WriterSink
-from server.routes.openai_shapes import shape_error
-from server.routes.responses.events import Event
-from server.routes.responses.records import LocalRecords
-from server.routes.responses.turn import Turn
-from server.routes.route import checked
+from server.http.transport.write_watch import WriteWatch
+from server.protocol.errors import ApiError, body_too_large, shorten
+from server.protocol.json_values import MAX_INLINE_BYTES, parse_json
 from server.serving.served_models import ServedModels
 from server.startup.logs import failure_of
-from server.tracing.trace_context import take_from
-from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, body_too_large, shorten
-from server.wire.json_values import MAX_INLINE_BYTES, parse_json
-from server.wire.responses.responses_request import ResponsesRequest
+from server.telemetry.trace_context import take_from
 
 MAX_RESPONSES = 256  # that run or wait on one socket
 MAX_LANE_LENGTH = 128  # characters of a lane's name
@@ -115,7 +115,7 @@ class ResponseCalls:
                 code="too_much_waits",
             )
         preparing = ExitStack()
-        share = preparing.enter_context(self._served.preparation.receive())
+        share = preparing.enter_context(self._served.admission_budget.receive())
         share.add(num_bytes)
         if before is None:
             share.complete()  # one that waits for others is not being prepared

@@ -9,15 +9,15 @@ from typing import TypeVar
 import orjson
 from aiohttp import web
 
+from server.api.conversations.list_query import ListQuery, parse_number, parse_switch
+from server.api.conversations.records import Record, response_key, response_not_found
+from server.api.responses.items import Item
+from server.api.responses.response_object import fail_response
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses import background
-from server.routes.responses.items import Item
-from server.routes.responses.records import Record, response_key, response_not_found
-from server.routes.responses.response_object import fail_response
-from server.transport.json_body import json_response, send_whole
-from server.wire.errors import ApiError, shorten
-from server.wire.responses.list_query import ListQuery, parse_number, parse_switch
+from server.http.transport.json_body import json_response, send_whole
+from server.protocol.errors import ApiError, shorten
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from server.http.entry.served import SERVED
 from server.http.streams.held_stream import STREAM_HEADER
-from server.wire.errors import ApiError
+from server.protocol.errors import ApiError
 
 FRONT_KEY_HEADER = "X-Eagre-Front"
 AFTER_HEADER = "X-Eagre-After"

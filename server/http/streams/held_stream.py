@@ -9,25 +9,25 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from engine.border.types import FinishReason, PromptProgress, WaitStage
+from engine.interface.types import FinishReason, PromptProgress, WaitStage
 from sampling.host.params import MAX_SEED
-from server.answering.choice import Delta
-from server.answering.generation_request import GenerationRequest
-from server.doors.keyring import Tenant
-from server.holding.event_log import EventLog
-from server.holding.held_answer import HeldAnswer
-from server.holding.held_answers import ID_BYTES, HeldAnswers, unknown_stream
-from server.holding.lanes import MAX_CHOICES, Lanes
+from server.admission.keyring import Tenant
+from server.api.encoding import encode
+from server.api.framing import MESSAGES, Framing
+from server.api.route import AnswerContext, Call, Route, StreamWriter
+from server.generation.choice import Delta
+from server.generation.generation_request import GenerationRequest
 from server.http.entry.access_log import note_generation
 from server.http.streams.keeping_sink import KeepingSink
-from server.routes.encoding import encode
-from server.routes.framing import MESSAGES, Framing
-from server.routes.route import AnswerContext, Call, Route, StreamWriter
+from server.protocol.errors import ApiError, unavailable
 from server.serving.load_progress import telling_of_load
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
-from server.wire.errors import ApiError, unavailable
+from server.streams.event_log import EventLog
+from server.streams.held_answer import HeldAnswer
+from server.streams.held_answers import ID_BYTES, HeldAnswers, unknown_stream
+from server.streams.lanes import MAX_CHOICES, Lanes
 
 STREAM_HEADER = "X-Eagre-Stream"
 _BETWEEN_EVENTS = b"\n\n"  # of the HTML standard's event streams

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.answering.choice import Delta
-from server.holding.event_log import EventLog
+from server.generation.choice import Delta
+from server.streams.event_log import EventLog
 
 
 class KeepingSink:
-    """A sink of one generation's deltas; see `server.answering.push.Sink`."""
+    """A sink of one generation's deltas; see `server.generation.push.Sink`."""
 
     is_ready = True
 

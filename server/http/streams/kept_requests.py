@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from server.answering.prompt_sources import TokenPrompt
-from server.doors.keyring import Tenant
-from server.holding.held_answer import HeldAnswer
-from server.holding.held_answers import unknown_stream
+from server.admission.keyring import Tenant
+from server.api.framing import MESSAGES, Framing
+from server.api.route import BodyRoute, Call, Generate, Route, checked
+from server.generation.prompt_sources import TokenPrompt
 from server.http.streams.held_stream import HeldStream, Keeper, begin
-from server.routes.framing import MESSAGES, Framing
-from server.routes.route import BodyRoute, Call, Generate, Route, checked
+from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
 from server.storage.record_key import RecordKey, StoreError
-from server.wire.errors import ApiError
+from server.streams.held_answer import HeldAnswer
+from server.streams.held_answers import unknown_stream
 
 KIND = "stream"
 _POLL_S = 0.5  # between two looks at whether the server is ready

@@ -6,15 +6,15 @@ from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
-from server.holding.held_answer import HeldAnswer
+from server.api.route import BodyRoute
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.streams.fronted import read_front
 from server.http.streams.kept_requests import kept_requests
 from server.http.streams.sse import EventStream
-from server.routes.route import BodyRoute
-from server.transport.json_body import json_response
-from server.wire.errors import ApiError, shorten
+from server.http.transport.json_body import json_response
+from server.protocol.errors import ApiError, shorten
+from server.streams.held_answer import HeldAnswer
 
 LAST_EVENT_ID = "Last-Event-ID"  # a browser's EventSource sends it when it comes back by itself
 

@@ -7,19 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from engine.border.types import PromptProgress
-from server.answering.generation import Generation
-from server.doors.keyring import Tenant
-from server.holding.held_answer import HeldAnswer
-from server.holding.lanes import PlacedEvent
-from server.http.entry.access_log import note_generation
-from server.http.streams import held_stream
-from server.http.streams.held_stream import HeldStream
-from server.http.streams.kept_requests import KeptRequests
-from server.http.streams.writer_sink import WriterSink
-from server.routes.encoding import encode
-from server.routes.framing import MESSAGES
-from server.routes.route import (
+from engine.interface.types import PromptProgress
+from server.admission.keyring import Tenant
+from server.api.encoding import encode
+from server.api.framing import MESSAGES
+from server.api.route import (
     AnswerContext,
     Call,
     Cancel,
@@ -30,12 +22,20 @@ from server.routes.route import (
     StreamWriter,
     checked,
 )
+from server.generation.generation import Generation
+from server.http.entry.access_log import note_generation
+from server.http.streams import held_stream
+from server.http.streams.held_stream import HeldStream
+from server.http.streams.kept_requests import KeptRequests
+from server.http.streams.writer_sink import WriterSink
+from server.http.transport.write_watch import WriteWatch
+from server.protocol.errors import ApiError, shorten
+from server.protocol.json_values import MAX_INLINE_BYTES
 from server.serving.served_models import ServedModels
 from server.startup.logs import failure_of, log, new_request_id, note
-from server.tracing.trace_context import take_from
-from server.transport.write_watch import WriteWatch
-from server.wire.errors import ApiError, shorten
-from server.wire.json_values import MAX_INLINE_BYTES
+from server.streams.held_answer import HeldAnswer
+from server.streams.lanes import PlacedEvent
+from server.telemetry.trace_context import take_from
 
 Piece = TypeVar("Piece")
 
@@ -113,7 +113,7 @@ class SocketCalls:
                 code="too_many_generations",
             )
         preparing = ExitStack()
-        preparing.enter_context(self._served.preparation.hold(num_bytes))
+        preparing.enter_context(self._served.admission_budget.hold(num_bytes))
         self._running.add(message.id)
         task = asyncio.create_task(self._run(message, preparing, is_large=num_bytes > MAX_INLINE_BYTES))
         task.add_done_callback(lambda _: preparing.close())  # also where it is cancelled before its first step

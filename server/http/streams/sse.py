@@ -8,19 +8,19 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.border.types import PromptProgress
-from server.answering.generation import Generation, TellProgress
-from server.holding.lanes import Lanes, Place, PlacedEvent
+from engine.interface.types import PromptProgress
+from server.api.encoding import encode
+from server.api.route import BodyRoute, Call, StreamWriter
+from server.generation.generation import Generation, TellProgress
 from server.http.entry.access_log import REQUEST_ID
 from server.http.streams.held_stream import STREAM_HEADER
 from server.http.streams.writer_sink import WriterSink
-from server.routes.encoding import encode
-from server.routes.route import BodyRoute, Call, StreamWriter
+from server.http.transport.event_channel import EventChannel
+from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import failure_of
-from server.transport.event_channel import EventChannel
-from server.wire.errors import ApiError
+from server.streams.lanes import Lanes, Place, PlacedEvent
 
 _OF_THIS_SERVER = ("draining", "engine_failed")  # errors that the same request does not meet at another one
 

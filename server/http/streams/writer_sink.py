@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from server.transport.outlet import Outlet
+from server.http.transport.outlet import Outlet
 
 Piece = TypeVar("Piece")
 
 
 class WriterSink(Generic[Piece]):
-    """A sink of one generation's deltas, or of the kept events of a stream; see `server.answering.push.Sink`."""
+    """A sink of one generation's deltas, or of the kept events of a stream; see `server.generation.push.Sink`."""
 
     __slots__ = ("_encode", "_is_taken", "_put", "follow", "leave", "outbox")
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.bare.bare_loop import run_bare
 from benchmarks.bare.engine_streams import run_streams
 from benchmarks.bare.simulated_device import SimulatedEngine
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 
 PROMPTS = [[1, 2, 3], list(range(40)), [7] * 21]
 NUM_OUTPUT_TOKENS = 20

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bare.scorer import Scorer
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from engine.models.open_model import OpenModel, open_model
 from server.startup.progress import silent
 from tests.benchmarks.tiny_model import VOCAB_SIZE, write_tiny_model

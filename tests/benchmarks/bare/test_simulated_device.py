@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.bare.simulated_device import VOCAB_SIZE, DeviceClock, SimulatedEngine
-from engine.border.config import EngineConfig
-from engine.border.types import FinishReason
 from engine.client import EngineClient, TokenStream
+from engine.interface.config import EngineConfig
+from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
 
 

@@ -18,8 +18,8 @@ from benchmarks.fleet.checks import CHECKS, checks_of
 from benchmarks.fleet.deployed import DeployedReplica, Deployment
 from benchmarks.fleet.eagre_front import TakingTurns
 from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY
-from server.fronting.replica import State
-from server.fronting.replicas import Replicas
+from server.router.replica import State
+from server.router.replicas import Replicas
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux tells a process's environment")
 

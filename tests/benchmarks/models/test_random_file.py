@@ -12,7 +12,7 @@ from benchmarks.models.random_file import write_random
 from benchmarks.models.shapes import SHAPES, ModelShape
 from engine.models.open_model import open_model
 from engine.weights.formats.gguf_tensors import GGUFTensors
-from server.text.vocabularies.gguf_metadata import read_gguf_metadata
+from server.text.tokenization.gguf_metadata import read_gguf_metadata
 
 VOCAB_SIZE = 49_160
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from benchmarks.serving.peer_server import Peer, PeerServer
 from benchmarks.serving.resident_memory import ResidentMemory
-from server.command.bench.load.report import Report
-from server.command.bench.load.trace import Arrival, Trace
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.report import Report
+from server.cli.bench.load.trace import Arrival, Trace
+from server.cli.bench.load.workload import Workload
 
 PAIR = (Peer("Eagre", lambda port: ["eagre", str(port)], "/"), Peer("llama.cpp", lambda port: ["llama"], "/"))
 SPEEDS = {"Eagre": 8.0, "llama.cpp": 4.0, "before": 4.0, "after": 8.0}  # tokens per second of each stream

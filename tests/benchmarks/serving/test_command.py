@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serving import command
-from engine.kernels.native.sources import digest
+from engine.backends.native.sources import digest
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks.serving.load import measure_apart, measure_with_clients
-from server.command.bench.load.workload import Workload
+from server.cli.bench.load.workload import Workload
 from tests.fakes.stub_server import StubServer
 
 

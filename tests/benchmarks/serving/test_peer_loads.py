@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.serving import peer_loads
-from server.command.bench.load.report import Report
-from server.command.bench.load.trace import Trace
+from server.cli.bench.load.report import Report
+from server.cli.bench.load.trace import Trace
 
 
 def test_figures_of_requests_that_all_failed() -> None:

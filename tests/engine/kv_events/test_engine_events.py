@@ -10,9 +10,9 @@ import pytest
 from benchmarks.bare.simulated_device import SimulatedEngine
 from cache.page_events import PageEvent, PagesCleared, PageStored
 from engine import engine as engine_file
-from engine.border.config import EngineConfig
-from engine.border.kv_endpoint import KVEndpoint
 from engine.client import EngineClient
+from engine.interface.config import EngineConfig
+from engine.interface.kv_endpoint import KVEndpoint
 from sampling.host.params import SamplingParams
 
 

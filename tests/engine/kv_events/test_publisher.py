@@ -13,7 +13,7 @@ import pytest
 from cache.hashing import hash_request_tokens, sha256_hash
 from cache.page_events import PageEvent, PageRemoved, PagesCleared, PageStored
 from cache.pool import PagePool
-from engine.border.kv_endpoint import KVEndpoint
+from engine.interface.kv_endpoint import KVEndpoint
 from engine.kv_events.batch import block_hash, make_batch
 from engine.kv_events.publisher import KVEventPublisher
 from engine.kv_events.replay_buffer import ReplayBuffer

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.kernels.xla.matrices import ArrayLayout
+from engine.backends.xla.matrices import ArrayLayout
 from engine.models.architectures.phi3 import Phi3
 from engine.models.open_model import open_model
 from engine.models.parts.decoder_config import DecoderConfig

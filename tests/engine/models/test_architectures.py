@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from engine.border.config import TILE_SIZE, EngineConfig
-from engine.border.types import Pooling
+from engine.backends.backends import BACKENDS
+from engine.backends.base.backend import Backend
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.kernels.bodies import BODIES
-from engine.kernels.interface.body import Body
+from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.types import Pooling
 from engine.models.registry import ARCHITECTURES
 from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
@@ -44,7 +44,7 @@ CROWDED = (70, 100)
 
 # Those that go through the engine too, which compiles for seconds: in a full run all of them, by each body.
 THROUGH_THE_ENGINE = (
-    [(name, body.name) for name in GOLDENS for body in BODIES]
+    [(name, body.name) for name in GOLDENS for body in BACKENDS]
     if IS_FULL
     else [("gemma3", "native"), ("qwen3_moe", "native")]
 )
@@ -81,7 +81,7 @@ def test_every_architecture_has_a_golden() -> None:
 
 
 @every_golden
-def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, body: Body, name: str) -> None:
+def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, body: Backend, name: str) -> None:
     """Chunks of prompts and decode rows side by side in each step."""
     prompts = GOLDENS[name]["prompts"]
     num_outputs = len(prompts[0]["output_token_ids"])

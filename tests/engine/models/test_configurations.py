@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.open_model import OpenModel, open_model
 from engine.models.parts.rotary import divided, longrope_magnitude, plain
 from tests.golden.architectures.tiny_weights import tiny_weights

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.border.config import TILE_SIZE, EngineConfig
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.step.shapes import StepShape
 from tests.forward_steps import ForwardSteps
 from tests.thoroughness import IS_FULL, some

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from engine.border.errors import ModelError
-from engine.kernels.native.matrices import PackedLayout
-from engine.kernels.xla.matrices import ArrayLayout
+from engine.backends.native.matrices import PackedLayout
+from engine.backends.xla.matrices import ArrayLayout
+from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.models.parts.rotary import divided, plain, yarn
 from engine.weights.formats.model_folder import ModelFolder

@@ -5,9 +5,9 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 
-from engine.border.errors import ModelError
-from engine.kernels.bodies import BODIES
-from engine.kernels.xla.matrices import ArrayLayout
+from engine.backends.backends import BACKENDS
+from engine.backends.xla.matrices import ArrayLayout
+from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.models.parts.rotary import plain
 from engine.weights.layout import Precision
@@ -175,7 +175,7 @@ def test_bfloat16_is_the_nearest(write):
         ({"sizes": {"layer_norm_rms_eps": float("nan")}}, "layer_norm_rms_epsilon' is nan"),
     ],
 )
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
+@pytest.mark.parametrize("body", BACKENDS, ids=lambda body: body.name)
 def test_what_cannot_be_served_is_said(write, options, words, body):
     path, _ = write(**options)
     with pytest.raises(ModelError, match=words):

@@ -23,14 +23,14 @@ from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
 from cache.storage import KVPages
-from engine.border.config import TILE_SIZE, EngineConfig
+from engine.backends.base.backend import Backend, Backends
+from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.operands import Activation, AttentionConstants, Norm, NormKind
+from engine.backends.base.token_layout import TokenLayout
+from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.kernels.interface.body import Bodies, Body
-from engine.kernels.interface.model_config import ModelConfig
-from engine.kernels.interface.operands import Activation, AttentionConstants, Norm, NormKind
-from engine.kernels.interface.token_layout import TokenLayout
-from engine.kernels.xla.matrices import ArrayLayout
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models import registry
 from engine.models.open_model import open_model
 from engine.models.parts.layers import Carry, normed, run_layers
@@ -119,9 +119,9 @@ class Contrast(Model):
         )
 
     def forward(
-        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, bodies: Bodies
+        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        config, products = self.config, bodies.products
+        config, products = self.config, backends.products
         norm = Norm(params["norm"], EPSILON, NormKind.LAYER, params["norm_bias"])
         is_local = np.arange(config.num_layers) % 2
         constants = AttentionConstants(
@@ -137,7 +137,7 @@ class Contrast(Model):
         def layer(index: jax.Array, carry: Carry) -> Carry:
             x, kv = carry
             qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params["qkv_bias"])
-            attended, kv = bodies.attention(qkv, kv, index, layout, constants)
+            attended, kv = backends.attention(qkv, kv, index, layout, constants)
             mixed = products.norm_product(
                 x, norm, params["up"], index, layout, bias=params["up_bias"], activation=Activation.GELU_TANH
             )
@@ -146,9 +146,9 @@ class Contrast(Model):
 
         return run_layers(layer, config.num_layers, products.embed(params["embedding"], tokens, layout), kv)
 
-    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, bodies: Bodies) -> jax.Array:
+    def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         norm = Norm(params["output_norm"], EPSILON, NormKind.LAYER, params["output_norm_bias"])
-        return bodies.products.head_product(hidden, sampled, norm, params["output"], bias=params["output_bias"])
+        return backends.products.head_product(hidden, sampled, norm, params["output"], bias=params["output_bias"])
 
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
         norm = Norm(params["output_norm"], EPSILON, NormKind.LAYER, params["output_norm_bias"])
@@ -258,7 +258,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def configuration(body: Body) -> EngineConfig:
+def configuration(body: Backend) -> EngineConfig:
     """Of 22 pages for requests, and few shapes to compile."""
     return EngineConfig(
         dtype="float32", matmul_backend=body.name, attention_backend=body.name,
@@ -272,7 +272,7 @@ def prompts(*lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("chunk", [32, 100])
-def test_logits_equal_the_reference(folder: Path, body: Body, chunk: int) -> None:
+def test_logits_equal_the_reference(folder: Path, body: Backend, chunk: int) -> None:
     """Of prompt chunks and decode rows side by side."""
     steps = ForwardSteps.load(folder, configuration(body), QUICK_TO_COMPILE)
     sequences = prompts(5, 150, 90)
@@ -294,7 +294,7 @@ async def outputs(client: EngineClient, jobs: list[list[int]], num_tokens: int) 
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path, body: Body) -> Engine:
+def engine(folder: Path, body: Backend) -> Engine:
     if body.name == "xla" and not IS_FULL:
         pytest.skip("its logits are compared above; EAGRE_FULL=1 compiles an engine's programs too")
     return Engine.load(folder, configuration(body), lambda stage, done, total: None)
@@ -313,7 +313,7 @@ async def client(engine: Engine) -> AsyncIterator[EngineClient]:
     assert stats.compiles_after_ready == 0
 
 
-def test_the_engine_tells_what_it_serves(engine: Engine, body: Body) -> None:
+def test_the_engine_tells_what_it_serves(engine: Engine, body: Backend) -> None:
     info = engine.model_info
     assert (info.architecture, info.vocab_size, info.dtype) == ("contrast", CONFIG["n_vocab"], "float32")
     assert (info.matmul_backend, info.attention_backend) == (body.name, body.name)

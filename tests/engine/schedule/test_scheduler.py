@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.pool import PagePool
-from engine.border.config import TILE_SIZE
-from engine.border.types import FinishReason
+from engine.interface.config import TILE_SIZE
+from engine.interface.types import FinishReason
 from engine.loop import Abort, Call
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler

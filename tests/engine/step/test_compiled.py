@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from engine.kernels.bodies import BODIES
+from engine.backends.backends import BACKENDS
 from engine.step.compiled import CompileCounter, CompiledPrograms
 
 
@@ -47,7 +47,7 @@ def test_only_compiles_after_the_start_are_counted():
     assert counter.count == before + 1
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
+@pytest.mark.parametrize("body", BACKENDS, ids=lambda body: body.name)
 def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(body):
     body.load()
     shapes = [jax.ShapeDtypeStruct((2, 3), "float32"), {"other": jax.ShapeDtypeStruct((4,), "int8")}]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.border.types import FinishReason
+from engine.interface.types import FinishReason
 from sampling.host.grammar import GrammarError
 from sampling.host.packed import num_words_of, pack_words
 from sampling.host.rows import INT_COLUMNS

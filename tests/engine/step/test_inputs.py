@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.page import CachePage
-from engine.kernels.interface.token_layout import NUM_TOKENS, SLOT, START, TOKEN
+from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
@@ -13,7 +13,7 @@ from engine.step.batch import FROM_DEVICE
 from engine.step.inputs import InputBuilder, StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
 from sampling.host.params import SamplingParams
-from sampling.host.rows import Level, SamplingRows, values_of
+from sampling.host.rows import SamplerVariant, SamplingRows, values_of
 
 NUM_SLOTS = 4
 
@@ -42,7 +42,7 @@ def test_padding_rows_read_the_null_page_and_sample_nothing() -> None:
     assert batch.sampled.tolist() == [0, 1, 2, -1]
     assert (inputs.sampling.ints[3:] == padding.ints).all()
     assert (inputs.sampling.floats[3:] == padding.floats).all()
-    assert inputs.level is Level.RANDOM
+    assert inputs.level is SamplerVariant.RANDOM
 
 
 def test_a_token_that_the_host_knows_is_sent_only_until_the_device_has_a_later_one() -> None:

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from engine.border.config import TILE_SIZE, EngineConfig
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.step.compiled import CompiledPrograms
 from engine.step.device_runner import DeviceRunner
 from engine.step.kept_programs import KeptPrograms, environment

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.border.background import CALM_NICE
+from engine.interface.background import CALM_NICE
 from engine.step import page_memory
 from engine.step.page_memory import PageMemory
 from tests.engine.step.untouched_pages import (

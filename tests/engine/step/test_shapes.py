@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.border.config import TILE_SIZE
+from engine.interface.config import TILE_SIZE
 from engine.step.shapes import ShapeTable, StepShape
 
 

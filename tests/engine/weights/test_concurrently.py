@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from engine.border.background import run_in_background
-from engine.border.cores import num_cores
+from engine.interface.background import run_in_background
+from engine.interface.cores import num_cores
 from engine.weights.concurrently import num_threads, run_all
 
 

@@ -12,9 +12,9 @@ from gguf import GGUFWriter
 from gguf.quants import dequantize, quantize
 from safetensors.numpy import save_file
 
-from engine.border.errors import ModelError
-from engine.kernels.native.matrices import PackedLayout
-from engine.kernels.xla.matrices import ArrayLayout
+from engine.backends.native.matrices import PackedLayout
+from engine.backends.xla.matrices import ArrayLayout
+from engine.interface.errors import ModelError
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles

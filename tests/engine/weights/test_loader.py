@@ -3,8 +3,8 @@
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from engine.kernels.native.matrices import PackedLayout
-from engine.kernels.xla.matrices import ArrayLayout
+from engine.backends.native.matrices import PackedLayout
+from engine.backends.xla.matrices import ArrayLayout
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from tests.gguf_tensors import HIDDEN, INTERMEDIATE, NUM_LAYERS, VOCAB_SIZE, write_random_model

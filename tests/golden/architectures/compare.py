@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from tests.engine.models.same_model import assert_same_model
 from tests.forward_steps import ForwardSteps
 from tests.golden.architectures.configs import CONFIGS, PROMPT_LENGTHS, PROMPT_LENGTHS_OF, VOCAB_SIZE

@@ -26,7 +26,7 @@ from typing import Any
 import aiohttp
 from aiohttp import WSMsgType
 
-from engine.border.types import FinishReason
+from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel

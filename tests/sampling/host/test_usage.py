@@ -3,7 +3,7 @@
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.host.rows import Level
+from sampling.host.rows import SamplerVariant
 from sampling.host.usage import BITS, level_of, used_features, uses_bits
 
 
@@ -40,13 +40,17 @@ def test_bits_are_apart():
 @pytest.mark.parametrize(
     ("params", "has_grammar", "level"),
     [
-        (dict(temperature=0.0), False, Level.GREEDY),
-        (dict(temperature=0.0, top_k=5, top_p=0.5), False, Level.GREEDY),  # at temperature 0 they change nothing
-        (dict(temperature=0.1), False, Level.RANDOM),
-        (dict(), False, Level.RANDOM),
-        (dict(temperature=0.0), True, Level.FULL),
-        (dict(temperature=0.0, logprobs=0), False, Level.FULL),
-        (dict(frequency_penalty=0.1), False, Level.FULL),
+        (dict(temperature=0.0), False, SamplerVariant.GREEDY),
+        (
+            dict(temperature=0.0, top_k=5, top_p=0.5),
+            False,
+            SamplerVariant.GREEDY,
+        ),  # at temperature 0 they change nothing
+        (dict(temperature=0.1), False, SamplerVariant.RANDOM),
+        (dict(), False, SamplerVariant.RANDOM),
+        (dict(temperature=0.0), True, SamplerVariant.FULL),
+        (dict(temperature=0.0, logprobs=0), False, SamplerVariant.FULL),
+        (dict(frequency_penalty=0.1), False, SamplerVariant.FULL),
     ],
 )
 def test_the_program_it_needs(params, has_grammar, level):
@@ -54,4 +58,4 @@ def test_the_program_it_needs(params, has_grammar, level):
 
 
 def test_the_highest_level_is_the_largest_number():
-    assert Level.GREEDY < Level.RANDOM < Level.FULL
+    assert SamplerVariant.GREEDY < SamplerVariant.RANDOM < SamplerVariant.FULL

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.border.errors import ModelError
-from engine.border.types import EngineBusy
+from engine.interface.errors import ModelError
+from engine.interface.types import EngineBusy
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 

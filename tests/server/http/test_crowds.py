@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from server.doors.turns import BEGUN_AT_ONCE, PROBES_AT_ONCE
+from server.admission.loop_throttle import BEGUN_AT_ONCE, PROBES_AT_ONCE
 from server.http.responses.socket_calls import ResponseCalls
 from server.http.streams.socket_calls import SocketCalls
-from server.transport import http_errors
-from server.transport.http_errors import Connection
+from server.http.transport import http_errors
+from server.http.transport.http_errors import Connection
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -249,7 +249,7 @@ async def test_those_who_wait_for_a_model_do_not_all_begin_when_it_comes(
     monkeypatch: pytest.MonkeyPatch, path: str, parameter: str
 ) -> None:
     async with several("a b", loads_at_once=False, models_max=2) as server:
-        server.sources["a"].may_load.set()
+        server.model_sources["a"].may_load.set()
         await server.reach(a="ready")
         engine = server.engine("b")
         embed = engine.embed
@@ -260,7 +260,7 @@ async def test_those_who_wait_for_a_model_do_not_all_begin_when_it_comes(
 
         monkeypatch.setattr(engine, "embed", note_embedding)
         asking = [asyncio.create_task(server.post(path, {"model": "b", parameter: "a"})) for _ in range(60)]
-        await eventually(lambda: server.served.preparation.num_requests == len(asking))
-        server.sources["b"].may_load.set()
+        await eventually(lambda: server.served.admission_budget.num_requests == len(asking))
+        server.model_sources["b"].may_load.set()
         assert 0 < await most_in_a_turn(engine.submitted, len(asking)) <= MOST
         assert {status for status, _ in await asyncio.gather(*asking)} == {200}

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from openai import AsyncOpenAI
 
-from engine.border.types import Pooling
-from server.answering import prompt_sources
-from server.answering.prompt_sources import Conversation
-from server.answering.prompts import MAX_SHORT_CHARS
+from engine.interface.types import Pooling
+from server.generation import prompt_sources
+from server.generation.prompt_sources import Conversation
+from server.generation.prompts import MAX_SHORT_CHARS
 from server.http import queries
-from server.transport.json_body import UNREAD
-from server.wire.json_values import MAX_INLINE_BYTES
+from server.http.transport.json_body import UNREAD
+from server.protocol.json_values import MAX_INLINE_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 

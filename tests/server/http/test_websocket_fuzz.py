@@ -117,7 +117,7 @@ def test_any_frames(frames: list[bytes], cut: int, reads: bool) -> None:
             assert "".join(message.get("text", "") for message in messages) == "next"
             await server.assert_all_streams_ended()
             await eventually(lambda: not server.app[OPEN_SOCKETS])
-            assert server.served.preparation.num_bytes == server.served.preparation.num_requests == 0
+            assert server.served.admission_budget.num_bytes == server.served.admission_budget.num_requests == 0
         await eventually(lambda: len(asyncio.all_tasks()) == 1)
 
     asyncio.run(run())

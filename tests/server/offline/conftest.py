@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from server.offline.llm import LLM
 from server.startup.loaded_model import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from engine.border.errors import ModelError
-from engine.border.types import DeadEnd, FinishReason
+from engine.interface.errors import ModelError
+from engine.interface.types import DeadEnd, FinishReason
 from sampling.host.params import InvalidParameter, SamplingParams
+from server.model_sources.errors import ModelStoreError
 from server.offline.llm import LLM
-from server.sources.errors import ModelStoreError
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
 from tests.fakes.text_model import EOS, render
 from tests.server.offline.conftest import MakeLLM

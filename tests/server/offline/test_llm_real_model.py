@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from engine.border.types import FinishReason
 from engine.client import EngineClient
 from engine.engine import Engine
+from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
 from server.offline.llm import LLM
 from server.offline.output import Output

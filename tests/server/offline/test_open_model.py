@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.border.config import EngineConfig
-from engine.border.types import EngineError
+from engine.interface.config import EngineConfig
+from engine.interface.types import EngineError
 from server.offline.batch import BatchProgress
 from server.offline.llm import LLM
 from server.startup.loaded_model import LoadedModel
@@ -98,7 +98,7 @@ def test_a_dropped_model_closes_itself_but_not_under_a_stream() -> None:
 def test_a_script_may_end_without_closing() -> None:
     script = (
         "import threading\n"
-        "from engine.border.config import EngineConfig\n"
+        "from engine.interface.config import EngineConfig\n"
         "from server.offline.llm import LLM\n"
         "from server.startup.loaded_model import LoadedModel\n"
         "from tests.fakes.text_model import FakeTextModel\n"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sampling.host.params import InvalidParameter, SamplingParams
+from server.api.openai.chat_request import ChatCompletionRequest
+from server.api.openai.completion_request import CompletionRequest
 from server.offline.llm import LLM
-from server.wire.chat_request import ChatCompletionRequest
-from server.wire.completion_request import CompletionRequest
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.server.offline.conftest import MakeLLM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.border.types import FinishReason
+from engine.interface.types import FinishReason
 from server.offline.llm import LLM
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.offline.conftest import ENDLESS, MakeLLM, endless_engine, interrupt_when, wait_until

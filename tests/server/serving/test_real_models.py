@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from engine.border.config import EngineConfig
-from engine.border.types import Progress
-from server.command.model_loads import ModelLoads
+from engine.interface.config import EngineConfig
+from engine.interface.types import Progress
+from server.cli.model_loads import ModelLoads
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.loaded_model import LoadedModel, load_with

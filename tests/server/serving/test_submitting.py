@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from engine.border.types import FinishReason, QueueFull
-from server.answering.generation import QUEUED_AT_ONCE
-from server.routes.completions import CompletionCall
+from engine.interface.types import FinishReason, QueueFull
+from server.api.openai.completions import CompletionCall
+from server.generation.generation import QUEUED_AT_ONCE
 from server.serving.served_models import ServedModels
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from server.text.chat_template import ChatTemplateError
 from server.text.text_model import TextModel
+from server.text.tokenization.failures import NativeFailure
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.failures import NativeFailure
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import byte_level_tokenizer, write_folder, write_gguf_twin
 from tests.server.support.gguf_files import whole_vocabulary

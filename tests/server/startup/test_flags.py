@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from engine.border.setting import setting, settings_of
+from engine.interface.setting import setting, settings_of
 from server.startup.flags import add_flag, read
 
 

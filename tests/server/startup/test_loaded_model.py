@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from server.startup import loaded_model
 from server.startup.loaded_model import LoadedModel, load_model
 from server.startup.progress import silent

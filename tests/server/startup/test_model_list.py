@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from server.startup.model_list import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
 

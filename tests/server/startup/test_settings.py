@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from engine.border.config import EngineConfig
+from engine.interface.config import EngineConfig
 from server.startup.settings import ServerSettings, SettingsError
 
 SWITCHES = ("no_prefix_caching", "synchronous", "strict_parameters", "inspect_requests")

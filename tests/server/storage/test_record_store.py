@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from server.doors.caller import work_for
-from server.doors.rests import Rests
+from server.admission.caller import work_for
+from server.admission.cpu_throttle import CpuThrottle
 from server.storage.record_key import RecordKey, StoreError
 from server.storage.record_store import RecordStore
 from tests.patience import PATIENCE_S
@@ -150,16 +150,16 @@ async def test_a_tenant_with_many_calls_holds_no_others_call_up(store: RecordSto
 async def test_the_thread_rests_between_calls_until_the_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
-    def rests(*, sleep: Callable[[float], bool], longest: float) -> Rests:
+    def rests(*, sleep: Callable[[float], bool], longest: float) -> CpuThrottle:
         computed = iter(range(100))
 
         def rest(seconds: float) -> None:
             if not sleep(0):
                 slept.append(seconds)
 
-        return Rests(lambda: 0.0, lambda: next(computed), rest)
+        return CpuThrottle(lambda: 0.0, lambda: next(computed), rest)
 
-    monkeypatch.setattr("server.doors.fair_pool.Rests", rests)
+    monkeypatch.setattr("server.admission.fair_pool.CpuThrottle", rests)
     store = RecordStore(None, max_records=100, max_bytes=1 << 20)
     for _ in range(3):
         await store.put(key("a"), "tide")

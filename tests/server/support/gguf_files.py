@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from server.text.vocabularies.gguf_metadata import GgufMetadata, TokenType, read_gguf_metadata
+from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType, read_gguf_metadata
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -42,7 +42,7 @@ def write_gguf(path: Path, fields: dict[str, Any], version: int = 3) -> Path:
 
 def byte_level_fields() -> dict[str, Any]:
     """A byte-level BPE vocabulary: three control tokens, the 256 bytes, and a few merges."""
-    from server.text.vocabularies.byte_alphabet import byte_of_character
+    from server.text.tokenization.byte_alphabet import byte_of_character
 
     character = {byte: text for text, byte in byte_of_character().items()}
     merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "1 2"]

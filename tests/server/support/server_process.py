@@ -26,7 +26,7 @@ START_S = 120.0  # a cold start on a busy machine
 SERVE = """
 import resource, signal, sys, threading, time
 from engine.step.device_runner import DeviceRunner
-from server.command import cli
+from server.cli import main as cli
 
 limit = int(sys.argv[1])
 if limit:

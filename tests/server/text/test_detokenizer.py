@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.text_model import TextModel
-from server.text.vocabularies.byte_alphabet import byte_of_character
+from server.text.tokenization.byte_alphabet import byte_of_character
 
 GREEDY = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_greedy.json").read_bytes())
 

@@ -14,16 +14,16 @@ from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, proces
 from tokenizers import Tokenizer as Reference
 from tokenizers.models import BPE, WordLevel
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.folder_tokenizer import load_folder_tokenizer
+from server.text.tokenization.folder_metadata import read_folder_metadata
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.folder_metadata import read_folder_metadata
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import BOS, END_OF_TURN, EOS, TOKENIZER_CONFIG, TOOL, byte_level_tokenizer, write_json
-from tests.server.text.vocabularies.test_sentencepiece_vocabulary import train
+from tests.server.text.tokenization.test_sentencepiece_vocabulary import train
 
 TEXTS = st.text(max_size=30)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from server.text.detokenizer import IncrementalDetokenizer
+from server.text.tokenization.gguf_metadata import read_gguf_metadata
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.gguf_metadata import read_gguf_metadata
 from tests.server.text.mixed_lines import lines_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "gemma3_tokenizer.json").read_bytes())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import structlog
 
-from server.sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.text.sampling_defaults import sampling_defaults
 from server.text.text_model import TextModel
 from tests.server.support.gguf_files import byte_level_fields, write_gguf

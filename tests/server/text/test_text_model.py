@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from server.text.text_model import TextModel
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
 

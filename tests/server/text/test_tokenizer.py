@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import structlog
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from server.text.text_model import TextModel
+from server.text.tokenization.failures import TooManyTokens
 from server.text.tokenizer import Tokenizer
-from server.text.vocabularies.failures import TooManyTokens
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "smollm2_tokenizer.json").read_bytes())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
 from engine.models.parts import rotary

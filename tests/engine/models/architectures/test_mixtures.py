@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.architectures.olmoe import Olmoe
 from engine.models.architectures.qwen3_moe import Qwen3Moe
 from engine.models.parts.model import Model

@@ -10,7 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.weights.formats.gguf_shards import ShardName, shard_paths
 from engine.weights.formats.gguf_tensors import GGUFTensors

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from engine.border.errors import MAX_ERROR_LETTERS, ModelError, naming
+from engine.interface.errors import MAX_ERROR_LETTERS, ModelError, naming
 from engine.weights.formats.model_folder import MAX_JSON_BYTES, MAX_TEXT_BYTES, JsonFile, ModelFolder
 
 VALUES = {"text": "x", "flag": False, "count": 3, "share": 0.5, "table": {"inner": 1}, "none": None, "list": [1]} | {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from engine.border.errors import ModelError
+from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import PACKED_TYPES, SafetensorsFiles
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from engine.border.errors import ModelError
-from engine.kernels.native.packer import pack_encoded
+from engine.backends.native.packer import pack_encoded
+from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.packing import TILE, Format

@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
+from server.api.framing import Framing
+from server.api.openai.completions import CompletionCall
+from server.api.route import BodyRoute
 from server.http import app as application
 from server.http.table import ROUTES
-from server.routes.completions import CompletionCall
-from server.routes.framing import Framing
-from server.routes.route import BodyRoute
-from server.wire.errors import ApiError
+from server.protocol.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from server.protocol.errors import UnknownField
 from server.serving.ignored_parameters import IgnoredParameters
-from server.wire.errors import UnknownField
 from tests.server.conftest import StartServer
 from tests.server.support.socket_client import open_socket, receive, send
 

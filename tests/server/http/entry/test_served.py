@@ -25,7 +25,7 @@ async def test_a_tenant_with_many_large_bodies_holds_no_others_body_up(start_ser
     asking = []
     for key, prompt in ((ALICE, "a1"), (ALICE, "a2"), (ALICE, "a3"), (BOB, "b1")):
         asking.append(asyncio.create_task(ask(key, prompt)))
-        await eventually(lambda: server.served.preparation.num_requests == len(asking))
+        await eventually(lambda: server.served.admission_budget.num_requests == len(asking))
     may_go.set()
     assert await asyncio.gather(*asking, holding) == [200, 200, 200, 200, True]
     order = [bytes(submitted.prompt_token_ids).decode() for submitted in server.engine.submitted]

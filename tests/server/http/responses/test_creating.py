@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from server.routes.responses.events import Event
-from server.routes.responses.response_writer import ResponseWriter
-from server.wire.json_values import MAX_INLINE_BYTES
-from server.wire.responses.function_tools import FunctionTool
+from server.api.responses.events import Event
+from server.api.responses.function_tools import FunctionTool
+from server.api.responses.response_writer import ResponseWriter
+from server.protocol.json_values import MAX_INLINE_BYTES
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, eventually

@@ -149,9 +149,9 @@ async def test_messages_that_wait_for_others_leave_room_for_everybody(start_serv
         while (event := await receive(socket))["type"] != "error":
             pass
         assert (event["status"], event["error"]["code"]) == (429, "too_much_waits")
-        assert server.served.preparation.num_requests == 0
-        assert 1500 < server.served.preparation.num_bytes < 2048
-    await eventually(lambda: server.served.preparation.num_bytes == 0)
+        assert server.served.admission_budget.num_requests == 0
+        assert 1500 < server.served.admission_budget.num_bytes < 2048
+    await eventually(lambda: server.served.admission_budget.num_bytes == 0)
 
 
 async def test_the_librarys_own_socket(server: RunningServer) -> None:

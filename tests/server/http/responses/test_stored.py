@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from server.doors.keyring import ANYBODY
-from server.routes.responses.records import response_key
-from server.transport.json_body import UNREAD
+from server.admission.keyring import ANYBODY
+from server.api.conversations.records import response_key
+from server.http.transport.json_body import UNREAD
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S
@@ -210,7 +210,7 @@ async def test_what_came_before_counts_as_if_it_was_sent(start_saying) -> None:
     server = await start_saying("yes", max_preparing_bytes=1024)
     first = await ask(server, input="x" * 170)
     first = await ask(server, input="x" * 170, previous_response_id=first["id"])
-    preparation = server.served.preparation
+    preparation = server.served.admission_budget
     with preparation.hold(1):
         status, answer = await server.post("/v1/responses", {"input": "y", "previous_response_id": first["id"]})
         assert (status, answer["error"]["code"]) == (429, "too_much_in_preparation")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from engine.border.types import PromptProgress, WaitStage
+from engine.interface.types import PromptProgress, WaitStage
 from server.serving import load_progress
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -126,8 +126,8 @@ async def test_it_needs_a_stream(server: RunningServer, path: str) -> None:
 async def loading() -> AsyncIterator[tuple[Any, Callable[[], None]]]:
     """A server whose second model is loaded when the test says."""
     async with several("one two", models_max=1) as server:
-        server.sources["two"].may_load.clear()
-        yield server, server.sources["two"].may_load.set
+        server.model_sources["two"].may_load.clear()
+        yield server, server.model_sources["two"].may_load.set
 
 
 @pytest.mark.parametrize(("path", "more"), CALLS)

@@ -1,0 +1,167 @@
+"""What a body of kernels provides, and the record of the backends that one engine has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+
+from cache.storage import KVPages
+from engine.backends.base.empty_arrays import EmptyArrays
+from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.operands import Activation, AttentionConstants, Norm, Picks
+from engine.backends.base.token_layout import TokenLayout
+from engine.weights.layout import Matrix, WeightsLayout
+from sampling.sampler import SamplerBackend
+
+
+class BodyUnavailable(RuntimeError):
+    """A body's kernels cannot be used here; the message says why, and how to get them."""
+
+
+class Products(Protocol):
+    """Products of activations with weights that the same body's `weights` has made.
+
+    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any
+    values. `layer` is an int32 scalar, the index into weights, norms and biases.
+    """
+
+    def embed(self, weights: Matrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
+        """scale times the embedding's rows of int32[num_tokens]: [num_tokens, hidden]."""
+
+    def norm_product(
+        self, x: jax.Array, norm: Norm | None, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+    ) -> jax.Array:  # fmt: skip
+        """activation(norm(x) @ weights + bias); gated, activation(gate) * up of a matrix that has both.
+
+        Args:
+            x: [num_tokens, inputs].
+            norm: None: x is taken as it is.
+            weights: inputs to outputs; gated, to twice the outputs.
+            bias: [num_layers, outputs]; gated, that of the gates and then that of the ups.
+
+        Returns:
+            [num_tokens, outputs].
+        """
+
+    def add_product(
+        self, addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, scale: float = 1.0,
+    ) -> jax.Array:  # fmt: skip
+        """addend + scale * (x @ weights + bias), [num_tokens, outputs].
+
+        Args:
+            addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
+            bias: [num_layers, outputs].
+        """
+
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
+        layout: TokenLayout, *, activation: Activation,
+    ) -> jax.Array:  # fmt: skip
+        """addend + the sum over each token's picks of share * ((activation(x @ gate) * (x @ up)) @ down).
+
+        Only experts that a token picks are read, and each computes those tokens alone (Shazeer et al., 2017).
+
+        Args:
+            addend: [num_tokens, hidden]; it may be written to, and is not to be used again.
+            x: [num_tokens, hidden].
+            gate_up, down: stacks of all experts of all layers.
+
+        Returns:
+            [num_tokens, hidden].
+        """
+
+    def head_product(
+        self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: Matrix, *,
+        bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
+    ) -> jax.Array:  # fmt: skip
+        """Logits: z = scale * (norm(x) @ weightsᵀ + bias), and softcap * tanh(z / softcap) where softcap is above 0.
+
+        Args:
+            sampled: int32[num_sampled_rows], indices of tokens; negative in padding rows.
+            norm: of one layer.
+            weights: an embedding's, [vocab, hidden].
+            bias: [1, vocab].
+
+        Returns:
+            float32[num_sampled_rows, vocab].
+        """
+
+
+class Attention(Protocol):
+    """Paged attention over the step's tokens and what the pages hold of their requests."""
+
+    def __call__(
+        self, qkv: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: AttentionConstants
+    ) -> tuple[jax.Array, KVPages]:
+        """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
+
+        All keys and values are written before any row attends, because rows may share pages that the step fills.
+
+        Args:
+            qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+            kv: the pages of all layers, updated in place.
+            layer: int32 scalar, the index into kv and constants.
+
+        Returns:
+            [num_tokens, num_heads * head_dim], and kv.
+        """
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One folder of kernels: a body for every heavy part of a step."""
+
+    name: str  # in the configuration, the metrics and the log
+    load: Callable[[], str]  # makes it usable, and says what it is, for the log; raises BodyUnavailable
+    # Why it cannot serve models of such sizes, or None where it can.
+    misfit_of_products: Callable[[ModelConfig], str | None]
+    misfit_of_attention: Callable[[ModelConfig], str | None]
+    weights: WeightsLayout  # as the products read them
+    products: Products
+    sampler: SamplerBackend
+    attention: Attention
+    kv_dtype: str  # of the pages, where the configuration leaves it open
+    is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
+    empty: EmptyArrays
+
+
+@dataclass(frozen=True)
+class Backends:
+    """The backends of one engine, chosen once at its start.
+
+    The sampler belongs to the body of the products; the body of attention allocates pages and states.
+    """
+
+    for_products: Backend
+    for_attention: Backend
+    detail: str  # which kernels these are, or why there are no better ones; for the log
+
+    @property
+    def is_opaque_to_xla(self) -> bool:
+        """Whether this holds for a part of a step."""
+        return self.for_products.is_opaque_to_xla or self.for_attention.is_opaque_to_xla
+
+    @property
+    def weights(self) -> WeightsLayout:
+        return self.for_products.weights
+
+    @property
+    def products(self) -> Products:
+        return self.for_products.products
+
+    @property
+    def sampler(self) -> SamplerBackend:
+        return self.for_products.sampler
+
+    @property
+    def attention(self) -> Attention:
+        return self.for_attention.attention
+
+    @property
+    def empty(self) -> EmptyArrays:
+        return self.for_attention.empty

@@ -1,0 +1,40 @@
+"""Norms outside a product, as XLA computes them: of queries and keys, and what a model norms after a block."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from engine.backends.base.operands import Norm, NormKind
+
+
+def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
+    """A layer's norm over the last axis, computed in float32 whatever the type of x.
+
+    Args:
+        x: [..., size].
+        norm: None: x is returned as it is.
+        layer: int32 scalar, the index into the norm's weights and biases.
+
+    Returns:
+        [..., size], of the type that x and the weights have together.
+    """
+    if norm is None:
+        return x
+    wide = x.astype(jnp.float32)
+    if norm.kind is NormKind.LAYER:
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    scaled = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + norm.epsilon)
+    return biased(scaled.astype(x.dtype) * of_layer(norm.weight, layer), norm.bias, layer)
+
+
+def biased(x: jax.Array, bias: jax.Array | None, layer: jax.Array) -> jax.Array:
+    """x plus a layer's row of [num_layers, size], where there is a bias."""
+    return x if bias is None else x + of_layer(bias, layer)
+
+
+def of_layer(stack: jax.Array, layer: jax.Array) -> jax.Array:
+    """One layer of [num_layers, …]."""
+    of_layer: jax.Array = lax.dynamic_index_in_dim(stack, layer, keepdims=False)
+    return of_layer

@@ -1,0 +1,68 @@
+"""Where the tokens of a step stand: what attention and products read of a step's batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.page import NULL_PAGE_ID
+
+# Columns of a step's rows; native/src/runtime/step_rows.h reads the first two.
+START, NUM_TOKENS, SLOT, TOKEN, NUM_ROW_INTS = range(5)
+
+BLOCK_SIZE = 128  # tokens of context that portable attention gathers at a time
+
+
+def pages_per_block(page_size: int) -> int:
+    """Pages gathered at a time; page tables are padded to a multiple of this."""
+    return max(1, BLOCK_SIZE // page_size)
+
+
+class TokenLayout(NamedTuple):
+    """The rows of a step, and where each of its tokens stands; the same for all layers.
+
+    Each decode row has one token; behind these come the tokens of the tiles. A compiled program
+    computes only the fields that its backends read.
+    """
+
+    rows: jax.Array  # int32[num_decode_rows + num_tiles, NUM_ROW_INTS], as in the batch
+    page_table: jax.Array  # int32[num_decode_rows + num_tiles, max_pages]
+    num_tiles: int  # static; the last rows
+    positions: jax.Array  # int32[num_tokens]
+    write_page: jax.Array  # int32[num_tokens]; the null page for padding
+    write_offset: jax.Array  # int32[num_tokens], within the page
+
+    @property
+    def num_decode_rows(self) -> int:
+        return self.rows.shape[0] - self.num_tiles
+
+
+def token_layout(
+    rows: np.ndarray | jax.Array, page_table: np.ndarray | jax.Array, *, num_tiles: int, tile_size: int, page_size: int
+) -> TokenLayout:
+    """Spreads a batch's rows over its tokens.
+
+    Args:
+        rows: int32[num_decode_rows + num_tiles, NUM_ROW_INTS].
+        page_table: int32[num_decode_rows + num_tiles, max_pages].
+        tile_size, page_size: tokens.
+    """
+    num_decode = rows.shape[0] - num_tiles
+    rows, table = jnp.asarray(rows), jnp.asarray(page_table)
+    within = jnp.concatenate([jnp.zeros(num_decode, jnp.int32), jnp.tile(jnp.arange(tile_size), num_tiles)])
+    row = jnp.concatenate([jnp.arange(num_decode), num_decode + jnp.repeat(jnp.arange(num_tiles), tile_size)])
+    positions = rows[row, START] + within
+    is_real = within < rows[row, NUM_TOKENS]
+    # A padding position may lie past the table's end, where the gather would clamp to a real page.
+    page = jnp.where(is_real, table[row, positions // page_size], NULL_PAGE_ID)
+    return TokenLayout(
+        rows=rows,
+        page_table=table,
+        num_tiles=num_tiles,
+        positions=jnp.where(is_real, positions, 0),
+        write_page=page,
+        write_offset=positions % page_size,
+    )

@@ -1,0 +1,1 @@
+"""The native backends: C++ kernels for CPUs, called from compiled programs."""

@@ -1,0 +1,84 @@
+"""Ragged paged attention as a function of JAX arrays."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.storage import KVPages
+from engine.backends.native.library import target
+
+Array: TypeAlias = jax.Array | np.ndarray
+
+HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
+LARGEST_HEAD = 256  # features
+
+
+def attention(
+    qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
+    rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
+    num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
+
+    A norm is an RMS norm with `epsilon` (Zhang and Sennrich, 2019) and comes before the rotation. A rotation is that of
+    Su et al., "RoFormer", 2021: of each head's first rotary_dim features, feature i is paired with i + rotary_dim / 2;
+    the features behind them pass through.
+
+    Args:
+        qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+        rotations: float32[num_tables, num_tokens, rotary_dim], cosines and then sines of rotary_dim / 2 angles each.
+        tables: int32[num_layers], which of the rotations a layer uses; -1 where a layer does not rotate.
+        windows: int32[num_layers], how many tokens up to and with its own a query sees in a layer; 0 for all.
+        q_norm: float32[num_layers, head_dim] where each head is normed by itself, [num_layers, num_heads * head_dim]
+            where all heads are normed as one vector, or empty.
+        k_norm: the same of the keys, of num_kv_heads heads.
+        rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
+        page_table: int32[num_rows, max_pages].
+        layer: int32 scalar.
+        kv: the pages of all layers, updated in place.
+        num_tiles: how many of the rows, the last ones, are tiles.
+        scale: what the scores are multiplied with.
+        softcap: scores become softcap * tanh(score / softcap); 0 leaves them as they are.
+
+    Returns:
+        float32[num_tokens, num_heads * head_dim], and kv.
+
+    Raises:
+        ValueError: a size does not fit, as the message says: heads have 16, 32, ... 256 features, of which an even
+            number is rotated.
+    """
+    num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
+    _check_sizes(head_dim, rotations.shape[-1], softcap)
+    _check_norm("q_norm", q_norm, num_layers, num_heads, head_dim)
+    _check_norm("k_norm", k_norm, num_layers, num_kv_heads, head_dim)
+    for name, constants in (("tables", tables), ("windows", windows)):
+        if constants.shape != (num_layers,):
+            raise ValueError(f"{name} has the shape {constants.shape}; it is ({num_layers},), one for each layer")
+    scales = jnp.zeros(0, jnp.float32) if kv.scales is None else kv.scales
+    out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * head_dim), jnp.float32)
+    pages = jax.ShapeDtypeStruct(kv.data.shape, kv.data.dtype), jax.ShapeDtypeStruct(scales.shape, scales.dtype)
+    call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
+    attended, data, scales = call(
+        qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
+        num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
+    )  # fmt: skip
+    return attended, KVPages(data, None if kv.scales is None else scales)
+
+
+def _check_sizes(head_dim: int, rotary_dim: int, softcap: float) -> None:
+    if head_dim % HEAD_MULTIPLE != 0 or not 0 < head_dim <= LARGEST_HEAD:
+        raise ValueError(f"head_dim is {head_dim}; it is a multiple of {HEAD_MULTIPLE}, at most {LARGEST_HEAD}")
+    if rotary_dim % 2 != 0 or rotary_dim > head_dim:
+        raise ValueError(f"rotary_dim is {rotary_dim}; it is an even number, at most head_dim, which is {head_dim}")
+    if softcap < 0.0:
+        raise ValueError(f"softcap is {softcap}; it is not negative")
+
+
+def _check_norm(name: str, norm: Array, num_layers: int, num_heads: int, head_dim: int) -> None:
+    allowed = (num_layers, head_dim), (num_layers, num_heads * head_dim)
+    if norm.size and norm.shape not in allowed:
+        raise ValueError(f"{name} has the shape {norm.shape}; it is {allowed[0]}, {allowed[1]} or empty")

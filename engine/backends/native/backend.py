@@ -1,0 +1,135 @@
+"""The native body: kernels in C++ for CPUs, behind what every body provides."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cache.storage import KVPages
+from engine.backends.base.backend import Backend
+from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.operands import Activation, AttentionConstants, Norm, NormKind, Picks
+from engine.backends.base.token_layout import TokenLayout
+from engine.backends.native import library, products
+from engine.backends.native.arrays import empty
+from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
+from engine.backends.native.experts import add_experts
+from engine.backends.native.matrices import PackedLayout
+from engine.backends.native.sampler import NATIVE
+from engine.weights.packing import GROUP, TILE, PackedMatrix
+
+_NOTHING = np.zeros(0, np.float32)  # in place of a norm or a bias
+
+
+class NativeProducts:
+    """`Products` of weights that `PackedLayout` has made; padding tokens are neither read nor written."""
+
+    def embed(self, weights: PackedMatrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
+        """As `Products.embed`."""
+        return products.embed(tokens, layout.rows, weights, scale=scale, num_tiles=layout.num_tiles)
+
+    def norm_product(
+        self, x: jax.Array, norm: Norm | None, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.norm_product`."""
+        weight, norm_bias, kind, epsilon = _of_norm(norm)
+        return products.norm_product(
+            x, layout.rows, layer, weight, norm_bias, weights, _or_nothing(bias),
+            norm_kind=kind, epsilon=epsilon, activation=activation, is_gated=is_gated, num_tiles=layout.num_tiles,
+        )  # fmt: skip
+
+    def add_product(
+        self, addend: jax.Array, x: jax.Array, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, scale: float = 1.0,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_product`, in place of the addend."""
+        return products.add_product(
+            addend, x, layout.rows, layer, weights, _or_nothing(bias), scale=scale, num_tiles=layout.num_tiles
+        )
+
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_experts`, in place of the addend."""
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, activation=activation)
+
+    def head_product(
+        self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,
+        bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.head_product`."""
+        weight, norm_bias, kind, epsilon = _of_norm(norm)
+        return products.head_product(
+            x, sampled, weight.reshape(-1), norm_bias.reshape(-1), weights,
+            norm_kind=kind, epsilon=epsilon, scale=scale, softcap=softcap, bias=_or_nothing(bias).reshape(-1),
+        )  # fmt: skip
+
+
+def attend(
+    qkv: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: AttentionConstants
+) -> tuple[jax.Array, KVPages]:
+    """As `Attention`; padding tokens are neither read nor written."""
+    q_norm, _, _, q_epsilon = _of_norm(constants.q_norm)
+    k_norm, _, _, k_epsilon = _of_norm(constants.k_norm)
+    attended, kv = attention(
+        qkv.astype(jnp.float32), constants.rotations, constants.tables, constants.windows, q_norm, k_norm,
+        layout.rows, layout.page_table, layer, kv,
+        num_heads=constants.num_heads, num_tiles=layout.num_tiles,
+        scale=constants.scale, softcap=constants.softcap, epsilon=max(q_epsilon, k_epsilon),
+    )  # fmt: skip
+    return attended.astype(qkv.dtype), kv
+
+
+def _of_norm(norm: Norm | None) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray, NormKind, float]:
+    """Weight, bias, kind and epsilon as the kernels take them."""
+    if norm is None:
+        return _NOTHING, _NOTHING, NormKind.NONE, 0.0
+    return norm.weight, _or_nothing(norm.bias), norm.kind, norm.epsilon
+
+
+def _or_nothing(bias: jax.Array | None) -> jax.Array | np.ndarray:
+    return _NOTHING if bias is None else bias
+
+
+def _load() -> str:
+    return f"native kernels for {library.load()}"
+
+
+def _misfit_of_products(model: ModelConfig) -> str | None:
+    """Why native products cannot serve a model, or None where they can."""
+    sizes = model.product_inputs
+    if all(size % GROUP == 0 for size in sizes.values()) and model.kv_size % TILE == 0:
+        return None
+    listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    return (
+        f"native products take sizes in multiples of {GROUP}, of keys in multiples of {TILE}; "
+        f"the model has {listed}, keys {model.kv_size}"
+    )
+
+
+def _misfit_of_attention(model: ModelConfig) -> str | None:
+    """Why native attention cannot serve a model, or None where it can."""
+    if model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD:
+        return None
+    return (
+        f"native attention takes heads of up to {LARGEST_HEAD} features in multiples of {HEAD_MULTIPLE}; "
+        f"the model's have {model.head_dim}"
+    )
+
+
+BODY = Backend(
+    name="native",
+    load=_load,
+    misfit_of_products=_misfit_of_products,
+    misfit_of_attention=_misfit_of_attention,
+    weights=PackedLayout(),
+    products=NativeProducts(),
+    sampler=NATIVE,
+    attention=attend,
+    kv_dtype="bfloat16",
+    is_opaque_to_xla=True,
+    empty=empty,
+)

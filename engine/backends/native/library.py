@@ -1,0 +1,236 @@
+"""The kernels' shared library: one for each instruction set, of which the best this machine has is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import struct
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import jax
+
+from engine.backends.base.backend import BodyUnavailable
+from engine.backends.native.sources import SOURCES, digest
+
+# The kernels for AMX with its instructions in plain C++, for tests on any machine; loaded by its name only.
+EMULATION = "amx_emulated"
+
+# In order of preference; the flags are those that Linux names in /proc/cpuinfo.
+_AMX = {"amx_tile", "amx_int8", "amx_bf16"}
+VARIANTS = {
+    "amx": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", *_AMX},
+    "avx512_bf16": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"},
+    "avx512_vnni": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+    "avx2": {"avx2", "fma", "f16c"},
+    "neon": {"asimddp"},
+    "plain": set[str](),
+    EMULATION: set[str](),
+}
+TARGETS = (
+    "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
+    "sample_random", "sample_full", "logprobs",
+)  # fmt: skip
+
+# Of `eagre_pack` in src/border/packing_calls.cc; what it returns is an int.
+_PACK_ARGUMENTS = (
+    ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_void_p, ctypes.c_int64,
+)  # fmt: skip
+
+VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
+FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
+
+_log = logging.getLogger(__name__)
+
+
+class NativeUnavailable(BodyUnavailable):
+    """The kernels cannot be used here; the message says why, and how to get them."""
+
+
+class NativeRefused(NativeUnavailable):
+    """The processor has the instructions, but the system does not let this process use them."""
+
+
+_libraries: dict[str, ctypes.CDLL] = {}  # by variant, those whose targets are registered
+
+
+@cache
+def load() -> str:
+    """Loads the library and registers its targets with XLA, once.
+
+    Returns:
+        The name of the variant.
+
+    Raises:
+        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources
+            and this jaxlib.
+    """
+    if jax.default_backend() != "cpu":
+        raise NativeUnavailable(f"native kernels are for CPUs; the device is a {jax.default_backend()}")
+    wanted = os.environ.get(VARIANT_VARIABLE) or None
+    candidates = _candidates(wanted)
+    for (name, path), (following, _) in pairwise(candidates):
+        try:
+            _register(name, path)
+        except NativeRefused as refusal:
+            _log.warning("%s; those for %s are taken", refusal, following)
+        else:
+            return name
+    _register(*candidates[-1])
+    return candidates[-1][0]
+
+
+def shared_library() -> ctypes.CDLL:
+    """The library, for what is called without XLA; such calls do not hold the interpreter's lock.
+
+    Raises:
+        NativeUnavailable: as `load`.
+    """
+    return _libraries[load()]
+
+
+def target(name: str) -> str:
+    """What XLA knows a target by; the variant is part of it, for its results differ in the last bits.
+
+    Raises:
+        NativeUnavailable: as `load`.
+    """
+    return f"eagre_{load()}_{name}"
+
+
+@cache
+def _register(variant: str, path: Path) -> None:
+    if is_cut_short(path):
+        raise NativeUnavailable(f"the native kernels are damaged: {path.name} is cut short; build them again")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnavailable(f"the native kernels could not be loaded: {error}") from error
+    try:
+        _check_version(library)
+        _prepare(variant, library)
+        handlers = {name: jax.ffi.pycapsule(getattr(library, f"eagre_{name}")) for name in TARGETS}
+        library.eagre_pack.argtypes = _PACK_ARGUMENTS
+    except AttributeError as error:
+        raise NativeUnavailable(f"the native kernels are of another version; build them again: {error}") from error
+    try:
+        for name, handler in handlers.items():
+            jax.ffi.register_ffi_target(f"eagre_{variant}_{name}", handler, platform="cpu")
+    except (RuntimeError, ValueError) as error:
+        raise NativeUnavailable(
+            f"the native kernels were built for another jaxlib; build them again: {error}"
+        ) from error
+    _libraries[variant] = library
+
+
+def _check_version(library: ctypes.CDLL) -> None:
+    """Refuses a library that was built from other sources than those that lie here, as after an update without a build.
+
+    Raises:
+        AttributeError: it is so old that it does not tell.
+        NativeUnavailable: it is of other sources.
+    """
+    tell = library.eagre_sources
+    tell.restype = ctypes.c_char_p
+    if SOURCES.is_dir() and tell() != digest().encode():
+        raise NativeUnavailable("the native kernels are of another version than their sources; build them again")
+
+
+def _prepare(variant: str, library: ctypes.CDLL) -> None:
+    """Asks the system for what it must allow before a kernel of the library runs.
+
+    Raises:
+        AttributeError: the library is of another version.
+        NativeRefused: the system does not allow it.
+    """
+    prepare = library.eagre_prepare
+    prepare.restype = ctypes.c_char_p
+    refusal = prepare()
+    if refusal is not None:
+        raise NativeRefused(f"this system refuses the native kernels for {variant}: {refusal.decode()}")
+
+
+def is_cut_short(path: Path) -> bool:
+    """Whether a library in ELF format (64 bits, little-endian) ends before the parts that its header announces.
+
+    The loader maps such a file without a complaint, and the process then dies of a bus error. Layout: System V
+    Application Binary Interface, "ELF header" and "Program header". Files of other formats count as whole.
+
+    Raises:
+        NativeUnavailable: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            header = file.read(64)
+            if header[:6] != b"\x7fELF\x02\x01":
+                return False
+            if len(header) < 64:
+                return True
+            programs, sections = struct.unpack_from("<QQ", header, 32)
+            program_size, num_programs, section_size, num_sections = struct.unpack_from("<HHHH", header, 54)
+            end = max(programs + program_size * num_programs, sections + section_size * num_sections)
+            if end > size or program_size < 56:
+                return True
+            file.seek(programs)
+            table = file.read(program_size * num_programs)
+    except OSError as error:
+        raise NativeUnavailable(f"the native kernels could not be read: {error}") from error
+    starts = range(0, len(table), program_size)
+    # In a program header, the offset in the file stands at byte 8 and the size in the file at byte 32.
+    return any(sum(struct.unpack_from("<Q", table, start + at)[0] for at in (8, 32)) > size for start in starts)
+
+
+def built_variants() -> dict[str, Path]:
+    """The variants that were built, best first, whether they run on this machine or not."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or Path(__file__).parent)
+    return {name: path for name in VARIANTS if (path := folder / f"libeagre_{name}.so").exists()}
+
+
+def runs_here(variant: str) -> bool:
+    """Whether this machine has the instructions of a variant."""
+    return VARIANTS[variant] <= _cpu_flags()
+
+
+def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
+    """The variant that is asked for, or those that this processor runs, best first: at least one."""
+    built = built_variants()
+    if wanted == "none":
+        raise NativeUnavailable(f"{VARIANT_VARIABLE} is none")
+    if not built:
+        raise NativeUnavailable("native kernels were not built: install a C++17 compiler (g++, clang++) and reinstall")
+    there_are = f"there are {', '.join(built)}"
+    if wanted is not None:
+        if wanted not in built:
+            raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which was not built; {there_are}")
+        if not runs_here(wanted):
+            raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which this processor does not run; {there_are}")
+        return [(wanted, built[wanted])]
+    only_by_name = {EMULATION, "plain"} if _is_x86() else {EMULATION}
+    found = [(name, path) for name, path in built.items() if name not in only_by_name and runs_here(name)]
+    if not found:
+        raise NativeUnavailable(
+            f"of the native kernels built, {', '.join(built)}, this processor runs none with vector instructions"
+        )
+    return found
+
+
+def _is_x86() -> bool:
+    """Where plain C++ is compiled without the vectors that XLA uses; on ARM what is called plain has vectors too."""
+    return platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
+
+
+def _cpu_flags() -> set[str]:
+    """Instruction set extensions by the names that Linux gives them."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return {"asimddp"} if platform.machine() == "arm64" else set()
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(("flags", "Features")):
+            return set(line.split(":", 1)[1].split())
+    return set()

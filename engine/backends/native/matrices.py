@@ -1,0 +1,142 @@
+"""Weights as packed matrices, in the format of the file where a kernel takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import jax
+import numpy as np
+
+from engine.backends.native.packer import pack_encoded, pack_rows
+from engine.interface.errors import ModelError
+from engine.weights.concurrently import Job, run_all
+from engine.weights.encodings import EncodedRows, Encoding
+from engine.weights.host_memory import large_array
+from engine.weights.layout import Count, LayerTensors, Precision, stacked_arrays
+from engine.weights.leaf import Leaf, LeafKind
+from engine.weights.packing import (
+    TILE,
+    Format,
+    PackedMatrix,
+    PackingError,
+    Placement,
+    pack_quantised,
+    quantise,
+)
+from engine.weights.tensors import ModelTensor
+
+_JOB_BYTES = 8 << 20  # of a tensor: what one job reads and packs
+
+_NAMES = {
+    Format.INT8_MIN: "int8", Format.INT4_MIN: "int4", Format.INT8_ZERO: "int8", Format.INT4_ZERO: "int4",
+}  # fmt: skip
+
+
+class PackedLayout:
+    """A `WeightsLayout` of packed matrices; of a gated product, the tiles of gates and ups alternate."""
+
+    can_quantise = True
+
+    def num_bytes(self, leaf: Leaf, layers: LayerTensors, precision: Precision) -> int:
+        return _placement(leaf, layers, precision).num_bytes
+
+    def vector_dtype(self, precision: Precision) -> str:
+        return "float32"
+
+    def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
+        return stacked_arrays(layers, self.vector_dtype(precision), count)
+
+    def matrix(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> PackedMatrix:
+        placement = _placement(leaf, layers, precision)
+        # Written in place, so that no second copy of it is ever held.
+        blocks = large_array((placement.num_bytes,), np.uint8)
+        jobs = [
+            job
+            for index, tensors in enumerate(layers)
+            for part, (tensor, place) in enumerate(zip(tensors, placement.places[index], strict=True))
+            for job in _jobs(tensor, place.format, placement.part(blocks, index, part), count)
+        ]
+        run_all(jobs)
+        return PackedMatrix(jax.device_put(blocks), placement, sum(tensor.shape[0] for tensor in layers[0]))
+
+    def embedding(self, leaf: Leaf, tensor: ModelTensor, precision: Precision, count: Count) -> PackedMatrix:
+        return self.matrix(leaf, [[tensor]], precision, count)
+
+    def dtype_names(self, matrix: PackedMatrix) -> frozenset[str]:
+        def name(kind: Format) -> str:
+            stored = _NAMES.get(kind, kind.name.lower())
+            return f"{stored} as bfloat16" if matrix.placement.as_bfloat16 and kind.is_integer else stored
+
+        return frozenset(map(name, matrix.placement.formats))
+
+
+def packed_format(tensor: ModelTensor, precision: Precision) -> Format:
+    """The format in which a tensor is packed."""
+    if precision.dtype == "float32":
+        return Format.FLOAT32
+    if tensor.format.is_integer:
+        return tensor.format
+    if precision.dtype == "bfloat16":
+        return Format.BFLOAT16
+    if precision.quantize is None:
+        return tensor.format
+    return {"int8": Format.INT8, "int4": Format.INT4_MIN}[precision.quantize]
+
+
+def _placement(leaf: Leaf, layers: LayerTensors, precision: Precision) -> Placement:
+    formats = [[packed_format(tensor, precision) for tensor in tensors] for tensors in layers]
+    tiles = [-(-tensor.shape[0] // TILE) for tensor in layers[0]]
+    return Placement.of(
+        formats, tiles, layers[0][0].shape[1],
+        is_gated=leaf.kind is LeafKind.GATED, as_bfloat16=precision.dtype == "bfloat16",
+    )  # fmt: skip
+
+
+def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:
+    """What fills uint8[tiles, tile bytes] with a tensor, in pieces that several threads may do at once."""
+    encoded = tensor.encoded()
+    if encoded is not None and _holds(kind, encoded.encoding):
+        for start, stop, num_bytes in _pieces(tensor):
+            yield partial(_fill_encoded, tensor, encoded, kind, tiles, (start, stop), num_bytes, count)
+    else:
+        yield partial(_fill_whole, tensor, kind, tiles, count)
+
+
+def _holds(kind: Format, encoding: Encoding) -> bool:
+    """Whether the packer makes the format of an encoding."""
+    return kind is encoding.format or (not kind.is_integer and not encoding.format.is_integer)
+
+
+def _pieces(tensor: ModelTensor) -> Iterator[tuple[int, int, int]]:
+    """Outputs from and to which, in whole tiles, and bytes of the file that hold them."""
+    num_outputs, total = tensor.shape[0], tensor.num_bytes
+    step = max(1, _JOB_BYTES * num_outputs // max(1, total) // TILE) * TILE
+    for start in range(0, num_outputs, step):
+        stop = min(start + step, num_outputs)
+        yield start, stop, total * stop // num_outputs - total * start // num_outputs
+
+
+def _fill_encoded(
+    tensor: ModelTensor, encoded: EncodedRows, kind: Format, tiles: np.ndarray, outputs: tuple[int, int],
+    num_bytes: int, count: Count,
+) -> None:  # fmt: skip
+    start, stop = outputs
+    try:
+        pack_encoded(encoded, kind, tiles[start // TILE :], start, stop)
+    except PackingError as error:
+        raise ModelError(f"{tensor.name} cannot be packed: {error}") from error
+    count(num_bytes)
+
+
+def _fill_whole(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> None:
+    matrix = tensor.float32()
+    try:
+        if kind.is_integer:
+            tiles[:] = pack_quantised(quantise(matrix, 4 if kind.is_nibbles else 8)).reshape(tiles.shape)
+        else:
+            rows = np.ascontiguousarray(matrix).view(np.uint8)
+            pack_rows(Encoding.F32, rows, kind, tiles, num_outputs=matrix.shape[0], num_inputs=matrix.shape[1])
+    except PackingError as error:
+        raise ModelError(f"{tensor.name} cannot be packed: {error}") from error
+    count(tensor.num_bytes)

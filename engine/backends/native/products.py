@@ -1,0 +1,168 @@
+"""Products of activations with packed weights, as functions of JAX arrays.
+
+Weights, norms and biases are whole stacks over the layers, and an index says which layer is meant, so that no slice is
+ever made. An array of size 0 stands for a norm or a bias that a model does not have. Tokens that are padding are
+neither read nor written: their rows of a result hold whatever was there before.
+
+The number of inputs is a multiple of 32, or of what the formats of PackedMatrix ask for; that of outputs is free.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from engine.backends.base.operands import Activation, NormKind
+from engine.backends.native.library import target
+from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
+
+Array: TypeAlias = jax.Array | np.ndarray
+
+_AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/border/stack.h has it
+
+
+def norm_product(
+    x: Array, rows: Array, layer: Array, norm: Array, norm_bias: Array,
+    weights: PackedMatrix, bias: Array, *,
+    norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int,
+) -> jax.Array:  # fmt: skip
+    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or where it is gated, activation(gate) * up.
+
+    A gated product is that of Shazeer, "GLU variants improve transformer", 2020. The first half of its matrix's parts
+    are the gate's, and the second half those of `up`.
+
+    Args:
+        x: float32[num_tokens, inputs].
+        rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
+        layer: int32 scalar.
+        norm: float32[num_layers, inputs], or empty where the kind is none.
+        norm_bias: float32[num_layers, inputs] of a LayerNorm, or empty.
+        bias: float32[num_layers, outputs], or empty; of a gated product the gate's biases and then those of `up`.
+        norm_kind: a NormKind.
+        epsilon: what the norm adds to the mean of the squares.
+        activation: an Activation.
+        num_tiles: how many of the rows, the last ones, are tiles.
+
+    Returns:
+        float32[num_tokens, outputs], half the outputs where it is gated.
+
+    Raises:
+        ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
+    """
+    _check_norm(norm_kind, norm, norm_bias)
+    if activation not in list(Activation):
+        raise ValueError(f"activation is {activation}; it is one of {[*map(int, Activation)]}")
+    num_outputs = weights.num_outputs // 2 if is_gated else weights.num_outputs
+    call = jax.ffi.ffi_call(target("norm_product"), jax.ShapeDtypeStruct((x.shape[0], num_outputs), jnp.float32))
+    product: jax.Array = call(
+        x, rows, layer, norm, norm_bias, weights.blocks, places_of(weights), bias,
+        num_tiles=num_tiles, **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
+        activation=int(activation), is_gated=is_gated,
+    )  # fmt: skip
+    return product
+
+
+def add_product(
+    addend: Array, x: Array, rows: Array, layer: Array, weights: PackedMatrix, bias: Array, *,
+    scale: float = 1.0, num_tiles: int,
+) -> jax.Array:  # fmt: skip
+    """addend + scale * (x @ weights[layer]ᵀ + bias[layer]), in place of the addend, float32[num_tokens, outputs].
+
+    Args:
+        bias: float32[num_layers, outputs], or empty.
+    """
+    out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
+    call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
+    total: jax.Array = call(
+        addend, x, rows, layer, weights.blocks, places_of(weights), bias,
+        num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale),
+    )  # fmt: skip
+    return total
+
+
+def head_product(
+    x: Array, sampled: Array, norm: Array, norm_bias: Array, weights: PackedMatrix, *,
+    norm_kind: int, epsilon: float, scale: float = 1.0, softcap: float = 0.0, bias: Array,
+) -> jax.Array:  # fmt: skip
+    """Logits: z = scale * (norm(x) @ weightsᵀ + bias) of some tokens, or softcap * tanh(z / softcap).
+
+    Args:
+        x: float32[num_tokens, inputs].
+        sampled: int32[num_sampled], indices of tokens, negative in padding rows.
+        norm: float32[inputs], or empty where the kind is none.
+        norm_bias: float32[inputs] of a LayerNorm, or empty.
+        norm_kind: a NormKind.
+        softcap: the bound of the logits' magnitudes; 0 for none.
+        bias: float32[vocab], or empty.
+
+    Returns:
+        float32[num_sampled, vocab].
+
+    Raises:
+        ValueError: the kind of norm is unknown, its arrays do not belong to it, or `softcap` is negative.
+    """
+    _check_norm(norm_kind, norm, norm_bias)
+    if softcap < 0.0:
+        raise ValueError(f"softcap is {softcap}; it is not negative")
+    out = jax.ShapeDtypeStruct((sampled.shape[0], weights.num_outputs), jnp.float32)
+    call = jax.ffi.ffi_call(target("head_product"), out)
+    logits: jax.Array = call(
+        x, sampled, norm[None], norm_bias[None], weights.blocks, places_of(weights), bias[None],
+        **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
+        scale=np.float32(scale), softcap=np.float32(softcap),
+    )  # fmt: skip
+    return logits
+
+
+def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1.0, num_tiles: int) -> jax.Array:
+    """scale times the embedding's rows of int32[num_tokens], float32[num_tokens, hidden]."""
+    out = jax.ShapeDtypeStruct((tokens.shape[0], weights.num_inputs), jnp.float32)
+    embedded: jax.Array = jax.ffi.ffi_call(target("embed"), out)(
+        tokens,
+        rows,
+        weights.blocks,
+        places_of(weights),
+        num_tiles=num_tiles,
+        **_sizes(weights),
+        scale=np.float32(scale),
+    )
+    return embedded
+
+
+def places_of(weights: PackedMatrix) -> np.ndarray:
+    """int32[entries, parts, 3], a constant of the program: format, offset in lines of the cache, stride in bytes."""
+    placement = weights.placement
+
+    def number(kind: Format) -> int:
+        return kind | _AS_BFLOAT16 if placement.as_bfloat16 and kind.is_integer else kind
+
+    places = [
+        [(number(place.format), place.offset // ALIGNMENT, place.stride) for place in parts]
+        for parts in placement.places
+    ]
+    return np.array(places, np.int32)
+
+
+def _sizes(weights: PackedMatrix) -> dict[str, Any]:
+    """The attributes that every call has."""
+    return {"tiles": np.array(weights.placement.tiles, np.int64), "num_inputs": weights.num_inputs}
+
+
+def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
+    """Checks that a norm's arrays belong to its kind.
+
+    Raises:
+        ValueError: they do not, as the message says.
+    """
+    if kind not in list(NormKind):
+        raise ValueError(f"norm_kind is {kind}; it is one of {[*map(int, NormKind)]}")
+    name = NormKind(kind).name
+    if kind == NormKind.NONE and norm.size:
+        raise ValueError(f"norm has the shape {norm.shape}, but norm_kind is {name}, for which it is empty")
+    if kind != NormKind.NONE and not norm.size:
+        raise ValueError(f"norm is empty, but norm_kind is {name}, which has weights")
+    if kind != NormKind.LAYER and norm_bias.size:
+        raise ValueError(f"norm_bias has the shape {norm_bias.shape}, but norm_kind is {name}: only LAYER has a bias")

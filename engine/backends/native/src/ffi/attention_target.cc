@@ -1,0 +1,129 @@
+// Attention as a target of XLA's foreign function interface.
+//
+// Shapes are checked here, so that a mistake in a caller is an error and not a read or write astray.
+#include <string>
+
+#include "attention/attention.h"
+#include "ffi/handler.h"
+#include "ffi/step.h"
+#include "vectors/elementary.h"
+
+namespace eagre {
+namespace {
+
+// The pages of one layer, of an array [layer, page, 2, head, token, feature] of which `scales` are those of int8.
+ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer, Pages& pages) {
+  const auto shape = data.dimensions();
+  if (shape.size() != 6 || shape[2] != 2) return invalid("the pages have another shape");
+  int64_t item = 0;
+  switch (data.element_type()) {
+    case ffi::F32: pages.type = PageType::kFloat32; item = 4; break;
+    case ffi::BF16: pages.type = PageType::kBfloat16; item = 2; break;
+    case ffi::S8: pages.type = PageType::kInt8; item = 1; break;
+    default: return invalid("pages are of float32, bfloat16 or int8");
+  }
+  pages.num_pages = shape[1];
+  pages.num_heads = shape[3];
+  pages.page_size = shape[4];
+  pages.head_dim = shape[5];
+  const int64_t vectors = pages.num_pages * pages.page_size * 2 * pages.num_heads;
+  if (layer < 0 || layer >= shape[0]) return invalid("there is no such layer");
+  if (pages.head_dim % 16 != 0 || pages.head_dim > kLargestHead) return invalid("heads are of 16, 32, ... 256 features");
+  pages.data = static_cast<std::byte*>(data.untyped_data()) + layer * vectors * pages.head_dim * item;
+  if (pages.type == PageType::kInt8) {
+    if (scales.element_type() != ffi::F32 || static_cast<int64_t>(scales.element_count()) != shape[0] * vectors) {
+      return invalid("the scales have another shape");
+    }
+    pages.scales = static_cast<float*>(scales.untyped_data()) + layer * vectors;
+  }
+  return ffi::Error::Success();
+}
+
+// What a layer has of int32[layers].
+ffi::Error read_constant(const S32& constants, int64_t layer, const char* of_what, int64_t& value) {
+  if (constants.dimensions().size() != 1 || layer >= constants.dimensions()[0]) {
+    return invalid(std::string(of_what) + " have another shape");
+  }
+  value = constants.typed_data()[layer];
+  return ffi::Error::Success();
+}
+
+// The layer's rotations of float32[tables][tokens][rotary_dim].
+ffi::Error read_rotations(const F32& rotations, int64_t table, int64_t num_tokens, int64_t head_dim, AttentionInput& in) {
+  const auto shape = rotations.dimensions();
+  if (shape.size() != 3 || shape[1] != num_tokens || shape[2] % 2 != 0 || shape[2] > head_dim) {
+    return invalid("rotations have another shape");
+  }
+  if (table < -1 || table >= shape[0]) return invalid("there is no such table of rotations");
+  if (table < 0) return ffi::Error::Success();
+  in.rotary_dim = shape[2];
+  in.rotations = rotations.typed_data() + table * num_tokens * shape[2];
+  return ffi::Error::Success();
+}
+
+// The layer's norm of float32[layers][head_dim or num_heads * head_dim], or of a buffer without elements.
+ffi::Error read_norm(const F32& norm, int64_t layer, int64_t num_heads, int64_t head_dim, HeadNorm& of_heads) {
+  if (norm.element_count() == 0) return ffi::Error::Success();
+  const auto shape = norm.dimensions();
+  if (shape.size() != 2 || layer >= shape[0] || (shape[1] != head_dim && shape[1] != num_heads * head_dim)) {
+    return invalid("a norm of queries or keys has another shape");
+  }
+  of_heads = {norm.typed_data() + layer * shape[1], shape[1] != head_dim};
+  return ffi::Error::Success();
+}
+
+ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
+                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32Result y,
+                     ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out, int64_t num_tiles,
+                     double scale, float softcap, float epsilon) {
+  if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
+    return invalid("the pages must be updated in place");
+  }
+  Pages pages{};
+  const int64_t index = layer.typed_data()[0];
+  if (ffi::Error error = read_pages(data, scales, index, pages); error.failure()) return error;
+  const auto y_shape = y->dimensions(), qkv_shape = qkv.dimensions(), table_shape = page_table.dimensions();
+  if (y_shape.size() != 2 || y_shape[1] % pages.head_dim != 0) return invalid("y has another shape");
+  AttentionInput in{};
+  in.qkv = qkv.typed_data();
+  in.num_heads = y_shape[1] / pages.head_dim;
+  if (in.num_heads % pages.num_heads != 0 || qkv_shape.size() != 2 || qkv_shape[0] != y_shape[0] ||
+      qkv_shape[1] != (in.num_heads + 2 * pages.num_heads) * pages.head_dim) {
+    return invalid("qkv has another shape");
+  }
+  int64_t table = -1;
+  if (ffi::Error error = read_constant(tables, index, "tables", table); error.failure()) return error;
+  if (ffi::Error error = read_constant(windows, index, "windows", in.window); error.failure()) return error;
+  if (in.window < 0) return invalid("a window is negative");
+  if (ffi::Error error = read_rotations(rotations, table, y_shape[0], pages.head_dim, in); error.failure()) return error;
+  if (ffi::Error error = read_norm(q_norm, index, in.num_heads, pages.head_dim, in.q_norm); error.failure()) return error;
+  if (ffi::Error error = read_norm(k_norm, index, pages.num_heads, pages.head_dim, in.k_norm); error.failure()) {
+    return error;
+  }
+  in.epsilon = epsilon;
+  // The scale is nearly always the inverse of a root. As a divisor, the root is rounded to float32 only once, and not at
+  // all where it is a whole number.
+  in.query_scale = kLog2E / static_cast<float>(1.0 / scale);
+  in.softcap = softcap;
+  if (table_shape.size() != 2 || rows.dimensions().size() != 2 || table_shape[0] != rows.dimensions()[0]) {
+    return invalid("the page table has another shape");
+  }
+  in.page_table = page_table.typed_data();
+  in.table_width = table_shape[1];
+  StepCall step;
+  if (ffi::Error error = step.read(rows, num_tiles, y_shape[0]); error.failure()) return error;
+  attend(step.pool(), step.rows(), in, pages, y->typed_data());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_attention, InTurn<attention>::call,
+                              bind_run()
+                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<F32>()
+                                  .Arg<S32>().Arg<S32>().Arg<S32>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
+                                  .Ret<F32>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("num_tiles").Attr<double>("scale").Attr<float>("softcap")
+                                  .Attr<float>("epsilon"));
+
+}  // namespace eagre

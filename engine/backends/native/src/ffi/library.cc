@@ -1,0 +1,40 @@
+// What the library offers beside its kernels.
+#include <sys/mman.h>
+
+#include <cstdint>
+
+#include "ffi/handler.h"
+#include "runtime/tile_permission.h"
+
+namespace eagre {
+namespace {
+
+// Leaves its result as it is, but asks for huge pages where the system gives them. Attention reads keys from many
+// places, and the processor has to translate the address of each system page that it reads from: one translation is
+// enough for a huge page, in the place of 512. The states of sampling are made here, too.
+ffi::Error empty(ffi::Result<ffi::AnyBuffer> array) {
+#ifdef MADV_HUGEPAGE  // on Linux
+  constexpr uintptr_t kHugePage = 2 << 20;
+  const auto begin = reinterpret_cast<uintptr_t>(array->untyped_data());
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (begin + array->size_bytes()) / kHugePage * kHugePage;
+  // It is a wish: a kernel that was built without them refuses it.
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+#endif
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_empty, Guarded<empty>::call, ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
+
+// Tells of which sources the library was built.
+#ifndef EAGRE_SOURCES
+#define EAGRE_SOURCES "unknown"
+#endif
+extern "C" const char* eagre_sources() { return EAGRE_SOURCES; }
+
+// Asks the system for what it must allow before a kernel runs. Returns null, or why it was refused.
+extern "C" const char* eagre_prepare() { return ask_for_tile_registers(); }
+
+}  // namespace eagre

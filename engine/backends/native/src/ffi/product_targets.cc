@@ -1,0 +1,188 @@
+// The products and the embedding as targets of XLA's foreign function interface.
+//
+// Shapes are checked here, so that a mistake in a caller is an error and not a read or write astray. A buffer without
+// elements stands for a norm or a bias that a model does not have.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "ffi/handler.h"
+#include "ffi/stack.h"
+#include "ffi/step.h"
+#include "layout/format.h"
+#include "layout/packed_rows.h"
+#include "products/embedding.h"
+#include "products/product.h"
+
+namespace eagre {
+namespace {
+
+// A layer of stacked vectors float32[layers][size], or null where the buffer is empty. `of_what` is for the message.
+ffi::Error read_vector(const F32& stack, int64_t layer, int64_t size, const char* of_what, const float*& vector) {
+  vector = nullptr;
+  if (stack.element_count() == 0) return ffi::Error::Success();
+  const auto shape = stack.dimensions();
+  if (shape.size() != 2 || shape[1] != size) return invalid(std::string("the ") + of_what + " has another shape");
+  if (layer < 0 || layer >= shape[0]) return invalid(std::string("there is no such ") + of_what);
+  vector = stack.typed_data() + layer * size;
+  return ffi::Error::Success();
+}
+
+struct ProductCall {
+  const F32& x;
+  Stack weights;
+  const F32& bias;
+  int64_t layer;
+  Norm norm{};
+  Finish finish = Finish::kNone;
+  float scale = 1.0f, softcap = 0.0f;
+  bool is_gated = false;
+  const F32* addend = nullptr;
+};
+
+ffi::Error read_norm(const F32& norm, const F32& norm_bias, int64_t kind, float epsilon, ProductCall& call) {
+  if (kind < 0 || kind > static_cast<int64_t>(NormKind::kLayer)) return invalid("unknown kind of norm");
+  const auto shape = call.x.dimensions();
+  const int64_t size = shape.size() == 2 ? shape[1] : 0;
+  call.norm.kind = static_cast<NormKind>(kind);
+  call.norm.epsilon = epsilon;
+  if (ffi::Error error = read_vector(norm, call.layer, size, "norm", call.norm.weights); error.failure()) return error;
+  if (ffi::Error error = read_vector(norm_bias, call.layer, size, "norm's bias", call.norm.bias); error.failure()) {
+    return error;
+  }
+  if (call.norm.kind != NormKind::kNone && call.norm.weights == nullptr) return invalid("the norm has no weights");
+  return ffi::Error::Success();
+}
+
+// Multiplies row from[i] of x into row to[i] of y.
+ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const std::vector<int32_t>& from,
+                         const std::vector<int32_t>& to, F32Result& y) {
+  Matrix matrix;
+  if (ffi::Error error = read_matrix(call.weights, call.layer, matrix); error.failure()) return error;
+  const auto x_shape = call.x.dimensions(), y_shape = y->dimensions();
+  const int64_t num_inputs = int64_t{matrix.num_groups} * kGroup;
+  if (x_shape.size() != 2 || x_shape[1] != num_inputs) return invalid("x has another shape");
+  const int64_t parts = call.is_gated ? 2 : 1;
+  if (y_shape.size() != 2 || (y_shape[1] + kTile - 1) / kTile != matrix.num_tiles / parts ||
+      matrix.num_tiles % parts != 0) {
+    return invalid("y has another shape");
+  }
+  const float* bias;
+  if (ffi::Error error = read_vector(call.bias, call.layer, parts * y_shape[1], "bias", bias); error.failure()) {
+    return error;
+  }
+  if (call.addend != nullptr && call.addend->element_count() != static_cast<size_t>(y->element_count())) {
+    return invalid("the addend has another shape");
+  }
+  if (from.empty()) return ffi::Error::Success();
+  static RowPacker& packed = *new RowPacker;  // the caller holds the pool
+  packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, matrix);
+  multiply(step.pool(), packed, matrix,
+           {y->typed_data(), to.data(), y_shape[1], bias, call.finish, call.scale, call.softcap, call.is_gated,
+            call.addend == nullptr ? nullptr : call.addend->typed_data()});
+  return ffi::Error::Success();
+}
+
+ffi::Error multiply_step(const ProductCall& call, const S32& rows, int64_t num_tiles, F32Result& y) {
+  if (call.x.dimensions().size() != 2 || y->dimensions().size() != 2 || call.x.dimensions()[0] != y->dimensions()[0]) {
+    return invalid("x and y differ in rows");
+  }
+  StepCall step;
+  if (ffi::Error error = step.read(rows, num_tiles, call.x.dimensions()[0]); error.failure()) return error;
+  return multiply_rows(step, call, step.rows().tokens(), step.rows().tokens(), y);
+}
+
+// y = activation(norm(x) @ transpose(W) + bias), for a step's real tokens; gated: activation(gate) * partner, whose tiles
+// alternate.
+ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias,
+                        F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs, int64_t norm_kind,
+                        float epsilon, int64_t activation, bool is_gated) {
+  ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
+  if (activation < 0 || activation > static_cast<int64_t>(Finish::kGeluErf)) return invalid("unknown activation");
+  call.finish = static_cast<Finish>(activation);
+  call.is_gated = is_gated;
+  if (ffi::Error error = read_norm(norm, norm_bias, norm_kind, epsilon, call); error.failure()) return error;
+  return multiply_step(call, rows, num_tiles, y);
+}
+
+// y = addend + scale * (x @ transpose(W) + bias), for a step's real tokens; y may be the addend.
+ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 places, F32 bias, F32Result y,
+                       int64_t num_tiles, Tiles tiles, int64_t num_inputs, float scale) {
+  ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
+  call.addend = &addend;
+  call.finish = scale == 1.0f ? Finish::kNone : Finish::kScaled;
+  call.scale = scale;
+  return multiply_step(call, rows, num_tiles, y);
+}
+
+// Logits of the tokens `sampled`, of which negative ones are padding: z = scale * (norm(x[sampled[i]]) @ transpose(W) +
+// bias), or softcap * tanh(z / softcap).
+ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias, F32Result y,
+                        Tiles tiles, int64_t num_inputs, int64_t norm_kind, float epsilon, float scale, float softcap) {
+  ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, 0};
+  call.finish = softcap > 0.0f ? Finish::kCapped : scale == 1.0f ? Finish::kNone : Finish::kScaled;
+  call.scale = scale;
+  call.softcap = softcap;
+  if (ffi::Error error = read_norm(norm, norm_bias, norm_kind, epsilon, call); error.failure()) return error;
+  const int64_t count = sampled.element_count();
+  if (x.dimensions().size() != 2) return invalid("x has another shape");
+  if (y->dimensions().size() != 2 || y->dimensions()[0] != count) return invalid("y has another number of rows");
+  const StepCall step;
+  static std::vector<int32_t>& from = *new std::vector<int32_t>;  // the caller holds the pool
+  static std::vector<int32_t>& to = *new std::vector<int32_t>;
+  from.clear();
+  to.clear();
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t token = sampled.typed_data()[i];
+    if (token < 0) continue;
+    if (token >= x.dimensions()[0]) return invalid("a sampled token is not among the step's");
+    from.push_back(token);
+    to.push_back(static_cast<int32_t>(i));
+  }
+  return multiply_rows(step, call, from, to, y);
+}
+
+// y = scale * rows of the embedding, a stack of one matrix, of a step's real tokens.
+ffi::Error embed(S32 tokens, S32 rows, U8 blocks, S32 places, F32Result y, int64_t num_tiles, Tiles tiles,
+                 int64_t num_inputs, float scale) {
+  Matrix matrix;
+  if (ffi::Error error = read_matrix({blocks, places, tiles, num_inputs}, 0, matrix); error.failure()) return error;
+  const auto shape = y->dimensions();
+  const int64_t count = tokens.element_count(), width = int64_t{matrix.num_groups} * kGroup;
+  if (shape.size() != 2 || shape[0] != count || shape[1] != width) return invalid("y has another shape");
+  StepCall step;
+  if (ffi::Error error = step.read(rows, num_tiles, count); error.failure()) return error;
+  const std::vector<int32_t>& real = step.rows().tokens();
+  step.pool().run(static_cast<int64_t>(real.size()), [&](int64_t i, int) {
+    // A row that has failed hands on a token that is none. It reads the last row here and is reported elsewhere.
+    const int64_t token = tokens.typed_data()[real[i]], last = matrix.num_tiles * kTile - 1;
+    unpack_output(matrix, std::min(std::max<int64_t>(token, 0), last), scale, y->typed_data() + real[i] * width);
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_norm_product, InTurn<norm_product>::call,
+                              bind_run()
+                                  .Arg<F32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
+                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<int64_t>("norm_kind")
+                                  .Attr<float>("epsilon").Attr<int64_t>("activation").Attr<bool>("is_gated"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_add_product, InTurn<add_product>::call,
+                              bind_run()
+                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
+                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<float>("scale"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_head_product, InTurn<head_product>::call,
+                              bind_run()
+                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
+                                  .Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<int64_t>("norm_kind").Attr<float>("epsilon")
+                                  .Attr<float>("scale").Attr<float>("softcap"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_embed, InTurn<embed>::call,
+                              bind_run()
+                                  .Arg<S32>().Arg<S32>().Arg<U8>().Arg<S32>().Ret<F32>()
+                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<float>("scale"));
+
+}  // namespace eagre

@@ -1,0 +1,56 @@
+// What is done to the sums of a product before they are stored.
+#pragma once
+
+#include <cstdint>
+
+#include "isa/isa.h"
+#include "vectors/elementary.h"
+
+namespace eagre {
+
+// The values of the first four are those of Activation in engine/backends/base/operands.py.
+enum class Finish : int64_t {
+  kNone = 0,
+  kSilu = 1,
+  kGeluTanh = 2,
+  kGeluErf = 3,
+  kScaled = 4,  // scale * x
+  kCapped = 5,  // softcap * tanh(scale * x / softcap)
+};
+
+// x * logistic(z) for an x of z's sign and e = e^(-|z|), which is never larger than 1 and so cannot overflow.
+inline Floats times_logistic(Floats x, Floats e) {
+  const Floats positive = max(x, zeros()), negative = sub(x, positive);
+  return div(fma(negative, e, positive), add(broadcast(1.0f), e));
+}
+
+// x * logistic(x)
+inline Floats silu(Floats x) { return times_logistic(x, exp2(mul(sub(zeros(), abs(x)), broadcast(kLog2E)))); }
+
+// The approximation with tanh (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016), x / 2 * (1 + tanh z), which
+// is x * logistic(2 z) with z = sqrt(2 / pi) * (x + 0.044715 x^3).
+inline Floats gelu_tanh(Floats x) {
+  const Floats inner = mul(x, fma(mul(x, x), broadcast(0.044715f), broadcast(1.0f)));
+  return times_logistic(x, exp2(mul(abs(inner), broadcast(-2.0f * 0.797884561f * kLog2E))));
+}
+
+// x times the probability that a normally distributed number is below x, which is x / 2 * (1 + erf(x / sqrt(2))).
+inline Floats gelu_erf(Floats x) {
+  const Floats tail = mul(x, normal_tail(abs(x)));
+  return choose(at_least(x, zeros()), sub(x, tail), tail);
+}
+
+template <Finish F>
+inline Floats finish(Floats x, float scale, float softcap) {
+  if constexpr (F == Finish::kSilu) return silu(x);
+  if constexpr (F == Finish::kGeluTanh) return gelu_tanh(x);
+  if constexpr (F == Finish::kGeluErf) return gelu_erf(x);
+  if constexpr (F == Finish::kScaled) return mul(x, broadcast(scale));
+  if constexpr (F == Finish::kCapped) {
+    const Floats cap = broadcast(softcap);
+    return mul(cap, tanh(div(mul(x, broadcast(scale)), cap)));
+  }
+  return x;
+}
+
+}  // namespace eagre

@@ -1,0 +1,1 @@
+"""The portable backends: everything in XLA, for every device."""

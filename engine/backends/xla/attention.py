@@ -1,0 +1,139 @@
+"""Paged attention in portable XLA, which runs everywhere.
+
+The context is walked in blocks of a few pages with a running softmax (Milakov and Gimelshein,
+"Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The range
+of blocks is a run-time value, from the first that a window of the step reaches to the end of its
+longest context, so one program serves every length. Blocks stand at fixed places, and a row's
+result does not depend on its neighbours: a block of which the row sees nothing adds exact zeros.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from cache.storage import KVPages
+from engine.backends.base.norms import normed
+from engine.backends.base.operands import AttentionConstants, Norm
+from engine.backends.base.token_layout import TokenLayout, pages_per_block
+
+
+def attend(
+    qkv: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: AttentionConstants
+) -> tuple[jax.Array, KVPages]:
+    """As `Attention`; padding tokens write to the null page."""
+    num_tokens, num_decode, num_tiles = qkv.shape[0], layout.num_decode_rows, layout.num_tiles
+    heads = qkv.reshape(num_tokens, -1, kv.data.shape[5])
+    q, k, v = jnp.split(heads, [constants.num_heads, constants.num_heads + kv.num_heads], axis=1)
+    q, k = _normed_heads(q, constants.q_norm, layer), _normed_heads(k, constants.k_norm, layer)
+    q, k = _rotate(q, layer, constants), _rotate(k, layer, constants)
+    kv = kv.write(layer, layout.write_page, layout.write_offset, k, v)
+    outputs = []
+    if num_decode:
+        positions, table = layout.positions[:num_decode, None], layout.page_table[:num_decode]
+        outputs.append(_attend(q[:num_decode, None], positions, kv, layer, table, constants))
+    if num_tiles:
+        tiles = q[num_decode:].reshape(num_tiles, -1, *q.shape[1:])
+        positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), layout.page_table[num_decode:]
+        outputs.append(_attend(tiles, positions, kv, layer, table, constants))
+    return jnp.concatenate(outputs), kv
+
+
+def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
+    """[num_tokens, num_heads, head_dim], each head normed by itself, or all of a token's at once."""
+    if norm is None or norm.weight.shape[-1] == x.shape[-1]:
+        return normed(x, norm, layer)
+    return normed(x.reshape(x.shape[0], -1), norm, layer).reshape(x.shape)
+
+
+def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> jax.Array:
+    """Su et al., "RoFormer", 2021; the first rotary_dim features of each head, by the layer's table.
+
+    Args:
+        x: [num_tokens, num_heads, head_dim].
+    """
+    tables = np.unique(constants.tables)
+    if tables[-1] < 0:
+        return x
+    if len(tables) == 1:
+        rotations = constants.rotations[int(tables[0])]
+    else:
+        table = jnp.asarray(constants.tables)[layer]
+        rotations = lax.dynamic_index_in_dim(constants.rotations, jnp.maximum(table, 0), keepdims=False)
+    rotary_dim = rotations.shape[-1]
+    cos, sin = jnp.split(rotations[:, None], 2, axis=-1)
+    first, second = jnp.split(x[..., :rotary_dim].astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    rotated = turned if rotary_dim == x.shape[-1] else jnp.concatenate([turned, x[..., rotary_dim:]], axis=-1)
+    return rotated if tables[0] >= 0 else jnp.where(table < 0, x, rotated)
+
+
+def _attend(
+    q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, table: jax.Array, constants: AttentionConstants
+) -> jax.Array:
+    """Attention of rows of equal width.
+
+    Args:
+        q: [num_rows, width, num_heads, head_dim].
+        positions: int32[num_rows, width]; each query sees keys at its position and before,
+            as far as the layer's window reaches.
+        table: int32[num_rows, max_pages].
+
+    Returns:
+        [num_rows * width, num_heads * head_dim].
+    """
+    num_rows, width, num_heads, head_dim = q.shape
+    num_kv_heads = kv.num_heads
+    group = num_heads // num_kv_heads  # query heads that share a key head
+    num_pages = pages_per_block(kv.page_size)
+    block_size = num_pages * kv.page_size
+
+    # [num_rows, num_kv_heads, group * width, head_dim]: a key head's queries side by side.
+    queries = q.reshape(num_rows, width, num_kv_heads, group, head_dim).transpose(0, 2, 3, 1, 4)
+    queries = queries.reshape(num_rows, num_kv_heads, group * width, head_dim) * constants.scale
+    last_positions = jnp.max(positions, axis=1, keepdims=True)
+    query_positions = jnp.tile(positions, (1, group))[:, None, :, None]
+    first_seen = _first_seen(query_positions, layer, constants)
+
+    def block(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        best, total, acc = carry
+        pages = lax.dynamic_slice_in_dim(table, index * num_pages, num_pages, axis=1)
+        keys, values = kv.read(layer, pages, q.dtype)
+        scores = jnp.einsum("rhqd,rhkd->rhqk", queries, keys, preferred_element_type=jnp.float32)
+        if constants.softcap:
+            scores = constants.softcap * jnp.tanh(scores / constants.softcap)
+        key_positions = index * block_size + jnp.arange(block_size)
+        # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
+        values = jnp.where((key_positions <= last_positions)[:, None, :, None], values, 0)
+        is_seen = key_positions <= query_positions
+        if first_seen is not None:
+            is_seen &= key_positions >= first_seen
+        scores = jnp.where(is_seen, scores, -jnp.inf)
+        new_best = jnp.maximum(best, jnp.max(scores, axis=-1, keepdims=True))
+        weights = jnp.exp(scores - new_best)
+        shrink = jnp.exp(best - new_best)
+        mixed = jnp.einsum("rhqk,rhkd->rhqd", weights.astype(q.dtype), values, preferred_element_type=jnp.float32)
+        return new_best, total * shrink + jnp.sum(weights, axis=-1, keepdims=True), acc * shrink + mixed
+
+    shape = (num_rows, num_kv_heads, group * width)
+    # `best` is finite from the start: a query may see nothing of the first blocks.
+    start = (
+        jnp.full((*shape, 1), float(np.finfo(np.float32).min)),
+        jnp.zeros((*shape, 1), jnp.float32),
+        jnp.zeros((*shape, head_dim), jnp.float32),
+    )
+    num_blocks = jnp.max(positions) // block_size + 1
+    first_block = 0 if first_seen is None else jnp.maximum(jnp.min(first_seen), 0) // block_size
+    _, total, acc = lax.fori_loop(first_block, num_blocks, block, start)
+    mixed: jax.Array = (acc / total).astype(q.dtype).reshape(num_rows, num_kv_heads, group, width, head_dim)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(num_rows * width, num_heads * head_dim)
+
+
+def _first_seen(positions: jax.Array, layer: jax.Array, constants: AttentionConstants) -> jax.Array | None:
+    """The first position that each query's window holds, perhaps negative; None where no layer has a window."""
+    if not constants.windows.any():
+        return None
+    window = jnp.asarray(constants.windows)[layer]
+    return jnp.where(window > 0, positions - window + 1, 0)

@@ -1,0 +1,57 @@
+"""Mixtures of experts in XLA: each expert computes the tokens that pick it, in blocks of a fixed number of rows.
+
+The pairs of a token and an expert are sorted by expert, and each expert's are cut into blocks, the last of which may be
+in part empty (as in Gale et al., "MegaBlocks", 2023). How many blocks there are is a run-time value, so that the work
+grows with the tokens, and experts that nobody picks are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from cache.page import NULL_PAGE_ID
+from engine.backends.base.norms import of_layer
+from engine.backends.base.operands import Picks
+from engine.backends.base.token_layout import TokenLayout
+
+MAX_BLOCK_ROWS = 32
+
+
+def add_experts(
+    addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
+    layout: TokenLayout, gated: Callable[[jax.Array], jax.Array],
+) -> jax.Array:  # fmt: skip
+    """As `Products.add_experts`; `gated` makes [rows, inner] of a block's gates and ups."""
+    num_tokens, num_picked = picks.experts.shape
+    num_pairs, num_experts = num_tokens * num_picked, picks.num_experts
+    # As many rows as an expert has on average, and at least one, keep the rows that are empty below half of all.
+    average = max(1, num_pairs // num_experts)
+    num_rows = min(MAX_BLOCK_ROWS, num_tokens, 1 << (average - 1).bit_length())
+
+    is_real = layout.write_page != NULL_PAGE_ID
+    experts = jnp.where(is_real[:, None], picks.experts, num_experts).reshape(-1)
+    order = jnp.argsort(experts)  # those of padding last
+    counts = jnp.zeros(num_experts, jnp.int32).at[experts].add(1, mode="drop")
+    end_pairs = jnp.cumsum(counts)
+    num_blocks = -(-counts // num_rows)
+    end_blocks = jnp.cumsum(num_blocks)
+    shares = picks.shares.reshape(-1, 1)
+
+    def block(index: jax.Array, total: jax.Array) -> jax.Array:
+        expert = jnp.searchsorted(end_blocks, index, side="right")
+        number = index - (end_blocks[expert] - num_blocks[expert])  # among the expert's blocks
+        place = end_pairs[expert] - counts[expert] + number * num_rows + jnp.arange(num_rows)
+        pair = jnp.where(place < end_pairs[expert], order[place], num_pairs)  # beyond all where it is empty
+        token, stacked = pair // num_picked, layer * num_experts + expert
+        inner = gated(x[token] @ of_layer(gate_up, stacked))
+        # A share may multiply what goes into a product as well as what comes out of it.
+        weighed = (inner * shares[pair]).astype(inner.dtype)
+        # No block has two pairs of one token.
+        return total.at[token].add((weighed @ of_layer(down, stacked)).astype(total.dtype), mode="drop")
+
+    added: jax.Array = lax.fori_loop(0, end_blocks[-1], block, addend)
+    return added

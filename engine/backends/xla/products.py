@@ -1,0 +1,78 @@
+"""Products of activations with arrays of weights, in XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from engine.backends.base.norms import biased, normed, of_layer
+from engine.backends.base.operands import Activation, Norm, Picks
+from engine.backends.base.token_layout import TokenLayout
+from engine.backends.xla.experts import add_experts
+
+_ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
+    Activation.SILU: jax.nn.silu,
+    Activation.GELU_TANH: partial(jax.nn.gelu, approximate=True),
+    Activation.GELU_ERF: partial(jax.nn.gelu, approximate=False),
+}
+
+
+class XlaProducts:
+    """`Products` of weights that `ArrayLayout` has made; padding tokens are computed like all others."""
+
+    def embed(self, weights: jax.Array, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
+        """As `Products.embed`."""
+        return _scaled(weights[tokens], scale)
+
+    def norm_product(
+        self, x: jax.Array, norm: Norm | None, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.norm_product` (gated: Shazeer, "GLU variants improve transformer", 2020)."""
+        product = biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer)
+        return _finished(product, activation, is_gated)
+
+    def add_product(
+        self, addend: jax.Array, x: jax.Array, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
+        bias: jax.Array | None = None, scale: float = 1.0,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_product`."""
+        return addend + _scaled(biased(x @ of_layer(weights, layer), bias, layer), scale)
+
+    def add_experts(
+        self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
+        layout: TokenLayout, *, activation: Activation,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.add_experts`."""
+        gated = partial(_finished, activation=activation, is_gated=True)
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated)
+
+    def head_product(
+        self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
+        bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
+    ) -> jax.Array:  # fmt: skip
+        """As `Products.head_product`."""
+        only = jnp.int32(0)
+        rows = normed(x[sampled], norm, only)
+        product = jnp.einsum("re,ve->rv", rows, weights, preferred_element_type=jnp.float32)
+        logits = _scaled(biased(product, bias, only), scale)
+        return softcap * jnp.tanh(logits / softcap) if softcap else logits
+
+
+def _scaled(x: jax.Array, scale: float) -> jax.Array:
+    return x if scale == 1.0 else x * scale
+
+
+def _finished(product: jax.Array, activation: Activation, is_gated: bool) -> jax.Array:
+    """What is made of the sums of a product, gates and then ups where it is gated."""
+    if not is_gated:
+        return _activated(product, activation)
+    gate, up = jnp.split(product, 2, axis=-1)
+    return _activated(gate, activation) * up
+
+
+def _activated(x: jax.Array, activation: Activation) -> jax.Array:
+    return x if activation is Activation.NONE else _ACTIVATIONS[activation](x)

@@ -1,1 +1,0 @@
-"""The native bodies: C++ kernels for CPUs, called from compiled programs."""

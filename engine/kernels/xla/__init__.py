@@ -1,1 +1,0 @@
-"""The portable bodies: everything in XLA, for every device."""

@@ -1,0 +1,65 @@
+"""What a place outside of the engine that keeps pages provides, and what the engine's device provides to copy them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+# One page's keys and values on the device, as `PageDevice` makes it and takes it back; opaque to everyone else.
+DevicePage = Any
+
+
+class KVConnector(Protocol):
+    """Keeps the pages of one model, computed in one way, by the 32 bytes of their names (`PageHash.hash_value`).
+
+    Only `holds` is called by the engine thread. The other methods may block; they handle the errors of their medium
+    themselves, and each of them may be called by several threads at once.
+    """
+
+    def holds(self, name: bytes) -> bool:
+        """Whether the page is probably there; never blocks."""
+
+    def load(self, name: bytes) -> np.ndarray | None:
+        """The content of a page, uint8[bytes of a page], byte for byte as it was stored; None if it cannot be had."""
+
+    def store(self, name: bytes, content: Sequence[np.ndarray]) -> bool:
+        """Keeps a page.
+
+        Args:
+            content: arrays whose bytes, one after the other, are the content.
+
+        Returns:
+            False where nothing can be stored for now.
+        """
+
+    def touch(self, names: Sequence[bytes]) -> None:
+        """Notes that the pages have been used, the first of a prefix first."""
+
+    def forget(self, names: Sequence[bytes]) -> None:
+        """Removes pages, because their content is wrong."""
+
+    def clear(self) -> None:
+        """Removes all pages."""
+
+    def refresh(self) -> None:
+        """Looks for what other processes have stored and removed; called at least once a minute."""
+
+
+class PageDevice(Protocol):
+    """Copies single pages out of the device's arrays and into them, in the order of the steps."""
+
+    page_bytes: int
+
+    def read_page(self, page_id: int) -> DevicePage:
+        """Enqueues a copy of the page as it is behind all steps dispatched so far. Engine thread."""
+
+    def write_page(self, page_id: int, page: DevicePage) -> None:
+        """Enqueues the writing of a page, before all steps that are dispatched later. Engine thread."""
+
+    def to_host(self, page: DevicePage) -> list[np.ndarray]:
+        """Waits for the copy; arrays whose bytes are the page's content. Any thread."""
+
+    def to_device(self, content: np.ndarray) -> DevicePage:
+        """Makes a page of its content, uint8[page_bytes]. Any thread."""

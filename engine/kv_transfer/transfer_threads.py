@@ -1,0 +1,151 @@
+"""The threads that carry pages between the device's copies and a connector, so that the engine thread never waits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.interface.background import stand_back
+from engine.kv_transfer.kv_connector import DevicePage, KVConnector, PageDevice
+from engine.kv_transfer.prefetch_job import PrefetchJob
+
+_NUM_READERS = 2
+_REFRESH_SECONDS = 10.0  # without anything to store
+_BUSY_REFRESH_SECONDS = 60.0  # a look at a large folder takes a while
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What came of a page that was asked for."""
+
+    fetch: PrefetchJob
+    index: int
+    page: DevicePage | None  # None: it cannot be had
+
+
+class TransferThreads:
+    """One thread that stores, which stands behind the process's other threads, and two that load."""
+
+    def __init__(self, device: PageDevice, wake: Callable[[], None], clock: Callable[[], float]) -> None:
+        """Starts the threads.
+
+        Args:
+            wake: called by a loading thread when something has arrived.
+            clock: seconds.
+        """
+        self.connector: KVConnector | None = None  # None until it is open
+        self.arrived: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+        self.num_stored = 0  # pages
+        self.refused_at = -math.inf  # seconds on the clock, when the connector last could not store
+        self._device = device
+        self._wake = wake
+        self._clock = clock
+        self._wanted: Callable[[], KVConnector] | None = None  # makes the connector that is to be open
+        self._asked: queue.SimpleQueue[tuple[PrefetchJob, int] | None] = queue.SimpleQueue()
+        self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._storing = threading.Thread(target=self._run_errands, name="eagre-pages-out", daemon=True)
+        try:
+            self._storing.start()
+            for _ in range(_NUM_READERS):
+                threading.Thread(target=self._load, name="eagre-pages-in", daemon=True).start()
+        except BaseException:  # the system gives no more threads; those that it gave would hold the device for ever
+            self._end_threads()
+            raise
+
+    # ---------------------------------------------------------------- called by the engine thread
+
+    @property
+    def num_errands(self) -> int:
+        """What the storing thread has still to do."""
+        return self._errands.qsize()
+
+    def open(self, make: Callable[[], KVConnector]) -> None:
+        """Makes another connector the open one. Until it is made, which may take long, none is open."""
+        self.connector, self._wanted = None, make
+
+        def errand() -> None:
+            try:
+                connector = make()
+            except OSError as error:
+                _log.warning("cached prefixes are not kept: %s", error)
+                return
+            if self._wanted is make:
+                self.connector = connector
+
+        self.do(errand)
+
+    def ask(self, fetch: PrefetchJob, index: int) -> None:
+        """Has a page of a fetch loaded."""
+        self._asked.put((fetch, index))
+
+    def do(self, errand: Callable[[], None]) -> None:
+        """Has something done by the storing thread, behind all that it was given before."""
+        self._errands.put(errand)
+
+    def store(self, connector: KVConnector, name: bytes, page: DevicePage) -> None:
+        """Has a copy of a page stored."""
+
+        def errand() -> None:
+            if connector.store(name, self._device.to_host(page)):
+                self.num_stored += 1
+            else:
+                self.refused_at = self._clock()
+
+        self.do(errand)
+
+    def close(self, join_seconds: float) -> None:
+        """Ends the threads once all is stored that was given to them, and waits for that at most so long."""
+        self._end_threads()
+        self._storing.join(join_seconds)
+
+    def _end_threads(self) -> None:
+        self._errands.put(None)
+        for _ in range(_NUM_READERS):
+            self._asked.put(None)
+
+    # ---------------------------------------------------------------- the threads
+
+    def _run_errands(self) -> None:
+        stand_back()
+        looked_at = self._clock()
+        while True:
+            is_idle = False
+            try:
+                errand = self._errands.get(timeout=_REFRESH_SECONDS)
+                if errand is None:
+                    return
+                _attempt(errand)
+            except queue.Empty:
+                is_idle = True
+            if self.connector is not None and (is_idle or self._clock() - looked_at > _BUSY_REFRESH_SECONDS):
+                looked_at = self._clock()
+                _attempt(self.connector.refresh)
+
+    def _load(self) -> None:
+        while True:
+            asked = self._asked.get()
+            if asked is None:
+                return
+            fetch, index = asked
+            page: DevicePage | None = None
+            if fetch.is_under_way and fetch.connector is not None:
+                try:
+                    content = fetch.connector.load(fetch.names[index].hash_value)
+                    page = None if content is None else self._device.to_device(content)
+                except (OSError, MemoryError, RuntimeError):
+                    _log.exception("a kept page was not loaded")
+            self.arrived.put(Arrival(fetch, index, page))
+            self._wake()
+
+
+def _attempt(errand: Callable[[], None]) -> None:
+    try:
+        errand()
+    except (OSError, MemoryError, RuntimeError):  # JAX's errors are RuntimeErrors
+        _log.exception("what was to be done with kept pages has failed")

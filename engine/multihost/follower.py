@@ -1,0 +1,130 @@
+"""A follower's side: it joins its leader, offers what it has, and hears every step."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from engine.interface.host_address import HostAddress
+from engine.interface.types import HostLost
+from engine.multihost.leader import GATHER_SECONDS, SETTLE_SECONDS
+from engine.multihost.link import PATIENCE_SECONDS, Link
+from engine.multihost.messages import MAGIC, Kind, Message, frame, pack_facts
+
+_RETRY_SECONDS = 0.2
+_MAX_BYTES = 1 << 30  # of a step
+
+
+class Follower:
+    """Any host but the first."""
+
+    def __init__(
+        self, address: HostAddress, index: int, num_hosts: int, facts: Mapping[str, str],
+        seconds: float = GATHER_SECONDS,
+    ) -> None:  # fmt: skip
+        """Joins, and waits until all others have.
+
+        Args:
+            address: the coordinator's; the leader listens at the next port.
+            facts: what all hosts must have alike.
+            seconds: how long to try, and then to wait for the others.
+
+        Raises:
+            ValueError: the leader refuses this host, or cannot be reached.
+            HostLost: the leader has ended.
+        """
+        leader = f"the leader (host 0 of {num_hosts})"
+        self._link = Link(_connected(address, seconds), leader, _MAX_BYTES)
+        self._link.send(frame(Kind.JOIN, MAGIC, pack_facts({**facts, "host_index": str(index)})))
+        try:
+            self._expect(Kind.ACCEPTED, seconds)
+        except BaseException:
+            self._link.close()
+            raise
+
+    def settle(self, facts: Mapping[str, str], num_pages: int) -> int:
+        """As `Leader.settle`."""
+        self._link.send(frame(Kind.OFFER, pack_facts({**facts, "num_pages": str(num_pages)})))
+        return int(self._expect(Kind.SETTLED, SETTLE_SECONDS).content)
+
+    def become_ready(self) -> None:
+        """Tells that this host has compiled its programs, and waits until all have; steps may come then.
+
+        Raises:
+            HostLost: the leader is lost or has ended.
+        """
+        self._link.send(frame(Kind.READY))
+        self._expect(Kind.BEGIN, None)
+        self._link.patience = PATIENCE_SECONDS
+
+    def watch(self, on_lost: Callable[[HostLost], None]) -> None:
+        """Has `on_lost` called when the leader is lost, by any thread."""
+        self._link.watch(on_lost)
+
+    def receive(self) -> Message:
+        """What the leader says next.
+
+        Raises:
+            HostLost: the leader is lost.
+        """
+        return self._link.receive()
+
+    def ended(self, reason: bytes) -> HostLost:
+        """The error of a leader that has ended for a reason."""
+        return HostLost(f"{self._link.peer} has ended: {reason.decode()}")
+
+    def close(self, reason: str = "") -> None:
+        """Ends the connection.
+
+        Args:
+            reason: why, if the leader has not asked for it.
+        """
+        if reason:
+            self._link.send(frame(Kind.END, reason.encode()))
+        self._link.close()
+
+    def _expect(self, kind: Kind, seconds: float | None) -> Message:
+        """
+        Raises:
+            ValueError: the leader refuses this host.
+            HostLost: the leader is lost or has ended, or says something else.
+        """
+        try:
+            message = self._link.receive(seconds)
+        except TimeoutError as error:
+            raise HostLost(str(error)) from error
+        match message.kind:
+            case Kind.REFUSED:
+                raise ValueError(f"{self._link.peer} refuses this host: {message.content.decode()}")
+            case Kind.END:
+                raise self.ended(message.content)
+            case other if other is not kind:
+                raise HostLost(f"{self._link.peer} has sent {other.name} where {kind.name} was due")
+        return message
+
+
+def _connected(address: HostAddress, seconds: float) -> socket.socket:
+    """
+    Raises:
+        ValueError: nobody has listened there in time.
+    """
+    ends_at = time.monotonic() + seconds
+    while True:
+        try:
+            connection = socket.create_connection((address.host, address.plan_port), timeout=seconds)
+            with contextlib.ExitStack() as stack:
+                stack.callback(connection.close)
+                # Before the leader of the same machine listens, the system may choose its very port for this end,
+                # which reaches itself then and keeps the leader from listening.
+                if connection.getsockname() != connection.getpeername():
+                    stack.pop_all()
+                    return connection
+        except OSError as error:
+            if time.monotonic() > ends_at:
+                raise ValueError(
+                    f"coordinator is {address}, and its port {address.plan_port} could not be reached within "
+                    f"{seconds:g} s: {error}"
+                ) from error
+        time.sleep(_RETRY_SECONDS)

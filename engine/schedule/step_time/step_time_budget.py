@@ -1,0 +1,110 @@
+"""The pace of an engine: how long its steps may take, and how well it knows beforehand how long they will."""
+
+from __future__ import annotations
+
+from math import inf
+
+from engine.schedule.step_time.step_costs import StepCosts
+from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.token_budget import TokenBudget
+
+_QUANTILE = 0.99  # of the steps that shall stay within the target
+_STEP_UP = 0.05  # how far one step beyond the margin raises it
+_MAX_MARGIN = 1.5
+_MEMORY = 0.98  # the averages are of about the last 50 steps
+_USUAL = 0.3  # difference between measured and predicted, as a share; beyond it a step is learned from at once
+_MAX_UNLEARNED = 3  # usual steps left out between two that are learned from: learning is work for the host
+_MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
+_MAX_GUEST_STRETCH = 1.6  # of a guest's tile and the others' rows: measured steps are longer than predicted ones
+
+
+class StepTimeBudget:
+    """Makes the budget of each step, and learns from each step's duration. Only the engine thread changes it.
+
+    Streams see a gap between two tokens that is as long as the step between them. So a step in which requests decode
+    has a limit: as many tiles of prompts as fit into the target beside the decode rows, but at least a part of one, or
+    prompts would starve. Where the device computes no padding the first tile is cut to pieces, of which no more are
+    taken than fit into the target, or than make the step twice as long as its decode rows alone, whichever is longer:
+    half of the time is left for prompts, so that their first tokens come at most twice as late as with whole tiles.
+    Beside streams of other tenants the others' rows count alone, because who has many rows in the step already has
+    taken a part of the others' time with them, and a tile may make the step 1.6 times as long as those. Gaps are longer
+    where small pieces would make the prompt much slower or save little of the tile's time: `TokenBudget` takes a larger
+    piece then, or the whole tile. The margin between what is aimed at and the target follows the quantile of measured
+    over predicted durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the slowest
+    steps in a hundred cannot be kept by a prediction that is right on average.
+    """
+
+    def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
+        """Makes a pace that knows nothing of the machine yet.
+
+        Args:
+            target_gap: milliseconds; 0: no limit, for throughput.
+            grain: tokens of a tile that the device computes together; None: all of them, padding too.
+        """
+        self.target_gap = target_gap
+        self._grain = grain
+        self.costs = StepCosts()
+        self._margin = 1.0
+        self._error = 0.0
+        self._prompt_ms = 0.0
+        self._total_ms = 0.0
+        self._num_unlearned = 0  # steps since the last that the costs learned from
+
+    @property
+    def step_time_error(self) -> float:
+        """How far predictions are off: |measured - predicted| / measured, averaged over the last steps."""
+        return self._error
+
+    @property
+    def prompt_share(self) -> float:
+        """Share of the last steps' time that their tiles of prompts account for, 0 to 1."""
+        return self._prompt_ms / self._total_ms if self._total_ms else 0.0
+
+    def budget(self, num_tokens: int, chunk_alignment: int, work: StepWork) -> TokenBudget:
+        """The budget for the prompts of a step.
+
+        Args:
+            num_tokens: how many tokens of prompts the step may compute at most.
+            work: the decode rows of the step.
+        """
+        if not (self.target_gap and work.num_decode_rows):
+            return TokenBudget(num_tokens, chunk_alignment, work, inf, self.costs, grain=self._grain)
+        return TokenBudget(
+            num_tokens, chunk_alignment, work, self.target_gap / self._margin, self.costs,
+            grain=self._grain, first_limit=self._longest_with_tile,
+        )  # fmt: skip
+
+    def _longest_with_tile(self, rows: StepWork, is_guest: bool) -> float:
+        """Milliseconds that a step with one tile, or a part of one, may be predicted to take.
+
+        Args:
+            rows: the decode rows that it is beside.
+            is_guest: whether they are those of other tenants.
+        """
+        stretch = _MAX_GUEST_STRETCH if is_guest else _MAX_STRETCH
+        return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
+
+    def learn(self, work: StepWork, seconds: float) -> None:
+        """Takes note of how long a step took.
+
+        One in four of the steps that only decode and take about what was predicted is learned from. Which one does not
+        depend on its duration, or predictions would lean towards the steps that were far off.
+        """
+        measured, predicted = 1000 * seconds, self.costs.predict(work)
+        if measured <= 0:
+            return
+        if predicted:
+            self._error += (1 - _MEMORY) * (min(abs(measured - predicted) / measured, 1.0) - self._error)
+            without = self.costs.predict(StepWork(work.num_decode_rows, work.decode_context)) if work.num_tiles else 0.0
+            share = max(1 - without / predicted, 0.0) if work.num_tiles else 0.0
+            self._prompt_ms = _MEMORY * self._prompt_ms + share * measured
+            self._total_ms = _MEMORY * self._total_ms + measured
+            if work.num_tiles and work.num_decode_rows:
+                move = _STEP_UP * ((measured > self._margin * predicted) - (1 - _QUANTILE))
+                self._margin = min(max(self._margin + move, 1.0), _MAX_MARGIN)
+        is_usual = not work.num_tiles and abs(measured - predicted) <= _USUAL * measured
+        if is_usual and self._num_unlearned < _MAX_UNLEARNED:
+            self._num_unlearned += 1
+            return
+        self._num_unlearned = 0
+        self.costs.learn(work, measured)

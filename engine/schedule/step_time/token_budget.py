@@ -1,0 +1,128 @@
+"""The budget that prompts have in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from engine.schedule.step_time.step_costs import StepCosts
+from engine.schedule.step_time.step_work import StepWork
+
+_MOST_PER_TOKEN = 2.0  # how much longer a piece of a tile may take for each of its tokens than the whole tile
+_LEAST_SAVED = 1 / 3  # of the tile's time, by a piece that does not keep the limit either
+
+
+class TokenBudget:
+    """How many more tokens of prompts a step may compute, by their number and by the time that they take.
+
+    A request with a single token left is a decode row, of which there is one for each slot: it costs no tokens here.
+    The device pads each chunk of more than one token to whole tiles of `chunk_alignment` tokens, so a chunk costs its
+    padded length of the number of tokens. Of time it costs as many pieces of `grain` tokens as it has. Of the step's
+    first tile one piece at least is granted, however long that takes, so that prompts do not starve; and all of it
+    where pieces are not worth it.
+    """
+
+    __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
+
+    def __init__(
+        self, num_tokens: int, chunk_alignment: int, work: StepWork, limit: float = inf, costs: StepCosts | None = None,
+        *, grain: int | None = None, first_limit: Callable[[StepWork, bool], float] | None = None,
+    ) -> None:  # fmt: skip
+        """Makes a budget of which nothing is spent.
+
+        Args:
+            work: of the step so far.
+            limit: milliseconds for the whole step; infinite for none.
+            costs: predict how long the step takes; needed with a limit.
+            grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
+            first_limit: from the decode rows that the step's first tile is beside, and whether it is a guest of those,
+                milliseconds for a step with it; it is cut to pieces that keep them. None: it stays whole.
+        """
+        self.num_left = num_tokens
+        self.is_exhausted = False  # once a request has got less than it can use
+        self.work = work
+        self._chunk_alignment = chunk_alignment
+        self._limit = limit
+        self._first_limit = first_limit
+        self._grain = chunk_alignment if grain is None else grain
+        self._costs = costs
+
+    @property
+    def num_tiles_left(self) -> int:
+        """Tiles that fit into the number of tokens."""
+        return self.num_left // self._chunk_alignment
+
+    def take(self, num_tokens: int, start: int, others: StepWork | None = None) -> int:
+        """Spends what can be afforded of a request's tokens.
+
+        Args:
+            num_tokens: how many there are to compute, at least 1.
+            start: the position of the first of them.
+            others: of a guest, the decode rows of the other tenants.
+
+        Returns:
+            How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and
+            the step's first tile at one of the grain.
+        """
+        num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, others)
+        self.is_exhausted |= num_taken < num_tokens
+        return num_taken
+
+    def _take_row(self, start: int) -> int:
+        work = self.work
+        self.work = work._replace(num_decode_rows=work.num_decode_rows + 1, decode_context=work.decode_context + start)
+        return 1
+
+    def _take_tiles(self, num_tokens: int, start: int, others: StepWork | None) -> int:
+        size, num_taken = self._chunk_alignment, 0
+        while num_taken < num_tokens and self.num_left >= size:
+            count = min(size, num_tokens - num_taken)
+            if self.work.num_tiles == 0:
+                count = self._part_of_first_tile(count, start, others)
+            grown = self._with_tile(count, start + num_taken + count)
+            if self.work.num_tiles and not self._is_affordable(grown):
+                break
+            self.work = grown
+            self.num_left -= size
+            num_taken += count
+            if count < size:
+                break
+        return num_taken
+
+    def _with_tile(self, count: int, end: int) -> StepWork:
+        """The work with one more tile of so many tokens."""
+        grain = self._grain
+        return self.work.with_tile(end, -(-count // grain) * grain / self._chunk_alignment)
+
+    def _part_of_first_tile(self, count: int, start: int, others: StepWork | None) -> int:
+        """How many of the tokens of the step's first tile to compute: the most that keep the limit.
+
+        Pieces that cost more than `_MOST_PER_TOKEN` times as much for each token as the whole tile are not considered.
+        If no other piece keeps the limit, the smallest of the others is taken, provided that it saves at least
+        `_LEAST_SAVED` of the tile's time; else the whole tile is.
+        """
+        if self._first_limit is None or self._costs is None or not self._costs.has_seen_tiles:
+            return count
+        limit = self._first_limit(self.work if others is None else others, others is not None)
+        whole, without = self._milliseconds(count, start), self._costs.predict(self.work)
+        # To a prompt beside streams of its own tenant the time of their rows counts too, and to a guest its tile alone:
+        # it has to make room for the others, however much longer it waits for that.
+        beside = 0.0 if others is None else without
+        took, size = whole, count
+        while took > limit and size > self._grain:
+            fewer = (size - 1) // self._grain * self._grain
+            milliseconds = self._milliseconds(fewer, start)
+            if (milliseconds - beside) * count > _MOST_PER_TOKEN * (whole - beside) * fewer:
+                break
+            took, size = milliseconds, fewer
+        return size if took <= max(limit, whole - _LEAST_SAVED * (whole - without)) else count
+
+    def _milliseconds(self, count: int, start: int) -> float:
+        """How long the step is predicted to take with so many tokens of its first tile."""
+        assert self._costs is not None
+        return self._costs.predict(self._with_tile(count, start + count))
+
+    def _is_affordable(self, work: StepWork) -> bool:
+        if self._limit == inf or self._costs is None:
+            return True
+        return self._costs.has_seen_tiles and self._costs.predict(work) <= self._limit

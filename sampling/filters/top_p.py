@@ -1,0 +1,30 @@
+"""top-p, nucleus sampling (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sampling.filters.threshold import largest_threshold
+
+
+def top_p_mask(weights: jax.Array, top_p: jax.Array) -> jax.Array:
+    """Which tokens form each row's smallest set of the most probable whose share reaches `top_p`.
+
+    Args:
+        weights: float32[num_rows, vocab_size], non-negative, not necessarily normalised.
+        top_p: float32[num_rows]; 1 or more keeps the whole row.
+
+    Returns:
+        bool[num_rows, vocab_size]; the most probable token is always in it.
+    """
+    bits = lax.bitcast_convert_type(weights, jnp.int32)
+    wanted = top_p * jnp.sum(weights, axis=-1)
+    threshold = largest_threshold(
+        lambda candidate: jnp.sum(jnp.where(bits >= candidate[:, None], weights, 0.0), axis=-1) >= wanted,
+        jnp.zeros(wanted.shape, jnp.int32),
+    )
+    # Rounding may hide even the best token behind a share just above it; it stays in any case.
+    threshold = jnp.minimum(threshold, jnp.max(bits, axis=-1))
+    return (bits >= threshold[:, None]) | (top_p >= 1.0)[:, None]

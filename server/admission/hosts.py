@@ -1,0 +1,111 @@
+"""Host names and web origins: what keeps a page in somebody's browser from using a server on the same machine.
+
+A page of another site can make a browser send requests to 127.0.0.1. Two checks stop it. The browser says in `Origin`
+and `Sec-Fetch-Site` (Fetch standard; Fetch Metadata Request Headers) from where a request comes. And a name that
+resolves to 127.0.0.1 only now, which makes the page's origin look like the server's own (DNS rebinding), is no name
+that this server answers to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from server.protocol.errors import ApiError, shorten
+
+ANY_ORIGIN = "*"
+
+# A name or an IPv4 address, or an IPv6 address in brackets; then the port (RFC 9110, section 7.2).
+_HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:@/\s]*))(?::[0-9]*)?")
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({"same-origin", "none"})  # none: the user typed the address
+
+
+def check_host(host: str, allowed: Collection[str]) -> None:
+    """Lets through `localhost`, literal addresses (no name was resolved for them) and the allowed names.
+
+    Args:
+        host: the Host header, with or without a port.
+        allowed: names in lower case; one that begins with a dot allows what ends with it, "*" allows all.
+
+    Raises:
+        ApiError: 421, any other name.
+    """
+    name = _name_of(host)
+    if name == "localhost" or name.endswith(".localhost") or _is_address(name):
+        return
+    if "*" in allowed or name in allowed or any(entry.startswith(".") and name.endswith(entry) for entry in allowed):
+        return
+    raise ApiError(
+        f"this server does not answer to the name {shorten(name or host)}; --allowed-hosts names those it answers to",
+        status=421,
+        code="host_not_allowed",
+    )
+
+
+def check_origin(
+    method: str, headers: Mapping[str, str], host: str, allowed: Collection[str], *, is_socket: bool
+) -> None:
+    """Refuses what a page of another site makes a browser send, except from the allowed origins.
+
+    Programs send neither header and pass. So does reading: a browser shows the answer to no other site's page.
+
+    Args:
+        host: the Host header, already checked.
+        allowed: origins such as "https://app.example", or "*".
+        is_socket: the request opens a WebSocket, which no other rule of browsers guards.
+
+    Raises:
+        ApiError: 403.
+    """
+    if method in _SAFE_METHODS and not is_socket:
+        return
+    origin = headers.get("Origin")
+    if origin is not None and is_allowed(origin, allowed):
+        return
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None and site not in _OWN_SITES:
+        raise foreign_origin(origin or site)
+    if origin is not None and not _is_own(origin, host):
+        raise foreign_origin(origin)
+
+
+def is_allowed(origin: str, allowed: Collection[str]) -> bool:
+    """Whether an origin is one of those that were named."""
+    return ANY_ORIGIN in allowed or origin in allowed
+
+
+def foreign_origin(origin: str) -> ApiError:
+    """The refusal of a page of another site."""
+    return ApiError(
+        f"a page from {shorten(origin)} may not use this server; --allowed-origins names those that may",
+        status=403,
+        error_type="permission_error",
+        code="origin_not_allowed",
+    )
+
+
+def _is_own(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
+
+
+def _name_of(host: str) -> str:
+    """The host without its port, in lower case; of an IPv6 address without its brackets. "" where it is no host."""
+    found = _HOST.fullmatch(host)
+    if found is None:
+        return ""
+    return (found[1] or found[2] or "").rstrip(".").lower()
+
+
+def _is_address(name: str) -> bool:
+    address, is_scoped, _ = name.partition("%")
+    try:
+        return ipaddress.ip_address(address).version == 6 or not is_scoped
+    except ValueError:
+        return False

@@ -1,0 +1,63 @@
+"""The turns of the asyncio loop, of which no crowd may take one for itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+from server.admission.fair_queue import FairQueue
+
+# To check a request, tokenise its prompt and queue it takes about a millisecond, for which the tokens of all streams
+# wait, and three times as long where the engine's threads want all cores.
+BEGUN_AT_ONCE = 4
+PROBES_AT_ONCE = 1  # beside these: a probe takes little of that time, and a flood of probes may not take more either
+
+
+class LoopThrottle:
+    """Lets a few begin in each turn of the loop, and those that come beyond them in later turns.
+
+    Those of one owner begin in their order, and owners take turns.
+
+    A turn of the loop runs every task that was woken before it, and only then looks for tokens of the engine. Where a
+    thousand clients send at the same moment, or one sends a thousand messages, each wakes a task or is the next in one
+    that never waits. So whatever a client has sent asks for a turn before anything is done for it.
+    """
+
+    def __init__(self, most: int = BEGUN_AT_ONCE) -> None:
+        self._most = most
+        self._num_begun = 0  # in this turn of the loop
+        self._is_counting_soon = False  # another turn will be begun
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+
+    async def next(self, owner: str = "") -> None:
+        """Returns when the caller may begin: at once, unless many have begun in this turn or wait already.
+
+        Args:
+            owner: for whom the caller waits.
+        """
+        if not self._is_counting_soon:
+            self._count_anew_soon()
+        if self._num_begun < self._most and not self._waiting:
+            self._num_begun += 1
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.put(owner, waiter)
+        await waiter
+
+    def _count_anew_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._count_anew)
+        self._is_counting_soon = True
+
+    def _count_anew(self) -> None:
+        """Begins a turn: those whose turn it is are woken, but for those whose clients have left.
+
+        Where it fails for want of memory, the next one that comes has it called again.
+        """
+        self._is_counting_soon = False
+        self._num_begun = 0
+        while self._waiting and self._num_begun < self._most:
+            waiter = self._waiting.take()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._num_begun += 1
+        if self._num_begun:
+            self._count_anew_soon()  # behind those that were woken

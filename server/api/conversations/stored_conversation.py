@@ -1,0 +1,109 @@
+"""A conversation as it is stored: a line that tells of it, and a line for each of its items, all of them JSON.
+
+What is added or left out is a matter of lines, and an item is parsed only where it is asked for. A parser holds the
+interpreter lock from beginning to end; for a whole conversation that is milliseconds, and every use would pay them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, takewhile
+from typing import Any, NamedTuple, Self
+
+import orjson
+
+from server.api.responses.items import Item
+
+MAX_ITEMS = 10_000  # of a conversation
+
+_ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*")')  # every line of an item begins with it
+
+
+class StoredConversation(NamedTuple):
+    """What is known of a conversation, and its items from the oldest to the newest, one line each."""
+
+    head: bytes
+    lines: tuple[bytes, ...] = ()
+
+    @classmethod
+    def new(cls, told: Mapping[str, Any], items: Sequence[Item] = ()) -> Self:
+        """A conversation that begins with `items`.
+
+        Args:
+            told: its id, the time of its making, and its metadata.
+        """
+        return cls(orjson.dumps(told), _encode(items))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """The conversation that `to_bytes` has written, or a version of this server before there were lines."""
+        head, *lines = content.split(b"\n")
+        if not lines:
+            told = orjson.loads(head)
+            if "items" in told:
+                return cls.new(told, told.pop("items"))
+        return cls(head, tuple(lines))
+
+    def to_bytes(self) -> bytes:
+        """The bytes that are stored."""
+        return b"\n".join((self.head, *self.lines))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the API shows of the conversation."""
+        told: dict[str, Any] = orjson.loads(self.head)
+        return {"object": "conversation", **told}
+
+    @property
+    def items(self) -> list[Item]:
+        """All items, parsed. May take long, and lets other threads run in between."""
+        return [orjson.loads(line) for line in self.lines]
+
+    def with_metadata(self, metadata: Mapping[str, str]) -> Self:
+        """The conversation with other metadata."""
+        return self._replace(head=orjson.dumps({**orjson.loads(self.head), "metadata": metadata}))
+
+    def with_items(self, items: Sequence[Item], max_bytes: int) -> Self:
+        """The conversation with more items at its end; the oldest go where there are too many.
+
+        Every use of a conversation reads it whole, so it may have no more than one request's body.
+
+        Args:
+            max_bytes: of all items; the last item is always kept.
+        """
+        lines = (*self.lines, *_encode(items))[-MAX_ITEMS:]
+        sizes = accumulate(len(line) for line in reversed(lines))
+        num_kept = max(sum(1 for _ in takewhile(lambda size: size <= max_bytes, sizes)), 1)
+        return self._replace(lines=lines[-num_kept:])
+
+    def line_of(self, item_id: str) -> bytes | None:
+        """The item with this id, as JSON; None where there is none."""
+        start = _start_of(item_id)
+        return None if start is None else next((line for line in self.lines if line.startswith(start)), None)
+
+    def without(self, item_id: str) -> Self:
+        """The conversation without the items of this id."""
+        start = _start_of(item_id)
+        left = self.lines if start is None else (line for line in self.lines if not line.startswith(start))
+        return self._replace(lines=tuple(left))
+
+
+def id_of(line: bytes) -> str:
+    """The id of an item from its line."""
+    found = _ID.match(line)
+    assert found is not None
+    item_id: str = orjson.loads(found[1])
+    return item_id
+
+
+def _encode(items: Sequence[Item]) -> tuple[bytes, ...]:
+    return tuple(orjson.dumps({"id": item["id"], **item}) for item in items)
+
+
+def _start_of(item_id: str) -> bytes | None:
+    """What the line of such an item begins with; None where the id is no Unicode, as no stored one can be."""
+    try:
+        return orjson.dumps({"id": item_id})[:-1] + b","
+    except orjson.JSONEncodeError:
+        return None

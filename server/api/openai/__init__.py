@@ -1,0 +1,1 @@
+"""OpenAI's completions and chat completions: what clients may send, and how answers are written."""

@@ -1,0 +1,197 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from server.api.framing import Framing
+from server.api.openai.chat_logprobs import ChatLogprobs
+from server.api.openai.chat_parts import ChoiceParts
+from server.api.openai.chat_request import ChatCompletionRequest
+from server.api.openai.chunks import Chunks
+from server.api.openai.logprobs import WireLogprobs
+from server.api.openai.openai_call import OpenAICall
+from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
+from server.api.route import AnswerContext, BodyRoute
+from server.generation.choice import Delta
+from server.generation.generation import Answer, Generation
+from server.generation.prompt_sources import Conversation
+from server.protocol.generation_fields import GenerationFields
+
+_OBJECT = "chat.completion"
+
+
+class ChatChunks(Chunks):
+    """Writes the answer to a conversation."""
+
+    chunk_object = f"{_OBJECT}.chunk"
+
+    def __init__(
+        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
+        framing: Framing,
+    ) -> None:  # fmt: skip
+        super().__init__(head, fields, generation, logprobs, framing)
+        self._is_first_chunk = True
+        self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
+        self._parts: list[ChoiceParts] = []  # by choice
+        self._make_parts: Callable[[], ChoiceParts] | None = None
+
+    def look_for_parts(self, make: Callable[[], ChoiceParts]) -> None:
+        """Tells reasoning and tool calls from other text from now on. Called before anything is written.
+
+        Args:
+            make: what reads one answer.
+        """
+        self._make_parts = make
+
+    def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        body = {
+            **self._answer_head.to_dict(_OBJECT),
+            "choices": [self._shape(answer) for answer in answers],
+            "usage": self._usage(),
+            **self._metrics(),
+        }
+        if self._logprobs is not None and self._fields.prompt_logprobs is not None:
+            body["prompt_logprobs"] = self._logprobs.shape_prompt(answers[0])
+        if self._with_token_ids:
+            body["prompt_token_ids"] = self._generation.prompts[0].token_ids
+        return body
+
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        if self._make_parts is None:
+            return super().encode(deltas)
+        if not self._parts:
+            self._parts = [self._make_parts() for _ in range(self._generation.num_choices)]
+        chunks = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
+        return [chunk for chunk in chunks if chunk]
+
+    def _encode_parts(self, delta: Delta, parts: ChoiceParts) -> bytes:
+        """Empty where nothing is certain yet."""
+        is_last = delta.finish_reason is not None
+        found = parts.feed(delta.text, delta.token_ids, is_last=is_last)
+        if found.is_empty and not is_last and not self._with_token_ids and self._logprobs is None:
+            return b""
+        told = found.to_dict()
+        if told and delta.index in self._silent:
+            self._silent.remove(delta.index)
+            told = {"role": "assistant", "content": None, **told}
+        return self._encode_chunk(delta, orjson.dumps(told), encode_reason(parts.reason(delta.finish_reason)))
+
+    def _usage(self) -> dict[str, object]:
+        if self._make_parts is None:
+            return super()._usage()
+        return shape_usage(self._generation.usage, sum(parts.num_reasoning_tokens for parts in self._parts))
+
+    def _encode(self, delta: Delta) -> bytes:
+        return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
+
+    def _encode_chunk(self, delta: Delta, told: bytes, finish_reason: bytes) -> bytes:
+        return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
+            self._head,
+            self._of_prompt(delta) if self._is_first_chunk else b"",
+            delta.index,
+            told,
+            b"null" if self._logprobs is None else self._logprobs.encode(delta),
+            finish_reason,
+            b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
+            self._tail,
+        )
+
+    def _delta(self, delta: Delta) -> bytes:
+        if not delta.text:
+            return b"{}"
+        if delta.index not in self._silent:
+            return b'{"content":%b}' % orjson.dumps(delta.text)
+        self._silent.remove(delta.index)
+        return b'{"role":"assistant","content":%b}' % orjson.dumps(delta.text)
+
+    def _of_prompt(self, delta: Delta) -> bytes:
+        """What the first chunk tells of the prompt."""
+        self._is_first_chunk = False
+        encoded = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
+        if self._with_token_ids:
+            encoded += b',"prompt_token_ids":' + orjson.dumps(self._generation.prompts[0].token_ids)
+        return encoded
+
+    def _shape(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        finish_reason: str | None = answer.finish_reason
+        if self._make_parts is not None:
+            self._parts.append(self._make_parts())
+            message |= self._parts[-1].message(answer.text, answer.token_ids)
+            finish_reason = self._parts[-1].reason(answer.finish_reason)
+        choice: dict[str, Any] = {
+            "index": answer.index,
+            "message": message,
+            "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
+            "finish_reason": finish_reason,
+        }
+        if self._with_token_ids:
+            choice["token_ids"] = answer.token_ids
+        return choice
+
+
+class ChatCall(OpenAICall):
+    """A conversation, which the assistant's next message continues."""
+
+    writer_kind = ChatChunks
+    logprobs_kind = ChatLogprobs
+    id_prefix = "chatcmpl"
+
+    def __init__(self, body: ChatCompletionRequest) -> None:
+        newer = body.max_completion_tokens
+        length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
+        conversation = Conversation(
+            [message.to_template() for message in body.messages],
+            parse_special=body.parse_special is True,
+            tools=[tool.to_template() for tool in body.tools or ()],
+            begins_turn=body.begins_turn,
+            continues=body.continue_final_message is True,
+            variables=body.template_variables,
+        )
+        self._body = body
+        super().__init__(
+            body,
+            [conversation],
+            prompt_parameter="messages",
+            strict_calls=body.strict_calls,
+            thinking_budget=body.thinking_token_budget,
+            **length,
+        )
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
+        writer = super().make_writer(generation, context)
+        make_parts = self.parts_maker(generation, context)
+        if make_parts is not None and isinstance(writer, ChatChunks):
+            writer.look_for_parts(make_parts)
+        return writer
+
+    def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChoiceParts] | None:
+        """What makes the reader of one answer; None where all text is content."""
+        body = self._body
+        parts = context.answer_format.of_request(
+            may_call=body.may_call,
+            must_call=body.forced_calls is not None,
+            schemas={tool.function.name: tool.function.parameters for tool in body.tools or ()},
+        )
+        if parts.is_plain:
+            return None
+        prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
+        num_begun = self.request.num_prompt_output_tokens
+        return lambda: ChoiceParts(
+            parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning
+        )
+
+    @classmethod
+    def parse(cls, body: Any) -> ChatCall:
+        """
+        Raises:
+            ApiError, ValidationError: the decoded JSON body is not a valid request.
+        """
+        return cls(ChatCompletionRequest.parse(body))
+
+
+CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, shape_error)

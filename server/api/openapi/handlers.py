@@ -1,0 +1,33 @@
+"""GET /openapi.json."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+from aiohttp import web
+
+from server.admission.workers import Workers
+from server.startup.version import eagre_version
+
+
+def add_routes(app: web.Application, workers: Workers, *, is_strict: bool) -> None:
+    """
+    Args:
+        workers: where the document is made.
+        is_strict: whether the server refuses parameters that it does not know.
+    """
+    making: list[asyncio.Task[bytes]] = []  # the document, once it has been asked for
+
+    async def show(_request: web.Request) -> web.Response:
+        if not making:  # those who ask meanwhile wait for the same; making it takes long
+            making.append(asyncio.create_task(workers.run_long(_encode, is_strict=is_strict)))
+        return web.Response(body=await asyncio.shield(making[0]), content_type="application/json")
+
+    app.router.add_get("/openapi.json", show)
+
+
+def _encode(*, is_strict: bool) -> bytes:
+    from server.api.openapi.openapi import build_document  # its many models would make a start longer
+
+    return orjson.dumps(build_document(eagre_version(), is_strict=is_strict))

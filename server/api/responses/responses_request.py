@@ -1,0 +1,327 @@
+"""The body of POST /v1/responses, and of a `response.create` message."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+
+from sampling.host.params import MAX_LOGPROBS
+from server.api.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
+from server.api.responses.input_items import InputItem, ItemId, checked_items
+from server.api.responses.text_config import TextConfig
+from server.protocol.errors import ApiError, UnknownField, shorten
+from server.protocol.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
+from server.protocol.strict_model import StrictModel
+from server.protocol.structured_outputs import GrammarWish, ResponseFormat
+from server.protocol.template_fields import TemplateFields
+from server.protocol.tools import MAX_CALLS, ForcedCalls, StrictCalls, Tool
+from server.protocol.unknown_fields import Neutral, UnknownFields
+
+MAX_METADATA = 16  # pairs
+MAX_METADATA_NAME = 64  # characters
+MAX_METADATA_VALUE = 512  # characters
+
+LOGPROBS = "message.output_text.logprobs"
+_ANY_TEXT = ResponseFormat(type="text")
+
+# Fields of the other routes that this one does not have, and the values of them that ask for nothing.
+_OF_OTHER_ROUTES: Neutral = {
+    "n": (1,),
+    "best_of": (1,),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "include_metrics": (False,),
+    "prompt_logprobs": (),
+    "logprob_token_ids": ([],),
+    "num_prompt_output_tokens": (0,),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+}
+_NOT_HERE = {*_OF_OTHER_ROUTES, "max_tokens"}
+_RESPONSES: Neutral = {
+    **_OF_OTHER_ROUTES,
+    "background_options": ({}, {"completion_window": "soonest"}),
+    "context_management": ([],),
+    "image": (),
+    "moderation": (),
+    "prompt": (),
+    "chat_template": (),
+}
+_RENAMED = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "messages": "input",
+    "logprobs": "top_logprobs",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+
+
+def as_metadata(value: Any) -> dict[str, str]:
+    """OpenAI's object of a few short texts.
+
+    Raises:
+        ValueError: it is none, or passes a limit; the message names the limit.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"metadata is {shorten(value)}; it must be an object")
+    if len(value) > MAX_METADATA:
+        raise ValueError(f"metadata has {len(value)} entries; at most {MAX_METADATA} are allowed")
+    for name, text in value.items():
+        if len(name) > MAX_METADATA_NAME:
+            raise ValueError(f"metadata has a name of {len(name)} characters; at most {MAX_METADATA_NAME} are allowed")
+        if not isinstance(text, str) or len(text) > MAX_METADATA_VALUE:
+            raise ValueError(
+                f"metadata.{name} is {shorten(text)}; it must be a string of at most {MAX_METADATA_VALUE} characters"
+            )
+    return value
+
+
+Metadata = Annotated[dict[str, str], BeforeValidator(as_metadata)]
+
+
+def _as_conversation(value: Any) -> Any:
+    """An id, or an object with one."""
+    return value.get("id") if isinstance(value, dict) and value.keys() == {"id"} else value
+
+
+def _as_items(value: Any) -> Any:
+    return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class Reasoning(StrictModel):
+    """How much the model is to think."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is told, never a summary
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+
+
+class ResponseStreamOptions(StreamOptions):
+    include_obfuscation: bool | None = None  # never done: it only makes chunks longer
+
+
+def _without_other_routes(schema: dict[str, Any]) -> None:
+    """Leaves out of the document what this route refuses."""
+    for name in _NOT_HERE:
+        schema["properties"].pop(name, None)
+
+
+class ResponsesRequest(TemplateFields, GenerationFields):
+    """OpenAI's request for a response, with the sampler's parameters of the other routes."""
+
+    model_config = ConfigDict(json_schema_extra=_without_other_routes)
+
+    input: Annotated[
+        list[InputItem],
+        Field(fail_fast=True),
+        checked_items("input"),
+        BeforeValidator(_as_items, json_schema_input_type=str | list[InputItem]),
+    ] = Field(default_factory=list)
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None  # of built-in tools, of which there are none
+    text: TextConfig | None = None
+    tools: FunctionTools | None = None
+    tool_choice: FunctionChoice | None = None  # "auto" where there are tools
+    parallel_tool_calls: bool | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None  # true by default
+    background: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    include: Annotated[list[str], Field(max_length=16)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    previous_response_id: ItemId | None = None
+    conversation: (
+        Annotated[ItemId, BeforeValidator(_as_conversation, json_schema_input_type=str | dict[str, str])] | None
+    ) = None
+    reasoning: Reasoning | None = None
+    thinking_token_budget: ThinkingBudget | None = None  # of the reasoning
+    stream_options: ResponseStreamOptions | None = None
+    # Whose request it is and where it may be cached, for OpenAI's own purposes; an answer repeats them.
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
+    service_tier: str | None = None
+
+    @classmethod
+    def parse(cls, body: Any) -> ResponsesRequest:
+        """Checks a decoded JSON body.
+
+        Raises:
+            ApiError, FieldError, ValidationError: it is not a valid request.
+        """
+        strangers = UnknownFields()
+        fields = cls.model_fields.keys() - _NOT_HERE
+        request = cls.model_validate(strangers.sort_out(_renamed(body), fields, _RESPONSES), context=strangers)
+        request._ignored = tuple(strangers.ignored)
+        return request
+
+    @model_validator(mode="after")
+    def _something_to_answer(self) -> ResponsesRequest:
+        if not self.input and self.previous_response_id is None and self.conversation is None:
+            raise ApiError(
+                "input is empty; without previous_response_id or conversation there must be something to answer",
+                param="input",
+                code="missing_required_parameter",
+            )
+        if self.previous_response_id is not None and self.conversation is not None:
+            raise ApiError(
+                "previous_response_id and conversation are both given; a response can follow one of them",
+                param="previous_response_id",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _background_needs_a_store(self) -> ResponsesRequest:
+        if self.background and self.store is False:
+            raise ApiError(
+                "background is true and store is false; a response in the background can only be fetched where it is "
+                "stored",
+                param="background",
+                code="invalid_value",
+            )
+        if self.background and self.resumable:
+            raise ApiError(
+                "background and resumable are both true; a response in the background is followed by its own id",
+                param="resumable",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _choice_is_among_the_tools(self) -> ResponsesRequest:
+        names = [tool.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            raise ValueError("tools has two functions of the same name; each name must stand there once")
+        for name in self._chosen_names:
+            if name not in names:
+                raise ApiError(
+                    f"tool_choice names the function {shorten(name)}, which is not among the tools",
+                    param="tool_choice",
+                    code="invalid_value",
+                )
+        if self.tool_choice == "required" and not names:
+            raise ApiError("tool_choice is required and tools is empty", param="tool_choice", code="invalid_value")
+        if self.forced_calls is not None and self._form is not None:
+            raise ApiError(
+                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
+                param="tool_choice",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_form_at_most(self) -> ResponsesRequest:
+        if self.structured_outputs is not None and self._text_format is not None:
+            raise ApiError(
+                "text.format and structured_outputs are both given; an answer can follow one of them",
+                param="structured_outputs",
+                code="invalid_value",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tell_what_changes_nothing(self, info: ValidationInfo) -> ResponsesRequest:
+        """What is accepted because clients send it, and would change the answers of other servers, is told."""
+        strangers = info.context
+        if isinstance(strangers, UnknownFields):
+            tier, text = self.service_tier, self.text
+            if tier not in (None, "auto", "default"):
+                strangers.ignored.append("service_tier")
+            if text is not None and text.verbosity not in (None, "medium"):
+                strangers.ignored.append("text.verbosity")
+        return self
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the response can be fetched and followed later on."""
+        return self.store is not False
+
+    @property
+    def told_tools(self) -> list[Tool]:
+        """The tools that the model is told of."""
+        chosen = self._chosen_names if isinstance(self.tool_choice, AllowedTools) else None
+        return [tool.to_tool() for tool in self.tools or () if chosen is None or tool.name in chosen]
+
+    @property
+    def may_call(self) -> bool:
+        """Whether calls are looked for in the answer."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def forced_calls(self) -> ForcedCalls | None:
+        """The calls that the answer must consist of; None where it may be anything."""
+        choice = self.tool_choice
+        functions = [tool.function for tool in self.told_tools]
+        if isinstance(choice, NamedFunction):
+            return ForcedCalls([function for function in functions if function.name == choice.name], 1)
+        if choice == "required" or (isinstance(choice, AllowedTools) and choice.mode == "required"):
+            return ForcedCalls(functions, 1 if self.parallel_tool_calls is False else MAX_CALLS)
+        return None
+
+    @property
+    def strict_calls(self) -> StrictCalls | None:
+        """What the calls that the model may choose to make must follow; None where that may be anything."""
+        if self.tool_choice == "none":
+            return None
+        functions = [tool.function for tool in self.told_tools]
+        return StrictCalls.of(functions, is_parallel=self.parallel_tool_calls is not False)
+
+    @property
+    def grammar_wish(self) -> GrammarWish | None:
+        forced = self.forced_calls
+        return self._form if forced is None else GrammarWish("tools", forced)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the texts of the answer have log probabilities."""
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.wants_logprobs else None
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template is told beside messages and tools, with its names for no effort."""
+        effort = None if self.reasoning is None else self.reasoning.effort
+        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
+        return {**of_effort, **super().template_variables}
+
+    @property
+    def _chosen_names(self) -> list[str]:
+        match self.tool_choice:
+            case NamedFunction(name=name):
+                return [name]
+            case AllowedTools(tools=tools):
+                return [tool.name for tool in tools]
+        return []
+
+    @property
+    def _text_format(self) -> ResponseFormat | None:
+        """The form that `text` asks for; None where any text will do."""
+        asked = None if self.text is None or self.text.format is None else self.text.format.to_response_format()
+        return None if asked == _ANY_TEXT else asked
+
+    @property
+    def _form(self) -> GrammarWish | None:
+        if self.structured_outputs is not None:
+            return GrammarWish("structured_outputs", self.structured_outputs)
+        return None if self._text_format is None else GrammarWish("text.format", self._text_format)
+
+
+def _renamed(body: Any) -> Any:
+    """
+    Raises:
+        UnknownField: a parameter has another name on this route.
+    """
+    if isinstance(body, dict):
+        for name, meant in _RENAMED.items():
+            if body.get(name) is not None and meant not in body:
+                raise UnknownField(name, meant)
+    return body

@@ -1,0 +1,277 @@
+"""The report: one page without script and without requests, light or dark as its reader's system is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+from statistics import median
+
+from server.cli.bench import chart
+from server.cli.bench.chart import Axis, Bar, Series
+from server.cli.bench.comparison import Ratio, Turn, ratio_text
+from server.cli.bench.load.load import Load
+from server.cli.bench.load.report import Report, Spread, percentile
+from server.cli.bench.load.trace import Trace
+from server.cli.bench.page_style import STYLE
+from server.cli.bench.plan import Plan, Server
+from server.cli.bench.table import LEGEND, notes_on, number
+
+_MAX_DOTS = 1500  # of one series
+_MAX_BARS = 200
+_NUM_BINS = 120  # of a course over time, at most
+_PERCENTS = (*range(100), 99.5, 99.9, 100)
+
+
+class Group:
+    """All turns of one load on one server."""
+
+    def __init__(self, name: str, colour: int) -> None:
+        self.name = name
+        self.colour = colour
+        self.turns: list[Turn] = []
+        self.loads: list[Load] = []
+
+    @property
+    def good(self) -> list[Trace]:
+        """The traces without an error, of all rounds."""
+        return [trace for load in self.loads for trace in load.traces if trace.error is None]
+
+
+def html_report(
+    plan: Plan,
+    servers: Sequence[Server],
+    turns: Sequence[Turn],
+    loads: Sequence[Load],
+    ratios: Sequence[Ratio],
+    *,
+    is_complete: bool,
+) -> str:
+    """The whole page.
+
+    Args:
+        loads: one for each turn.
+    """
+    groups: dict[tuple[str, str], Group] = {}
+    for turn, load in zip(turns, loads, strict=True):
+        name = f"{turn.load} {turn.server}".strip()
+        group = groups.setdefault((turn.load, turn.server), Group(name, len(groups)))
+        group.turns.append(turn)
+        group.loads.append(load)
+    names = " and ".join(dict.fromkeys(server.model for server in servers))
+    body = [
+        f"<h1>{escape(names)} under load</h1>",
+        *_about(plan, servers, is_complete=is_complete),
+        "<h2>Figures</h2>",
+        _figures_table(turns),
+        f"<p class=small>{escape(LEGEND)}; E2EL: until the answer's end.</p>",
+        *_notes(turns, loads),
+        *(_ratio_table(ratios, servers) if ratios else ()),
+        "<h2>Plots</h2>",
+        *_plots(list(groups.values()), plan, servers),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta name="color-scheme" content="light dark"><title>{escape(names)} under load</title>'
+        f"<style>{STYLE}</style></head>\n<body><main>\n" + "\n".join(body) + "\n</main></body></html>\n"
+    )
+
+
+def _about(plan: Plan, servers: Sequence[Server], *, is_complete: bool) -> Iterator[str]:
+    workload = plan.loads[0].workload
+    prompts = (
+        f"prompts of a file with {len(workload.dataset):,} lines"
+        if workload.dataset
+        else f"prompts of about {workload.num_prompt_tokens:,} tokens"
+        + (f", the first {workload.num_shared_tokens:,} the same in all" if workload.num_shared_tokens else "")
+    )
+    rounds = "" if plan.num_rounds == 1 else f"; {plan.num_rounds} rounds"
+    yield "<ul class=about>"
+    for server in servers:
+        label = f"{server.name}: " if server.name else ""
+        yield f"<li>{escape(label)}<b>{escape(server.model)}</b> at {escape(server.address)}</li>"
+    yield (
+        f"<li>route {workload.route}; {prompts}; up to {workload.num_output_tokens:,} tokens of output"
+        f"{', without an end before' if workload.ignore_eos else ''}{rounds}; seed {plan.seed}</li>"
+    )
+    yield f"<li>{datetime.now(UTC):%Y-%m-%d %H:%M} UTC</li></ul>"
+    if not is_complete:
+        yield "<p class=warning>The measurement was stopped before its end; this is what there was.</p>"
+
+
+def _figures_table(turns: Sequence[Turn]) -> str:
+    head = (
+        "load", "server", "round", "requests", "failed", "tokens/s", "requests/s", "prompt tokens",
+        "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "TPOT p50", "E2EL p50", "p99",
+    )  # fmt: skip
+    has_servers, has_rounds = any(turn.server for turn in turns), any(turn.round for turn in turns)
+    shown = [index for index in range(len(head)) if (index != 1 or has_servers) and (index != 2 or has_rounds)]
+    rows = [(turn.load, turn.server, str(turn.round + 1), *_cells(turn.report)) for turn in turns]
+    return _table([head[index] for index in shown], [[row[index] for index in shown] for row in rows])
+
+
+def _cells(report: Report) -> Iterator[str]:
+    yield f"{report.num_requests:,}"
+    yield f"{report.num_failed:,}"
+    yield number(report.tokens_per_s)
+    yield number(report.requests_per_s)
+    yield "-" if report.num_prompt_tokens is None else f"{report.num_prompt_tokens:,}"
+
+    def of(spread: Spread | None, *names: str) -> Iterator[str]:
+        values = {} if spread is None else {"p50": spread.p50, "p90": spread.p90, "p99": spread.p99}
+        yield from (number(values.get(name)) for name in names)
+
+    yield from of(report.ttft, "p50", "p90", "p99")
+    yield from of(report.itl, "p50", "p90", "p99")
+    yield from of(report.tpot, "p50")
+    yield from of(report.e2el, "p50", "p99")
+
+
+def _notes(turns: Sequence[Turn], loads: Sequence[Load]) -> Iterator[str]:
+    notes = [
+        f"{turn.load} {turn.server}, round {turn.round + 1}: {note}"
+        for turn, load in zip(turns, loads, strict=True)
+        for note in notes_on(load, turn.report)
+    ]
+    if notes:
+        yield "<ul class=warning>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
+
+
+def _ratio_table(ratios: Sequence[Ratio], servers: Sequence[Server]) -> Iterator[str]:
+    first, second = servers[0].name, servers[1].name
+    yield f"<h2>{escape(first)} against {escape(second)}</h2>"
+    yield _table(
+        ["load", "figure", first, second, f"{first} / {second}"],
+        [
+            [ratio.load, ratio.figure, number(median(ratio.first)), number(median(ratio.second)), ratio_text(ratio)]
+            for ratio in ratios
+        ],
+    )
+    yield (
+        "<p class=small>Medians of the rounds, the ratio of the medians, and from where to where the ratios of "
+        "single rounds go.</p>"
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        '<div class=wide tabindex="0" role="region" aria-label="Table"><table>'
+        f"<thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _plots(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> Iterator[str]:
+    if len(plan.loads) > 1:
+        yield from _over_loads(groups, plan, servers)
+    yield _quantiles("Time to first token", groups, [[t.ttft for t in g.good if t.ttft is not None] for g in groups])
+    yield _quantiles(
+        "Gaps between chunks of one stream", groups, [[gap for t in g.good for gap in t.gaps] for g in groups]
+    )
+    yield _course("Output tokens per second over time", groups)
+    yield _first_tokens(groups)
+    for group in groups:
+        yield _requests(group)
+
+
+def _over_loads(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> Iterator[str]:
+    """How throughput and first token follow from the load."""
+    has_rates = plan.loads[0].workload.rate is not None
+    sizes = {load.name: (load.workload.rate if has_rates else load.workload.concurrency) or 0.0 for load in plan.loads}
+    label = "requests per second that arrive" if has_rates else "clients"
+    wanted: dict[str, Callable[[Report], float | None]] = {
+        "Output tokens per second": lambda report: report.tokens_per_s,
+        "Time to first token, median, ms": lambda report: None if report.ttft is None else report.ttft.p50,
+        "Gap between chunks, p99, ms": lambda report: None if report.itl is None else report.itl.p99,
+    }
+    for title, read in wanted.items():
+        series = []
+        for colour, server in enumerate(servers):
+            points: list[chart.Point] = []
+            for group in groups:
+                values = [read(turn.report) for turn in group.turns if turn.server == server.name]
+                if known := [value for value in values if value is not None]:
+                    points.append((float(sizes[group.turns[0].load]), float(median(known))))
+            series.append(Series(server.name, sorted(points), colour))
+        x = Axis.over(label, [size for one in series for size, _ in one.points])
+        y = Axis.over(title, [value for one in series for _, value in one.points])
+        yield chart.lines(f"{title}, by load", x, y, series, has_dots=True)
+
+
+def _quantiles(title: str, groups: Sequence[Group], samples: Sequence[Sequence[float]]) -> str:
+    """So many percent of the sample are below the line."""
+    series = []
+    for group, sample in zip(groups, samples, strict=True):
+        ordered = sorted(1000 * value for value in sample)
+        if ordered:
+            points = [(float(percent), percentile(ordered, percent)) for percent in _PERCENTS]
+            series.append(Series(group.name, points, group.colour))
+    y = Axis.over("ms", [value for one in series for _, value in one.points], is_logarithmic=True)
+    return chart.lines(f"{title}, by percentile", Axis("percentile", 0, 100), y, series)
+
+
+def _course(title: str, groups: Sequence[Group]) -> str:
+    """Of the first round of each load, from its begin on."""
+    series, seconds = [], 0.0
+    for group in groups:
+        began = min((trace.sent for trace in group.loads[0].traces), default=0.0)
+        arrivals = sorted(
+            (arrival.time - began, arrival.num_tokens * scale)
+            for trace, scale in ((trace, _scale(trace)) for trace in group.loads[0].traces)
+            for arrival in trace.arrivals
+        )
+        if not arrivals:
+            continue
+        length = max(arrivals[-1][0], 0.001)
+        width = next(
+            (step for step in (0.25, 0.5, 1, 2, 5, 10, 30, 60) if length / step <= _NUM_BINS), length / _NUM_BINS
+        )
+        bins = [0.0] * (int(length / width) + 1)
+        for at, num_tokens in arrivals:
+            bins[int(at / width)] += num_tokens
+        bins = bins[:-1] or bins  # the last one is not full
+        series.append(
+            Series(group.name, [((i + 0.5) * width, count / width) for i, count in enumerate(bins)], group.colour)
+        )
+        seconds = max(seconds, length)
+    y = Axis.over("tokens/s", [value for one in series for _, value in one.points])
+    return chart.lines(title, Axis("seconds", 0, seconds or 1.0), y, series)
+
+
+def _scale(trace: Trace) -> float:
+    """Tokens for each token that the chunks tell of: servers may count them only at the end."""
+    num_counted = sum(arrival.num_tokens for arrival in trace.arrivals)
+    return trace.num_tokens / num_counted if num_counted else 1.0
+
+
+def _first_tokens(groups: Sequence[Group]) -> str:
+    series = []
+    for group in groups:
+        load = group.loads[0]
+        began = min((trace.sent for trace in load.traces), default=0.0)
+        points = [(trace.sent - began, 1000 * trace.ttft) for trace in load.traces if trace.ttft is not None]
+        series.append(Series(group.name, points[:: -(-len(points) // _MAX_DOTS) or 1], group.colour))
+    x = Axis.over("seconds, when the request was sent", [at for one in series for at, _ in one.points])
+    y = Axis.over("ms", [value for one in series for _, value in one.points], is_logarithmic=True)
+    return chart.dots("Time to first token, request by request", x, y, series)
+
+
+def _requests(group: Group) -> str:
+    traces = sorted(group.loads[0].traces, key=lambda trace: trace.sent)
+    began = traces[0].sent
+    rows = [
+        Bar(
+            trace.sent - began,
+            (trace.arrivals[0].time if trace.arrivals else trace.ended) - began,
+            trace.ended - began,
+            trace.error is not None,
+        )
+        for trace in traces[:_MAX_BARS]
+    ]
+    title = f"{group.name}: requests" + (
+        f", the first {_MAX_BARS} of {len(traces):,}" if len(traces) > _MAX_BARS else ""
+    )
+    return chart.bars(title, Axis.over("seconds", [row.end for row in rows]), rows)

@@ -1,0 +1,107 @@
+"""The table in the terminal: one line for each load, the last of which changes while its load runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from server.cli.bench.live_figures import LiveFigures, Percentiles
+from server.cli.bench.load.load import Load
+from server.cli.bench.load.report import Report, Spread
+from server.cli.client.plain_text import without_controls
+
+_WIDTHS = (14, 9, 11, 8, 8, 8, 8, 8, 8, 8, 8, 6)
+_HEADINGS = (
+    "load", "requests", "tok/s now", "tok/s", "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "TPOT", "errors",
+)  # fmt: skip
+LEGEND = (
+    "times in ms. TTFT: until the first token; ITL: between chunks of one stream; TPOT: mean time per output token; "
+    "tok/s: output tokens, prefill included"
+)
+
+
+def headings() -> str:
+    """The first line."""
+    return _line(_HEADINGS)
+
+
+def line_of(name: str, report: Report) -> str:
+    """The line of a load that has ended, or was stopped."""
+    return _line((
+        name, f"{report.num_requests - report.num_failed:,}", "", number(report.tokens_per_s),
+        *_percentiles(report.ttft), *_percentiles(report.itl),
+        number(None if report.tpot is None else report.tpot.p50), f"{report.num_failed:,}",
+    ))  # fmt: skip
+
+
+def live_line(name: str, load: Load, figures: LiveFigures) -> str:
+    """The line of a load that runs."""
+    total = load.workload.num_requests
+    requests = f"{figures.num_ended:,}/{total:,}" if total else f"{figures.num_ended:,}"
+    return _line((
+        name, requests, number(figures.rate_now), number(figures.rate), *_percentiles(figures.ttft),
+        *_percentiles(figures.gap), "", f"{figures.num_failed:,}",
+    ))  # fmt: skip
+
+
+def notes_on(load: Load, report: Report) -> list[str]:
+    """What a reader of the figures should know besides: one line each."""
+    notes = [f"failed {count:,} times: {error}" for error, count in report.errors.items()]
+    if report.num_failed > sum(report.errors.values()):
+        notes.append(f"failed in other ways {report.num_failed - sum(report.errors.values()):,} times")
+    if report.num_off_length:
+        notes.append(
+            f"{report.num_off_length:,} of {report.num_requests:,} answers had another number of tokens than "
+            f"{load.workload.num_output_tokens:,}: the server may not know ignore_eos, or its context is too short"
+        )
+    if report.num_cut:
+        notes.append(f"{report.num_cut:,} answers were cut off where the load was stopped; their tokens count")
+    if load.num_unsent:
+        notes.append(
+            f"{load.num_unsent:,} requests were due and not sent: all {load.workload.concurrency} clients were busy"
+        )
+    if report.delay is not None and report.delay.p99 > _MAX_DELAY_MS:
+        notes.append(
+            f"requests were sent up to {report.delay.p99:,.0f} ms late (p99): the rate was not reached, because all "
+            "clients or the processor were busy"
+        )
+    return [without_controls(note).replace("\n", " ") for note in notes]
+
+
+_MAX_DELAY_MS = 20.0  # beyond which sending so late is worth a note
+
+
+def number(value: float | None) -> str:
+    """Three digits or more; a dash where there is none."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
+
+
+def _percentiles(times: Spread | Percentiles | None) -> Sequence[str]:
+    return ("-",) * 3 if times is None else (number(times.p50), number(times.p90), number(times.p99))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+class LiveLine:
+    """One line of the terminal that is drawn again and again; without a terminal, nothing."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._is_drawn = False
+
+    def draw(self, line: str) -> None:
+        """Puts the line in the place of the one that was drawn before."""
+        if self._is_terminal:
+            print(f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K", end="", flush=True)
+            self._is_drawn = True
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self._is_drawn:
+            print("\r\x1b[K", end="", flush=True)
+            self._is_drawn = False

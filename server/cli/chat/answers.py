@@ -1,0 +1,97 @@
+"""Where the chat's answers come from: a server, or a model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import aclosing, closing
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from server.cli.client import address
+from server.cli.client.errors import NoServer
+from server.cli.client.server_client import Piece, ServerClient
+
+if TYPE_CHECKING:  # it brings all of the engine, which a server has for itself
+    from server.cli.client.local_model import LocalModel
+
+
+class Answers(Protocol):
+    """Answers to the bodies that `POST /v1/chat/completions` takes."""
+
+    name: str  # of who answers
+
+    def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
+        """Writes the answer piece by piece. KeyboardInterrupt stops it, and nothing goes on behind it.
+
+        Raises:
+            NoAnswer: the message tells the user why.
+        """
+
+    def close(self) -> None:
+        """Gives back what is held for further answers."""
+
+
+class ServerAnswers:
+    """Those of a server.
+
+    Raises:
+        NoAnswer: there is no server, it is not ready, or the key is not its own.
+    """
+
+    def __init__(self, client: ServerClient, model: str | None) -> None:
+        models = orjson.loads(asyncio.run(client.get("/v1/models")))["data"]
+        self.name = model or str(models[0]["id"])
+        self._client = client
+
+    def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
+        asyncio.run(self._answer(body, write))
+
+    async def _answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
+        async with aclosing(self._client.answer(body)) as pieces:
+            async for piece in pieces:
+                write(piece)
+
+    def close(self) -> None:
+        pass  # each answer has a connection of its own
+
+
+class LocalAnswers:
+    """Those of a model in this process."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+        self.name = model.name
+
+    def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
+        own = {name: value for name, value in body.items() if name != "model"}  # there is only one
+        with closing(self._model.answer(own)) as texts:
+            for text in texts:
+                write(Piece(text))
+
+    def close(self) -> None:
+        self._model.close()
+
+
+def open_answers(url: str | None, model: str | None, api_key: str | None, *, is_local: bool) -> Answers:
+    """Answers of the server at `url`; without a `url`, of the one at the default address, or of this process.
+
+    Args:
+        model: the name of one of the server's models, or what this process shall load.
+        is_local: asks no server.
+
+    Raises:
+        NoAnswer: neither can be had; the message says why.
+    """
+    if not is_local:
+        try:
+            return ServerAnswers(ServerClient(url or address.DEFAULT_URL, api_key), model)
+        except NoServer:
+            if url is not None:
+                raise
+            print(f"no server at {address.DEFAULT_URL}; loading the model here", file=sys.stderr)
+    from server.cli.client.local_model import LocalModel
+
+    return LocalAnswers(LocalModel(model))

@@ -1,0 +1,90 @@
+"""The chat itself: reads, asks, writes, and remembers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from server.cli.chat.answers import Answers
+from server.cli.chat.commands import Outcome, run_command
+from server.cli.chat.conversation import Conversation, ConversationError
+from server.cli.client.errors import NoAnswer
+from server.cli.client.server_client import Piece
+
+
+class Screen(Protocol):
+    """What the chat needs of a terminal."""
+
+    is_interactive: bool
+
+    def read(self) -> str | None: ...
+
+    def write(self, piece: Piece) -> None: ...
+
+    def end_answer(self) -> None: ...
+
+    def tell(self, text: str) -> None: ...
+
+
+class Chat:
+    """One conversation with one source of answers."""
+
+    def __init__(self, conversation: Conversation, answers: Answers, screen: Screen) -> None:
+        self._conversation = conversation
+        self._answers = answers
+        self._screen = screen
+
+    def run(self) -> bool:
+        """Chats until the input ends or `/quit`; False where something failed and nobody was there to see it."""
+        screen, is_good = self._screen, True
+        while True:
+            try:
+                line = screen.read()
+                if line is None:
+                    return is_good
+                outcome = self._understand(line)
+            except KeyboardInterrupt:
+                if not screen.is_interactive:
+                    raise
+                screen.tell("\n(/quit or Ctrl-D ends the chat)")
+                continue
+            except ConversationError as error:
+                screen.tell(f"eagre: {error}")
+                is_good = screen.is_interactive
+                continue
+            if outcome.text:
+                screen.tell(outcome.text)
+            if outcome.is_end:
+                return is_good
+            if outcome.question is not None and not self._ask(outcome.question):
+                is_good = screen.is_interactive
+
+    def _understand(self, line: str) -> Outcome:
+        if not line.strip():
+            return Outcome()
+        return run_command(line.strip(), self._conversation) if line.startswith("/") else Outcome(question=line)
+
+    def _ask(self, question: str) -> bool:
+        """Writes the answer and remembers what came of it, also where it was stopped or broke."""
+        texts: list[str] = []
+
+        def write(piece: Piece) -> None:
+            if not piece.is_reasoning:
+                texts.append(piece.text)
+            self._screen.write(piece)
+
+        failure = None
+        try:
+            self._answers.answer(self._conversation.begin(question), write)
+        except NoAnswer as error:
+            failure = str(error)
+        except KeyboardInterrupt:
+            if not self._screen.is_interactive:
+                self._screen.end_answer()
+                raise
+            failure = "stopped"
+        finally:
+            self._conversation.end(question, "".join(texts))
+        self._screen.end_answer()
+        if failure is not None:
+            self._screen.tell(f"eagre: {failure}")
+        return failure is None

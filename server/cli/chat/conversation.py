@@ -1,0 +1,137 @@
+"""What was said so far, and with which parameters the next answer is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+# Fields of a request that the chat fills in itself, or whose answers it could not show.
+RESERVED = frozenset({"messages", "model", "stream", "stream_options", "n", "best_of", "tools", "tool_choice"})
+_TURN = ("user", "assistant")
+
+
+class ConversationError(ValueError):
+    """The command cannot be followed; the message tells the user why."""
+
+
+class Conversation:
+    """LoopThrottle of a question and an answer, below a system message.
+
+    A saved conversation is a body for `POST /v1/chat/completions`, so that other programs can go on from it.
+    """
+
+    def __init__(self, model: str | None = None, system: str | None = None, **parameters: Any) -> None:
+        self.model = model
+        self.system = system
+        self.parameters = parameters
+        self.turns: list[tuple[str, str]] = []
+        self._last_question: str | None = None
+
+    def body(self, question: str | None = None) -> dict[str, Any]:
+        """The request that has all turns and, behind them, `question`."""
+        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        for turn in self.turns:
+            messages += [{"role": role, "content": text} for role, text in zip(_TURN, turn, strict=True)]
+        if question is not None:
+            messages.append({"role": "user", "content": question})
+        model = {} if self.model is None else {"model": self.model}
+        return {**model, **self.parameters, "messages": messages}
+
+    def begin(self, question: str) -> dict[str, Any]:
+        """Remembers what is asked now, for `retry`, and gives the request for it."""
+        self._last_question = question
+        return self.body(question)
+
+    def end(self, question: str, answer: str) -> None:
+        """Adds a turn. A question without any answer, for example because of an error, adds none."""
+        if answer:
+            self.turns.append((question, answer))
+
+    def undo(self) -> str:
+        """Forgets the last turn and gives its question.
+
+        Raises:
+            ConversationError: there is none.
+        """
+        if not self.turns:
+            raise ConversationError("nothing was said yet")
+        self._last_question = None
+        return self.turns.pop()[0]
+
+    def retry(self) -> str:
+        """The last question, to be asked again; its answer, if there was one, is forgotten.
+
+        Raises:
+            ConversationError: there is none.
+        """
+        if self._last_question is None:
+            return self.undo()
+        if self.turns and self.turns[-1][0] == self._last_question:
+            self.turns.pop()
+        return self._last_question
+
+    def clear(self) -> None:
+        """Forgets all turns; the system message and the parameters stay."""
+        self.turns.clear()
+        self._last_question = None
+
+    def set_parameter(self, name: str, text: str) -> None:
+        """Gives a parameter of the request a value, in JSON or as plain text; an empty `text` takes it back.
+
+        Raises:
+            ConversationError: the chat fills this field itself.
+        """
+        if name in RESERVED:
+            raise ConversationError(f"{name} cannot be set; the chat fills it in itself")
+        if not text:
+            self.parameters.pop(name, None)
+            return
+        try:
+            self.parameters[name] = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            self.parameters[name] = text
+
+    def save(self, path: Path) -> None:
+        """
+        Raises:
+            ConversationError: the file cannot be written.
+        """
+        try:
+            path.write_bytes(orjson.dumps(self.body(), option=orjson.OPT_INDENT_2) + b"\n")
+        except (OSError, ValueError) as error:
+            raise ConversationError(f"{path} cannot be written: {error}") from error
+
+    def load(self, path: Path) -> None:
+        """Takes the place of everything that was said and set.
+
+        Raises:
+            ConversationError: the file cannot be read, or holds no conversation; nothing has changed then.
+        """
+        try:
+            body = orjson.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConversationError(f"{path} cannot be read: {error}") from error
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if not isinstance(messages, list):
+            raise ConversationError(f"{path} holds no conversation: it has no list `messages`")
+        said = [_said(path, message) for message in messages]
+        system = said.pop(0)[1] if said and said[0][0] == "system" else None
+        roles = [role for role, _ in said]
+        if roles != list(_TURN) * (len(said) // 2):
+            raise ConversationError(f"{path}: after a system message, user and assistant must take turns")
+        model = body.get("model")
+        self.model, self.system = model if isinstance(model, str) else None, system
+        self.parameters = {name: value for name, value in body.items() if name not in RESERVED}
+        texts = [text for _, text in said]
+        self.turns = list(zip(texts[::2], texts[1::2], strict=True))
+        self._last_question = None
+
+
+def _said(path: Path, message: Any) -> tuple[str, str]:
+    match message:
+        case {"role": str(role), "content": str(content)}:
+            return role, content
+        case _:
+            raise ConversationError(f"{path}: a message must have a `role` and a text as `content`")

@@ -1,0 +1,183 @@
+"""`eagre completion`: scripts that complete the command in a shell, made from the parser of its arguments."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from server.cli.parser import build_parser
+from server.startup.flags import flag_name
+from server.startup.settings import ServerSettings
+
+PROGRAM = "eagre"
+
+
+class Option(NamedTuple):
+    """One option of a command."""
+
+    flags: tuple[str, ...]  # such as -h and --help
+    help: str
+    takes_value: bool
+    choices: tuple[str, ...]  # of the value; empty: any, which may be the name of a file
+    is_repeatable: bool
+
+
+class Command(NamedTuple):
+    """One command, with its options, and the words that its argument may be."""
+
+    name: str
+    help: str
+    options: tuple[Option, ...]
+    choices: tuple[str, ...]
+
+
+def completion_script(shell: str) -> str:
+    """The script for one of `SHELLS`."""
+    return SHELLS[shell](read_commands())
+
+
+def read_commands() -> tuple[Command, ...]:
+    """The commands of `eagre`, in the order in which its help lists them."""
+    parser = build_parser(["serve", "deploy"])
+    words = {flag_name(declared): declared.limit.choices for declared in ServerSettings.declared() if declared.limit}
+    # argparse has no public way to ask a parser for its arguments.
+    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {listed.dest: listed.help or "" for listed in subparsers._choices_actions}
+    return tuple(_read_command(name, helps[name], command, words) for name, command in subparsers.choices.items())
+
+
+def _read_command(
+    name: str, summary: str, parser: argparse.ArgumentParser, words: Mapping[str, tuple[str, ...]]
+) -> Command:
+    """
+    Args:
+        words: what the values of flags may be; the settings check it themselves, so that argparse does not know it.
+    """
+    formatter = parser._get_formatter()
+    options = tuple(
+        Option(
+            tuple(action.option_strings),
+            " ".join(formatter._expand_help(action).split()) if action.help else "",
+            action.nargs != 0,
+            tuple(action.choices or words.get(action.option_strings[-1], ())),
+            isinstance(action, argparse._AppendAction),
+        )
+        for action in parser._actions
+        if action.option_strings
+    )
+    positionals = [action for action in parser._actions if not action.option_strings]
+    return Command(name, summary, options, tuple(str(word) for action in positionals for word in action.choices or ()))
+
+
+def _bash(commands: tuple[Command, ...]) -> str:
+    names = " ".join(command.name for command in commands)
+    closed = f" {' '.join(command.name for command in commands if command.choices)} "
+    return "\n".join(
+        (
+            f"# {PROGRAM} completion bash",
+            f"_{PROGRAM}() {{",
+            "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= word",
+            '  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do',
+            '    case "$word" in -*) ;; *) command=$word; break ;; esac',
+            "  done",
+            "  COMPREPLY=()",
+            '  case "$command $previous" in',
+            *(
+                f"    {_pattern(command, option)}) words={shlex.quote(' '.join(option.choices))} ;;"
+                for command in commands
+                for option in command.options
+                if option.choices
+            ),
+            *(
+                f"    {'|'.join(patterns)}) return ;;  # the value is a file, perhaps"
+                for command in commands
+                if (patterns := [_pattern(command, o) for o in command.options if o.takes_value and not o.choices])
+            ),
+            "    *)",
+            '      case "$command" in',
+            f"        '') words={shlex.quote(names + ' --help --version')} ;;",
+            *(f"        {command.name}) words={shlex.quote(' '.join(_words(command)))} ;;" for command in commands),
+            "      esac",
+            "      # Arguments that are no options may be files.",
+            f"      if [[ $command && $current != -* && '{closed}' != *\" $command \"* ]]; then return; fi",
+            "      ;;",
+            "  esac",
+            '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
+            "}",
+            f"complete -o bashdefault -o default -F _{PROGRAM} {PROGRAM}",
+            "",
+        )
+    )
+
+
+def _pattern(command: Command, option: Option) -> str:
+    return "|".join(f"'{command.name} {flag}'" for flag in option.flags)
+
+
+def _words(command: Command) -> Iterator[str]:
+    yield from command.choices
+    for option in command.options:
+        yield from option.flags
+
+
+def _zsh(commands: tuple[Command, ...]) -> str:
+    return "\n".join(
+        (
+            f"#compdef {PROGRAM}",
+            f"_{PROGRAM}() {{",
+            "  local -a commands",
+            "  commands=(",
+            *(f"    {shlex.quote(f'{command.name}:{command.help}')}" for command in commands),
+            "  )",
+            "  if (( CURRENT == 2 )); then",
+            f"    _describe -t commands '{PROGRAM} command' commands",
+            "    return",
+            "  fi",
+            "  local command=$words[2]",
+            "  shift words",
+            "  (( CURRENT-- ))",
+            "  case $command in",
+            *(
+                f"    {command.name}) _arguments {' '.join(shlex.quote(spec) for spec in _zsh_specs(command))} ;;"
+                for command in commands
+            ),
+            "  esac",
+            "}",
+            "# Read as a file of $fpath, this is the function's body; read by `source`, it only tells of the function.",
+            f'if [[ "$funcstack[1]" == _{PROGRAM} ]]; then _{PROGRAM} "$@"; else compdef _{PROGRAM} {PROGRAM}; fi',
+            "",
+        )
+    )
+
+
+def _zsh_specs(command: Command) -> Iterator[str]:
+    for option in command.options:
+        told = option.help.translate({ord(mark): f"\\{mark}" for mark in "[]\\:"})
+        value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
+        for flag in option.flags:
+            yield f"{'*' if option.is_repeatable else ''}{flag}[{told}]{value if option.takes_value else ''}"
+    yield f"*:argument:({' '.join(command.choices)})" if command.choices else "*:argument:_files"
+
+
+def _fish(commands: tuple[Command, ...]) -> str:
+    lines = [f"# {PROGRAM} completion fish", f"complete -c {PROGRAM} -n __fish_use_subcommand -f"]
+    for command in commands:
+        lines.append(f"complete -c {PROGRAM} -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.help)}")
+        within = f"complete -c {PROGRAM} -n '__fish_seen_subcommand_from {command.name}'"
+        if command.choices:
+            lines.append(f"{within} -f -a {_fish_quote(' '.join(command.choices))}")
+        for option in command.options:
+            flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
+            value = f" -x -a {_fish_quote(' '.join(option.choices))}" if option.choices else " -r"
+            lines.append(f"{within} {flags} -d {_fish_quote(option.help)}{value if option.takes_value else ''}")
+    return "\n".join((*lines, ""))
+
+
+def _fish_quote(text: str) -> str:
+    """In fish's single quotes, backslash and single quote alone have a meaning."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+SHELLS: dict[str, Callable[[tuple[Command, ...]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

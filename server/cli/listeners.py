@@ -1,0 +1,158 @@
+"""Where a server listens: a port or a Unix socket, with or without TLS, and a port of its own for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from aiohttp import web
+
+from server.admission import unix_socket
+from server.admission.certificate import Certificate, CertificateError
+from server.admission.keyring import KeyFileError, KeyRing
+from server.http.app import build_app, build_metrics_app, read_keys
+from server.http.transport.connections import GuardedRunner
+from server.serving.served_models import ServedModels
+from server.startup.logs import log
+from server.startup.settings import ServerSettings
+
+# Connections that may wait to be accepted, as far as the system allows. A Unix socket refuses those beyond it at once,
+# so a front whose clients all come together would lose some of them there.
+BACKLOG = 4096
+# So many of those that wait are accepted in one turn of the loop, because the tokens of all streams wait meanwhile.
+# What arrives on them is not handled in that turn, nor all of it in the next one: like what arrives on connections that
+# are open already, it waits for its own (`server/admission/loop_throttle.py`).
+ACCEPTED_AT_ONCE = 8
+
+
+class CannotListen(Exception):
+    """The message says where, and why not."""
+
+
+class Listeners:
+    """The open doors of one server."""
+
+    def __init__(
+        self, settings: ServerSettings, keys: KeyRing, app: web.Application, metrics_app: web.Application | None
+    ) -> None:
+        """Reads the certificate.
+
+        Args:
+            keys: those of `app`, which a reload reads again.
+
+        Raises:
+            CertificateError: it cannot be used.
+        """
+        self._settings = settings
+        self._keys = keys
+        self._certificate = (
+            None
+            if settings.ssl_certfile is None or settings.ssl_keyfile is None
+            else Certificate(Path(settings.ssl_certfile), Path(settings.ssl_keyfile))
+        )
+        context = None if self._certificate is None else self._certificate.context
+        self._runner = GuardedRunner(app, settings, context)
+        self._metrics_runner = None if metrics_app is None else GuardedRunner(metrics_app, settings, context)
+        self._is_socket_made = False
+
+    @classmethod
+    def of(cls, served: ServedModels) -> Listeners:
+        """The doors of a server of these models.
+
+        Raises:
+            KeyFileError, CertificateError: keys or certificate cannot be used.
+        """
+        settings, keys = served.settings, read_keys(served.settings)
+        metrics_app = None if settings.metrics_port is None else build_metrics_app(served)
+        return cls(settings, keys, build_app(served, keys), metrics_app)
+
+    async def open(self) -> None:
+        """
+        Raises:
+            CannotListen: an address is taken or invalid.
+        """
+        settings = self._settings
+        await self._runner.setup()
+        if settings.uds is not None:
+            path = Path(settings.uds)
+            try:
+                listener = unix_socket.listen_at(path)
+                self._is_socket_made = True
+                await web.SockSite(self._runner, listener, backlog=ACCEPTED_AT_ONCE).start()
+                listener.listen(BACKLOG)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
+        else:
+            await start_site(Site(self._runner, settings.host, settings.port), settings.port)
+        if self._metrics_runner is not None and settings.metrics_port is not None:
+            await self._metrics_runner.setup()
+            port = settings.metrics_port
+            await start_site(Site(self._metrics_runner, settings.host, port), port)
+
+    async def close(self) -> None:
+        """Lets nobody in any more and ends what is open."""
+        await self._runner.cleanup()
+        if self._metrics_runner is not None:
+            await self._metrics_runner.cleanup()
+        if self._is_socket_made and self._settings.uds is not None:
+            unix_socket.remove(Path(self._settings.uds))
+
+    async def reload(self) -> None:
+        """Reads the file of keys and the certificate again. What cannot be used is logged, and the old stays."""
+        try:
+            await asyncio.to_thread(self._keys.reload)
+            log.info("keys_reloaded", num_keys=self._keys.num_keys)
+        except KeyFileError as error:
+            log.error("keys_kept", reason=str(error))
+        if self._certificate is None:
+            return
+        try:
+            await asyncio.to_thread(self._certificate.reload)
+            log.info("certificate_reloaded")
+        except CertificateError as error:
+            log.error("certificate_kept", reason=str(error))
+
+    @property
+    def address(self) -> str:
+        """The server's URL for a browser on this machine, or the path of its socket."""
+        if self._settings.uds is not None:
+            return f"unix:{self._settings.uds}"
+        host, port = self._settings.host, self._runner.addresses[0][1]
+        if host in ("0.0.0.0", "::"):
+            host = "localhost"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the metrics; None where they have none of their own."""
+        return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
+
+
+class Site(web.TCPSite):
+    """A port at which ACCEPTED_AT_ONCE connections are accepted in one turn of the loop, and BACKLOG may wait."""
+
+    def __init__(self, runner: web.BaseRunner, host: str, port: int) -> None:
+        super().__init__(runner, host, port, backlog=ACCEPTED_AT_ONCE)
+
+    async def start(self) -> None:
+        await super().start()
+        assert isinstance(self._server, asyncio.Server)
+        for listening in self._server.sockets:
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:  # asyncio's own cannot be told to listen
+                same.listen(BACKLOG)
+
+
+async def start_site(site: web.TCPSite, port: int) -> None:
+    """Listens at a port.
+
+    Raises:
+        CannotListen: the address is taken or invalid.
+    """
+    try:
+        await site.start()
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+        reason = getattr(error, "strerror", None) or error
+        raise CannotListen(f"cannot listen on {site.name.partition('://')[2]}: {reason}") from error

@@ -1,0 +1,245 @@
+"""The command `eagre`. A subcommand imports its modules only when it runs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from server.cli.parser import build_parser
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console entry point; returns the exit status."""
+    parser = build_parser(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(arguments)
+    try:
+        match options.command:
+            case "serve":
+                return _serve(options)
+            case "deploy":
+                return _deploy(options)
+            case "pull":
+                return _pull(options.name)
+            case "models":
+                return _models(options.paths, as_json=options.json)
+            case "complete":
+                return _complete(options)
+            case "chat":
+                return _chat(options)
+            case "top":
+                return _top(options)
+            case "bench":
+                return _bench(options)
+            case "completion":
+                from server.cli.completion import completion_script
+
+                _write(completion_script(options.shell))
+                return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    parser.print_help()
+    return EXIT_USAGE
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from server.cli.collector import put_off_collections
+
+    put_off_collections()
+    from server.cli.serve import run_server
+    from server.startup.settings import ServerSettings, SettingsError
+
+    try:
+        settings = ServerSettings.from_sources(_flags(options), os.environ)
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    if settings.engine.host_index:
+        from server.cli.follow import run_follower
+
+        return run_follower(settings, _announce)
+    if settings.data_parallel > 1:
+        from server.cli.front import run_front
+
+        return run_front(settings, _announce)
+    return run_server(settings, _announce)
+
+
+def _deploy(options: argparse.Namespace) -> int:
+    from server.router.ray.plan import DeployPlan
+    from server.startup.settings import SettingsError
+
+    try:
+        flags = _flags(options)
+        plan = DeployPlan.from_sources(flags, os.environ)
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    from server.cli.deployment import run_deployment
+
+    return run_deployment(plan, flags, os.environ, _announce)
+
+
+def _flags(options: argparse.Namespace) -> dict[str, Any]:
+    """The flags by the settings' keys, the model that stands without its flag among them.
+
+    Raises:
+        SettingsError: the model is given in both ways.
+    """
+    from server.startup.settings import SettingsError
+
+    flags = dict(vars(options))
+    if options.only_model is not None:
+        if options.model is not None:
+            others = " ".join(f"--model {model}" for model in options.model)
+            raise SettingsError(f"the model is given twice: {options.only_model} and {others}")
+        flags["model"] = [options.only_model]
+    return flags
+
+
+def _announce(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _pull(name: str) -> int:
+    from server.model_sources.errors import ModelStoreError
+    from server.model_sources.model_store import pull_model
+    from server.startup.progress import ProgressReporter
+
+    try:
+        with ProgressReporter() as progress:
+            path = pull_model(name, progress)
+    except ModelStoreError as error:
+        return _fail(str(error), EXIT_FAILURE)
+    print(path)
+    return EXIT_OK
+
+
+def _models(paths: Sequence[str], *, as_json: bool) -> int:
+    from server.cli import models
+    from server.model_sources.errors import ModelStoreError
+    from server.startup.settings import ServerSettings, SettingsError
+
+    try:
+        config = ServerSettings.from_sources({}, os.environ).engine
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    try:
+        found = models.measure_models(paths, config)
+    except ModelStoreError as error:
+        return _fail(str(error), EXIT_FAILURE)
+    _write(models.as_json(*found) if as_json else models.as_table(*found))
+    return EXIT_OK
+
+
+def _complete(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from server.cli.client import address
+    from server.cli.client.errors import NoAnswer, NoServer
+    from server.cli.complete import write_local, write_remote
+
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if options.chat else {"prompt": prompt}
+    body |= _sampling(options)
+    try:
+        if not options.local:
+            try:
+                asyncio.run(write_remote(options.url or address.DEFAULT_URL, body, _write, _key(options)))
+                return _end_line()
+            except NoServer:
+                if options.url is not None:
+                    raise
+                print(f"no server at {address.DEFAULT_URL}; loading the model here", file=sys.stderr)
+        write_local(options.model, body, _write)
+        return _end_line()
+    except NoAnswer as error:
+        return _fail(str(error), EXIT_FAILURE)
+    except KeyboardInterrupt:
+        _end_line()
+        return EXIT_INTERRUPTED
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from contextlib import closing
+
+    from server.cli.chat.answers import open_answers
+    from server.cli.chat.chat import Chat
+    from server.cli.chat.conversation import Conversation
+    from server.cli.chat.terminal import Terminal
+    from server.cli.client.errors import NoAnswer
+
+    try:
+        answers = open_answers(options.url, options.model, _key(options), is_local=options.local)
+    except NoAnswer as error:
+        return _fail(str(error), EXIT_FAILURE)
+    conversation = Conversation(options.model, options.system, **_sampling(options))
+    with closing(answers), closing(Terminal(is_plain=options.plain)) as terminal:
+        if terminal.is_interactive:
+            terminal.tell(f"{answers.name} answers; /help lists the commands")
+        return EXIT_OK if Chat(conversation, answers, terminal).run() else EXIT_FAILURE
+
+
+def _top(options: argparse.Namespace) -> int:
+    import asyncio
+    from contextlib import nullcontext
+
+    from server.cli.client.address import DEFAULT_URL
+    from server.cli.client.errors import NoAnswer
+    from server.cli.client.server_client import ServerClient
+    from server.cli.top.top import follow, own_screen
+
+    is_once = options.once or not sys.stdout.isatty()
+    try:
+        client = ServerClient(options.url or DEFAULT_URL, _key(options))
+        with nullcontext() if is_once else own_screen():
+            asyncio.run(follow(client, options.model, is_once=is_once))
+    except NoAnswer as error:
+        return _fail(str(error), EXIT_FAILURE)
+    except KeyboardInterrupt:
+        pass  # the way to end it
+    return EXIT_OK
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from server.cli.bench.bench import run_bench
+    from server.cli.client.errors import NoAnswer
+
+    try:
+        return run_bench(options, _key(options))
+    except NoAnswer as error:
+        return _fail(str(error), EXIT_FAILURE)
+
+
+def _key(options: argparse.Namespace) -> str | None:
+    from server.cli.client.address import first_key
+
+    return first_key(options.api_key or os.environ.get("EAGRE_API_KEY"))
+
+
+def _sampling(options: argparse.Namespace) -> dict[str, Any]:
+    given = {name: vars(options)[name] for name in ("max_tokens", "temperature", "top_p", "seed")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _end_line() -> int:
+    print(flush=True)
+    return EXIT_OK
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"eagre: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""How the models of a server come to be: each is loaded in a thread, and its engine is started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, TypeAlias
+
+from engine.interface.background import run_in_background
+from engine.interface.config import BACKEND_NAMES, EngineConfig, ModelInfo
+from engine.interface.types import Progress
+from server.protocol.errors import ApiError
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+from server.startup.loaded_model import LoadedModel
+from server.startup.logs import log
+from server.startup.settings import ServerSettings
+
+QUIET_S = 1.0  # without any answer, before a model is prepared for grammars
+QUIET_POLL_S = 0.25
+
+Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
+
+
+class ModelLoads:
+    """Loads models that were never loaded, and notices when one of their engines fails."""
+
+    def __init__(self, served: ServedModels, load: Load, progress: Progress) -> None:
+        """Must be called in the asyncio loop.
+
+        Args:
+            load: loads the model of some settings; called in a thread.
+            progress: shows how it goes.
+        """
+        self._served = served
+        self._load = load
+        self._progress = progress
+        self._running: set[asyncio.Future[None]] = set()  # a task that nobody holds may be collected before it ends
+        # The first engine that fails, and why. One failed engine ends the process: it may hold what the others need.
+        self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
+
+    async def bring(self, model: ServedModel) -> None:
+        """Loads a model and opens it. The load stands back behind other models, and leaves a core to those that run.
+
+        A load whose caller is cancelled goes on to its end, because a thread cannot be cancelled, and its engine is
+        shut down then. So is one that cannot be started.
+
+        Raises:
+            Exception: what the load raises, or the start of the engine.
+        """
+        is_calm = any(other.is_open for other in self._served.all)  # one that sleeps may be woken meanwhile
+        is_narrow = self._served.residency.is_beside_others(model)
+        load = partial(self._load, model.settings, self._tell(model))
+        loading = run_in_background(load, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
+        try:
+            loaded = await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(self._let_go)
+            raise
+        finally:
+            del loading  # the future keeps the error, whose traceback keeps this frame and so the future
+        try:
+            loaded.engine.start(asyncio.get_running_loop())
+            loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
+            model.open(loaded.engine, loaded.text_model)
+        except BaseException:
+            await loaded.engine.shutdown_in_background()  # others stream meanwhile
+            raise
+        self._run(prepare_when_quiet(self._served, model))
+        _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
+
+    async def first(self) -> bool:
+        """Waits until a model is there; returns False if none can be loaded.
+
+        Where all that come at the start fail, the others are tried, so that one bad file in a folder ends nothing.
+        """
+        residency = self._served.residency
+        for index, model in enumerate(self._served.all):
+            with nullcontext() if index < residency.limit else residency.use(model):
+                try:
+                    await residency.arrival(model)
+                except ApiError:
+                    continue  # the log has the reason
+                return True
+        return False
+
+    def _tell(self, model: ServedModel) -> Progress:
+        """A progress that also updates the stage which readiness reports."""
+
+        def tell(stage: str, done: int, total: int) -> None:
+            model.loading_stage = f"{stage}, {done} of {total}" if total else stage
+            self._progress(stage, done, total)
+
+        return tell
+
+    def _let_go(self, loading: asyncio.Future[LoadedModel]) -> None:
+        """Shuts down the engine of a load that has ended and that nobody waits for any more."""
+        if not loading.cancelled() and loading.exception() is None:
+            self._run(loading.result().engine.shutdown_in_background())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _note_failure(self, model: ServedModel, failure: asyncio.Future[None]) -> None:
+        if not failure.cancelled() and not self.failed.done():
+            error = failure.exception()
+            assert error is not None
+            self.failed.set_result((model, error))
+
+
+async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:
+    """Prepares a model for grammars when no model has answered anything for a while.
+
+    The library builds its vocabulary with the interpreter lock held: streams beside it would pause, and readiness would
+    come later. A grammar that comes before has it built at once.
+    """
+    seconds = 0.0
+    while seconds < QUIET_S:
+        await asyncio.sleep(QUIET_POLL_S)
+        seconds = 0.0 if served.num_generations else seconds + QUIET_POLL_S
+    try:
+        await run_in_background(model.prepare_grammars, name="eagre-grammars")
+    except Exception as error:  # noqa: BLE001 - the first grammar tries again, and its request is told
+        log.warning("grammars_not_prepared", model=model.model_name, reason=str(error))
+
+
+def _log_backends(model: str, info: ModelInfo, wanted: EngineConfig) -> None:
+    """Logs which bodies compute; a warning says why a faster one is missing and how to get it."""
+    pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
+    fell_back = info.device == "cpu" and (BACKEND_NAMES[-1], "auto") in pairs
+    backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
+    (log.warning if fell_back else log.info)("backends", model=model, **backends)

@@ -1,0 +1,138 @@
+"""`eagre models`: what is on this machine, and how much memory each model would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from engine.interface.config import EngineConfig
+from engine.interface.footprint import MachineMemory, ModelFootprint
+from server.model_sources.inventory import ListedModel, all_models
+
+HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
+NUM_TOKENS = 1000  # whose cache is shown
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """A model, and what it would take; of a model that cannot be opened, why."""
+
+    listed: ListedModel
+    footprint: ModelFootprint | None
+    error: str | None
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Of NUM_TOKENS tokens."""
+        return None if self.footprint is None else NUM_TOKENS * self.footprint.kv_bytes_per_token
+
+    def fits(self, memory: MachineMemory) -> bool | None:
+        """Whether there is room now for the weights and for the cache of NUM_TOKENS tokens; None: it is not known."""
+        if self.footprint is None or self.cache_bytes is None:
+            return None
+        return self.footprint.weight_bytes + self.cache_bytes <= memory.usable
+
+
+def measure_models(paths: Iterable[str], config: EngineConfig) -> tuple[list[MeasuredModel], MachineMemory]:
+    """All models of this machine, those in `paths` among them. Only the headers of their files are read."""
+    from engine.client import EngineClient  # it imports JAX
+
+    def measure(listed: ListedModel) -> MeasuredModel:
+        if listed.path is None:
+            return MeasuredModel(listed, None, listed.error)
+        try:
+            return MeasuredModel(listed, EngineClient.footprint(listed.path, config), None)
+        except (ValueError, OSError) as error:  # ModelError is a ValueError
+            return MeasuredModel(listed, None, str(error))
+
+    return [measure(listed) for listed in all_models(paths)], EngineClient.machine_memory()
+
+
+def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
+    """One object, in bytes and tokens; what is not known is null."""
+
+    def describe(model: MeasuredModel) -> dict[str, Any]:
+        known = {} if model.footprint is None else asdict(model.footprint)
+        return {
+            "name": model.listed.name,
+            "source": model.listed.source,
+            "path": None if model.listed.path is None else str(model.listed.path),
+            "download_bytes": model.listed.download_bytes,
+            "license": model.listed.license,
+            "architecture": known.get("architecture"),
+            "quantization": known.get("quantization"),
+            "num_parameters": known.get("num_parameters"),
+            "context_length": known.get("context_length"),
+            "weight_bytes": known.get("weight_bytes"),
+            "cache_bytes_per_1000_tokens": model.cache_bytes,
+            "fits": model.fits(memory),
+            "error": model.error,
+        }
+
+    content = {"memory": asdict(memory), "models": [describe(model) for model in models]}
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def as_table(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
+    """Lines for people; what is wrong with a model stands below its line."""
+    rows: list[Sequence[str]] = [HEADER]
+    notes = [""]
+    for model in models:
+        rows.append(_row(model, memory))
+        notes.append(_note(model))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = []
+    for row, note in zip(rows, notes, strict=True):
+        lines.append(_line(row, widths))
+        if note:
+            lines.append(f"  {note}")
+    room, total = (f"{count / 1e9:.1f} GB" for count in (memory.usable, memory.total))
+    lines.append(
+        f"\n{room} of {total} of memory can be had now. FITS counts the weights and the cache of 1,000 tokens."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _row(model: MeasuredModel, memory: MachineMemory) -> tuple[str, ...]:
+    known, fits = model.footprint, model.fits(memory)
+    return (
+        model.listed.name,
+        model.listed.source,
+        "-" if known is None or known.quantization is None else known.quantization,
+        "-" if known is None else _short(known.num_parameters, (" B", " M", " K")),
+        "-" if known is None else _size(known.weight_bytes),
+        "-" if model.cache_bytes is None else _size(model.cache_bytes),
+        "-" if fits is None else "yes" if fits else "no",
+    )
+
+
+def _note(model: MeasuredModel) -> str:
+    if model.error is not None:
+        return model.error
+    if model.listed.download_bytes is not None:
+        command = f"`eagre pull {model.listed.name}` fetches {_size(model.listed.download_bytes)}"
+        return f"not here yet; {command}, under the {model.listed.license}"
+    return ""
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Words to the left, figures to the right."""
+    aligned: list[Callable[[str, int], str]] = [
+        str.ljust, str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust,
+    ]  # fmt: skip
+    return "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
+
+
+def _size(num_bytes: int) -> str:
+    return _short(num_bytes, (" GB", " MB", " KB"))
+
+
+def _short(count: int, units: tuple[str, str, str]) -> str:
+    """Two or three digits with the largest of the units for 10⁹, 10⁶ and 10³ that leaves at least 1."""
+    for power, unit in zip((1e9, 1e6, 1e3), units, strict=True):
+        if count >= power:
+            return f"{count / power:.{0 if count >= 100 * power else 1}f}{unit}"
+    return str(count)

@@ -1,0 +1,213 @@
+"""The arguments of the command `eagre`. Only `serve` and `deploy` need the settings, which are imported for them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from server.cli.bench.flags import EXAMPLES as BENCH_EXAMPLES
+from server.cli.bench.flags import add_flags as add_bench_flags
+
+DEFAULT_MAX_TOKENS = 256
+
+_EXAMPLES = """examples:
+  eagre serve                            serve a small built-in model, with a playground
+  eagre serve ./my-model.gguf            serve another one
+  eagre deploy --replicas 2              serve from several machines, with Ray
+  eagre models                           list the models that are here
+  eagre chat                             talk with it in the terminal
+  eagre top                              watch what the server does
+  eagre bench --html report.html         measure it under load
+  eagre complete "Once upon a time"      stream a story to the terminal
+  eagre pull smollm2-135m-instruct       fetch a model ahead of time
+"""
+
+_SERVE_EXAMPLES = """examples:
+  eagre serve
+  eagre serve ./my-model.gguf --port 9000 --dtype bfloat16
+  eagre serve bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
+  EAGRE_PORT=9000 eagre serve --log-format json
+
+Every flag can be given as an environment variable: --max-num-seqs as EAGRE_MAX_NUM_SEQS.
+A flag wins over its variable. SIGTERM or Ctrl-C lets running streams end; a second one does not.
+"""
+
+_DEPLOY_EXAMPLES = """examples:
+  eagre deploy --replicas 2
+  eagre deploy --min-replicas 1 --max-replicas 8 --target-queued-tokens 4096
+  eagre deploy --ray-address auto --replicas 16 --replica-cpus 8 --host 0.0.0.0 ./my-model.gguf
+  eagre deploy --update --dtype bfloat16
+
+Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` hold
+here too, for the front or for each replica. SIGTERM or Ctrl-C ends the front and its replicas in order.
+"""
+
+_PULL_EXAMPLES = """examples:
+  eagre pull gemma-3-270m
+  eagre pull HuggingFaceTB/SmolLM2-360M-Instruct
+  eagre pull bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0@main
+
+HF_TOKEN opens private and gated models of the Hub. What is here already is not fetched again.
+"""
+
+_MODELS_EXAMPLES = """examples:
+  eagre models
+  eagre models ~/models ./my-model.gguf
+  EAGRE_DTYPE=float32 eagre models --json
+
+Listed are the built-in models, those of the Hub that were fetched, and what lies at each PATH.
+"""
+
+_COMPLETE_EXAMPLES = """examples:
+  eagre complete "Once upon a time"
+  eagre complete --chat "Why is the sky blue?" --max-tokens 100 --temperature 0
+  echo "def fibonacci(n):" | eagre complete - --url http://192.168.1.5:8000
+  eagre complete --local "Once upon a time"
+
+Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
+loaded into this process.
+"""
+
+_CHAT_EXAMPLES = """examples:
+  eagre chat
+  eagre chat --url http://192.168.1.5:8000 --system "Answer in one sentence."
+  eagre chat --local --model ./my-model.gguf
+  echo "Why is the sky blue?" | eagre chat
+
+/help lists the commands of the chat; Ctrl-C stops an answer. Without a terminal each line is
+a question, and nothing but the answers is written to standard output.
+Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
+loaded into this process.
+"""
+
+_TOP_EXAMPLES = """examples:
+  eagre top
+  eagre top --url http://192.168.1.5:8000 --model gemma-3-270m
+  eagre top --once > picture.txt
+
+The picture is drawn again five times a second; Ctrl-C ends it. It shows the ids of the key's own
+requests, and those of all with the administrator's key. A server with --metrics-port shows it to
+the administrator alone.
+"""
+
+_COMPLETION_EXAMPLES = """examples:
+  eagre completion bash > ~/.local/share/bash-completion/completions/eagre
+  eagre completion zsh > ~/.zfunc/_eagre       # with fpath+=~/.zfunc before compinit
+  eagre completion fish > ~/.config/fish/completions/eagre.fish
+"""
+
+
+class _ShowVersion(argparse.Action):
+    """argparse's own action wants the text at once, and the search for it takes longer than all of the help."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from server.startup.version import eagre_version
+
+        print(f"eagre {eagre_version()}")
+        parser.exit()
+
+
+def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the whole command.
+
+    Args:
+        arguments: what will be parsed; the flags of `serve` and `deploy` are there only if these are among them.
+    """
+    parser = argparse.ArgumentParser(
+        prog="eagre",
+        description="A token-streaming server for language models.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    serve = _add_command(commands, "serve", "serve a model over HTTP and WebSocket", _SERVE_EXAMPLES)
+    if "serve" in arguments:  # only this command and the next one take their flags from the settings
+        from server.startup.settings import ServerSettings
+
+        serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
+        ServerSettings.add_flags(serve)
+
+    deploy = _add_command(commands, "deploy", "serve replicas on a Ray cluster behind one front", _DEPLOY_EXAMPLES)
+    if "deploy" in arguments:
+        from server.router.ray.plan import DeployPlan
+        from server.startup.settings import ServerSettings
+
+        deploy.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
+        DeployPlan.add_flags(deploy)
+        ServerSettings.add_flags(deploy)
+
+    pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
+    pull.add_argument(
+        "name", metavar="NAME", help="a built-in model, or owner/name[:file-or-quant][@revision] of the Hub"
+    )
+
+    models = _add_command(commands, "models", "list the models of this machine and their memory", _MODELS_EXAMPLES)
+    models.add_argument("paths", metavar="PATH", nargs="*", help="model files, model folders or folders of them")
+    models.add_argument("--json", action="store_true", help="one JSON object, in bytes")
+
+    complete = _add_command(commands, "complete", "stream one answer to the terminal", _COMPLETE_EXAMPLES)
+    complete.add_argument("prompt", metavar="PROMPT", help="the text to go on from; - reads standard input")
+    _add_source(complete)
+    complete.add_argument("--model", help="what `eagre serve` would serve, for the in-process way")
+    complete.add_argument("--chat", action="store_true", help="send the prompt as a chat message")
+    complete.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="(default 256)")
+    _add_sampling(complete)
+
+    chat = _add_command(commands, "chat", "talk with a model in the terminal", _CHAT_EXAMPLES)
+    _add_source(chat)
+    chat.add_argument("--model", help="a model of the server; in this process, what `eagre serve` would serve")
+    chat.add_argument("--system", metavar="TEXT", help="the system message")
+    chat.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: what the model can take)")
+    _add_sampling(chat)
+    chat.add_argument("--plain", action="store_true", help="write answers as they come, without markdown's styles")
+
+    top = _add_command(commands, "top", "show what a server's engine does", _TOP_EXAMPLES)
+    top.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of the server (EAGRE_URL)")
+    _add_key(top)
+    top.add_argument("--model", help="one of the server's models (default: the first)")
+    top.add_argument("--once", action="store_true", help="print one picture, as without a terminal")
+
+    bench = _add_command(commands, "bench", "measure a server under load", BENCH_EXAMPLES)
+    add_bench_flags(bench)
+    _add_key(bench)
+
+    completion = _add_command(commands, "completion", "write a script for the shell", _COMPLETION_EXAMPLES)
+    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
+    return parser
+
+
+def _add_command(commands: Any, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    added = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    assert isinstance(added, argparse.ArgumentParser)
+    return added
+
+
+def _add_source(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group()
+    source.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of a running server (EAGRE_URL)")
+    source.add_argument("--local", action="store_true", help="load the model into this process")
+    _add_key(command)
+
+
+def _add_key(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="key for the server; as EAGRE_API_KEY it is hidden from the other users of this machine",
+    )
+
+
+def _add_sampling(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--temperature", type=float, help="0 takes the most probable token each time (default 1)")
+    command.add_argument("--top-p", type=float, help="share of the distribution to draw from (default 1)")
+    command.add_argument("--seed", type=int, help="the same seed gives the same answer")

@@ -1,0 +1,333 @@
+"""One of a generation's choices: the tokens of one engine stream become text."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from engine.interface.types import FinishReason, TokenEvent, TokenLogprobs
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import SamplingParams
+from server.generation.generation_request import GenerationRequest
+from server.generation.metrics import Metrics
+from server.generation.token_events import split, without_tokens
+from server.protocol.generation_fields import MAX_STOP_LENGTH
+from server.protocol.stream_fields import PLAIN, Streaming
+from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
+from server.text.stop_strings import StopStrings
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient, TokenStream
+
+_MAX_READ_BYTES = 4 * MAX_STOP_LENGTH  # of an answer that goes on; so many hold any stop string
+
+
+@dataclass(slots=True)
+class Delta:
+    """A piece of one choice's text. It is empty only where it ends a choice whose text has all been delivered."""
+
+    index: int  # choice j of prompt i has index i * n + j
+    text: str
+    token_ids: list[int]  # generated since the choice's previous delta; the text may lag behind by held-back characters
+    finish_reason: FinishReason | None
+    logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
+    # Of each of the prompt's tokens, None of the first; in the choice's first delta, where asked for.
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+
+class Choice:
+    """Turns the tokens of one engine stream into deltas."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_echo",
+        "_interval",
+        "_is_exact",
+        "_last_token_at",
+        "_least_tokens",
+        "_metrics",
+        "_min_tokens",
+        "_only_echoes",
+        "_pending_ids",
+        "_pending_logprobs",
+        "_pending_prompt_logprobs",
+        "_pending_text",
+        "_stops",
+        "finish_reason",
+        "index",
+        "is_aborted",
+        "max_plain_tokens",
+        "num_cached_tokens",
+        "num_tokens",
+        "stop_string",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        stream: TokenStream,
+        detokenizer: IncrementalDetokenizer,
+        stops: StopStrings | None,
+        metrics: Metrics,
+        *,
+        min_tokens: int = 0,
+        echo: str = "",
+        only_echoes: bool = False,
+        streaming: Streaming = PLAIN,
+    ) -> None:
+        """Args:
+        min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
+        echo: stands before the first text, and no stop string is looked for in it.
+        only_echoes: whether `echo` is the whole text, and the generated token is dropped.
+        """
+        self._interval = streaming.interval
+        self._is_exact = streaming.is_resumable
+        # So many tokens that come together may become text in one go: none where one of them can end the answer, and
+        # one where each is looked at apart.
+        self.max_plain_tokens = 0 if stops is not None else 1 if self._is_exact else sys.maxsize
+        self._least_tokens = 1  # of the next delta; the first one waits for no other tokens
+        self._pending_text = ""  # until there are tokens enough
+        self.index = index
+        self.stream = stream
+        self.num_tokens = 0
+        self.num_cached_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None  # that has ended it
+        self.is_aborted = False
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._metrics = metrics
+        self._min_tokens = min_tokens
+        self._echo = echo
+        self._only_echoes = only_echoes
+        self._pending_ids: list[int] = []  # tokens whose text is still held back
+        self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
+        self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
+        self._last_token_at = 0.0  # 0 before the first token
+
+    @classmethod
+    def submit(
+        cls,
+        request: GenerationRequest,
+        index: int,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        engine: EngineClient,
+        tokenizer: HasTokenBytes,
+        metrics: Metrics,
+        matcher: TokenMatcher | None = None,
+        echo: str = "",
+        wants_progress: bool = False,
+    ) -> Self:
+        """Queues one answer to one prompt of `request`, which `prepare` has checked.
+
+        The text of an answer that goes on from its first tokens, which are in the prompt, is what follows theirs.
+
+        Args:
+            matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
+                share one.
+            echo: the text of the prompt, where the answer begins with it.
+            wants_progress: whether events are to tell how it waits for its first token.
+
+        Raises:
+            QueueFull, EngineError: from the engine.
+        """
+        stream = engine.submit(
+            prompt_token_ids,
+            params,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+            tenant=request.tenant,
+            timeout=request.timeout,
+            matcher=matcher,
+            num_prompt_output_tokens=request.num_prompt_output_tokens,
+            wants_progress=wants_progress,
+            is_checked=True,
+        )
+        detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
+        min_tokens = params.min_tokens
+        if request.num_prompt_output_tokens:
+            begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
+            _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
+            min_tokens = max(0, min_tokens - len(begun))
+        elif request.echoes:
+            _read_begun(prompt_token_ids, 0, tokenizer, detokenizer, None)
+        return cls(
+            index,
+            stream,
+            detokenizer,
+            stops,
+            metrics,
+            min_tokens=min_tokens,
+            echo=echo,
+            only_echoes=request.only_echoes,
+            streaming=request.streaming,
+        )
+
+    def advance(self, event: TokenEvent) -> list[Delta]:
+        """Takes in one event. Returns nothing where no text has become certain.
+
+        The deltas of a resumable stream do not depend on how its tokens were merged: each token is looked at apart.
+        """
+        if not self._is_exact or len(event.token_ids) < 2:
+            delta = self._advance(event)
+            return [] if delta is None else [delta]
+        deltas = []
+        for one in split(event):
+            delta = self._advance(one)
+            if delta is not None:
+                deltas.append(delta)
+            if self.finish_reason is not None:
+                break  # tokens behind a stop string
+        return deltas
+
+    def _advance(self, event: TokenEvent) -> Delta | None:
+        if self._only_echoes:
+            event = without_tokens(event)
+        self.num_cached_tokens = event.num_cached_tokens
+        token_ids, num_before = event.token_ids, self.num_tokens
+        if event.finish_reason is FinishReason.STOP:
+            # The token that ended the request is counted and has no text.
+            text = self._decode(token_ids[:-1])
+            if self.finish_reason is None:
+                self._count(token_ids[-1:])
+        else:
+            text = self._decode(token_ids)
+        if event.logprobs is not None or event.prompt_logprobs is not None:
+            self._take_logprobs(event, self.num_tokens - num_before)
+        if self.finish_reason is None and event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+            text += self._flush()
+        return self._release(self._pending_text + text)
+
+    def advance_tokens(self, token_ids: Sequence[int]) -> Delta | None:
+        """`advance` for an event that has no more than `max_plain_tokens` tokens and nothing else."""
+        self._pending_ids += token_ids
+        self.num_tokens += len(token_ids)
+        return self._release(self._pending_text + self._detokenizer.decode(token_ids))
+
+    def _release(self, text: str) -> Delta | None:
+        """All that is pending, with this text, if it is enough for a delta."""
+        if self.finish_reason is None:
+            if not text or len(self._pending_ids) < self._least_tokens:
+                self._pending_text = text
+                return None
+        elif self.is_aborted:
+            # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
+            self.finish_reason = FinishReason.ABORT
+        if self._echo:
+            text, self._echo = self._echo + text, ""
+        delta = Delta(
+            self.index,
+            text,
+            self._pending_ids,
+            self.finish_reason,
+            self._pending_logprobs,
+            self._pending_prompt_logprobs,
+        )
+        self._pending_ids, self._pending_logprobs, self._pending_prompt_logprobs = [], None, None
+        self._pending_text, self._least_tokens = "", self._interval
+        return delta
+
+    def abort(self) -> None:
+        """Ends with ABORT after the tokens it already has, unless it has ended."""
+        self.is_aborted = True
+        if self.finish_reason is None:
+            self.stream.abort()
+
+    @property
+    def last_token_at(self) -> float | None:
+        """Seconds of `time.perf_counter`; None before the first token."""
+        return self._last_token_at or None
+
+    def observe(self, num_tokens: int, submitted_at: float) -> None:
+        """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
+        now = time.perf_counter()
+        if self._last_token_at:
+            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
+        else:
+            self._metrics.time_to_first_token.observe(now - submitted_at)
+            if self.stream.admitted_at is not None:
+                self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
+        self._last_token_at = now
+
+    def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:
+        """Keeps the logprobs of the event's first `num_counted` tokens; a stop string has cut the others off."""
+        if event.logprobs is not None:
+            if self._pending_logprobs is None:
+                self._pending_logprobs = []
+            self._pending_logprobs += event.logprobs[:num_counted]
+        if event.prompt_logprobs is not None:
+            self._pending_prompt_logprobs = event.prompt_logprobs
+
+    def _decode(self, token_ids: list[int]) -> str:
+        if self._stops is None:
+            self._count(token_ids)
+            return self._detokenizer.decode(token_ids)
+        # One by one, so that tokens after a stop string are neither shown nor counted.
+        text = ""
+        for token_id in token_ids:
+            self._count([token_id])
+            text += self._feed(self._stops, self._detokenizer.decode([token_id]))
+            if self.finish_reason is not None:
+                break
+        return text
+
+    def _feed(self, stops: StopStrings, text: str) -> str:
+        if self.num_tokens <= self._min_tokens:
+            return text
+        emit, stopped = stops.feed(text)
+        if stopped is None:
+            return emit
+        self.finish_reason, self.stop_string = FinishReason.STOP, stopped
+        self.stream.abort()
+        return emit
+
+    def _flush(self) -> str:
+        """The text that was held back, once no more tokens can come. It may still complete a stop string."""
+        text = self._detokenizer.flush()
+        if self._stops is None or self.num_tokens <= self._min_tokens:
+            return text
+        emit, stopped = self._stops.feed(text)
+        if stopped is None:
+            return emit + self._stops.flush()
+        self.finish_reason, self.stop_string = FinishReason.STOP, stopped
+        return emit
+
+    def _count(self, token_ids: list[int]) -> None:
+        self._pending_ids += token_ids
+        self.num_tokens += len(token_ids)
+
+
+def _make_stops(request: GenerationRequest) -> StopStrings | None:
+    """The matcher of one choice's stop strings; None where there are none, so that tokens need no look one by one."""
+    return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None
+
+
+def _read_begun(
+    token_ids: Sequence[int],
+    min_tokens: int,
+    tokenizer: HasTokenBytes,
+    detokenizer: IncrementalDetokenizer,
+    stops: StopStrings | None,
+) -> None:
+    """Lets text and stop strings stand where they stood behind an answer's first tokens.
+
+    Only the end of these tokens is read: what matters is the character that they may leave incomplete, and the stop
+    string that may have begun in their last characters.
+    """
+    most = 4 if stops is None else _MAX_READ_BYTES
+    first, num_bytes = len(token_ids), 0
+    while first > 0 and num_bytes < most:
+        first -= 1
+        num_bytes += len(tokenizer.token_bytes[token_ids[first]])
+    searched = max(first, min_tokens)  # the first token whose text may belong to a stop string
+    detokenizer.decode(token_ids[first:searched])
+    text = detokenizer.decode(token_ids[searched:])
+    if stops is not None:
+        stops.begin_behind(text)

@@ -1,0 +1,158 @@
+"""Gives the engine's memory back after a quiet time, and wakes it for the next request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from engine.interface.types import EngineState
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
+
+
+class IdleSleep:
+    """Puts an engine to sleep that nobody has used for `seconds`, and knows who has put it to sleep.
+
+    Requests are not kept waiting here: they enter the queue of the sleeping engine, so that their streams can open
+    and ping, and the engine computes them once it is awake. An engine that an operator has paused or put to sleep is
+    left as it is.
+
+    Args:
+        seconds: None: it never sleeps of itself, but is woken where somebody else has handed it back asleep.
+        drop_weights: whether the device gives back the memory of the weights too.
+        on_failure: what ends the requests that wait for an engine that could not be woken.
+    """
+
+    def __init__(
+        self, engine: EngineClient, seconds: float | None, *, drop_weights: bool, on_failure: Callable[[], None]
+    ) -> None:
+        self._lifecycle = engine.lifecycle
+        self._seconds = seconds
+        self._drop_weights = drop_weights
+        self._on_failure = on_failure
+        self._num_users = 0
+        self._num_operators = 0  # who change the engine's state at this moment
+        self._is_ours = False  # we have put the engine to sleep, or are about to
+        self._is_operators = False  # the last change was an operator's, who has left the engine asleep
+        self._used_at = 0.0
+        self._watching: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to watch; called in the asyncio loop."""
+        self._note_use()
+        if self._seconds is not None:
+            self._watching = asyncio.create_task(self._watch(self._seconds))
+
+    async def stop(self) -> None:
+        """Watches no more. Idempotent."""
+        tasks = [task for task in (self._watching, self._waking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Keeps the engine awake while the context lasts; one that sleeps begins to wake."""
+        self._num_users += 1
+        try:
+            self._begin_to_wake()
+            yield
+        finally:
+            self._num_users -= 1
+            self._note_use()
+
+    @contextmanager
+    def operate(self) -> Iterator[None]:
+        """While the context lasts, an operator changes the engine's state.
+
+        Unless that fails, whether the engine sleeps is from then on the operator's affair.
+        """
+        self._num_operators += 1  # a change may take longer than the quiet time
+        try:
+            yield
+            self._is_ours, self._is_operators = False, self._lifecycle.state is EngineState.ASLEEP
+        finally:
+            self._num_operators -= 1
+            self._note_use()
+
+    def take_over(self) -> None:
+        """From now on somebody else puts the engine to sleep and wakes it."""
+        if self._lifecycle.state is not EngineState.ASLEEP:
+            self._is_operators = False  # whoever took it over before has woken it
+        self._is_ours = False
+        self._note_use()
+
+    def hand_back(self) -> None:
+        """Ends what `take_over` began.
+
+        An engine that sleeps is woken by its next request, or by those that have come meanwhile, unless an operator
+        has put it to sleep.
+        """
+        if self._lifecycle.state is EngineState.ASLEEP and not self._is_operators:
+            self._is_ours = True
+            if self._num_users:
+                self._begin_to_wake()
+
+    def _note_use(self) -> None:
+        """The quiet time begins anew."""
+        self._used_at = asyncio.get_running_loop().time()
+
+    @property
+    def _quiet_seconds(self) -> float:
+        if self._num_users or self._num_operators:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._used_at
+
+    async def _watch(self, seconds: float) -> None:
+        while True:
+            quiet = self._quiet_seconds
+            if quiet < seconds:
+                await asyncio.sleep(seconds - quiet)
+                continue
+            if self._lifecycle.state is EngineState.RUNNING:
+                await self._sleep(seconds)
+            await asyncio.sleep(seconds)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await self._lifecycle.sleep(drop_weights=self._drop_weights, is_wanted=partial(self._claim_sleep, seconds))
+            if self._is_ours:
+                log.info("engine_asleep", quiet_seconds=seconds)
+        except Exception as error:  # noqa: BLE001 - the engine is woken by the next request, or has failed as a whole
+            log.error("engine_sleep_failed", reason=f"{type(error).__name__}: {error}")
+
+    def _claim_sleep(self, seconds: float) -> bool:
+        """Whether nobody has come while the sleep waited for its turn. If so, a request wakes the engine from now on.
+
+        Called under the lifecycle's lock, which is granted in order: a wake or an operator's change that was asked for
+        earlier has already set `_is_ours`.
+        """
+        if self._quiet_seconds < seconds or self._lifecycle.state is not EngineState.RUNNING:
+            return False
+        self._is_ours, self._is_operators = True, False
+        return True
+
+    def _begin_to_wake(self) -> None:
+        if self._is_ours and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.create_task(self._wake())
+
+    async def _wake(self) -> None:
+        began = asyncio.get_running_loop().time()
+        try:
+            await self._lifecycle.wake(is_wanted=lambda: self._is_ours)
+        except Exception as error:  # noqa: BLE001 - the next request tries again
+            log.error("engine_wake_failed", reason=f"{type(error).__name__}: {error}")
+            self._on_failure()
+            return
+        if self._is_ours:  # nobody has taken it over, and no operator has changed it, before its turn came
+            self._is_ours = False
+            log.info("engine_awake", seconds=round(asyncio.get_running_loop().time() - began, 3))

@@ -1,0 +1,196 @@
+"""The figures of one model: latencies as the clients see them, and the engine's own counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from engine.interface.types import EngineStats, FinishReason
+from server.generation.histogram import Histogram
+
+# seconds
+_FIRST_TOKEN_BOUNDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+_E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
+
+
+class Metrics:
+    """The figures of one served model. The asyncio loop alone writes and reads them, so there are no locks."""
+
+    def __init__(self) -> None:
+        self.time_to_first_token = Histogram(
+            "eagre_time_to_first_token_seconds", "From a request's submission to its first token", _FIRST_TOKEN_BOUNDS
+        )
+        self.inter_token_latency = Histogram(
+            "eagre_inter_token_latency_seconds", "Between two tokens of one choice", _INTER_TOKEN_BOUNDS
+        )
+        self.e2e_request_latency = Histogram(
+            "eagre_e2e_request_latency_seconds", "From a request's submission to its end", _E2E_BOUNDS
+        )
+        self.queue_time = Histogram(
+            "eagre_request_queue_time_seconds", "From a request's submission to its first step", _FIRST_TOKEN_BOUNDS
+        )
+        self.num_finished: Counter[FinishReason] = Counter()  # choices
+        self.num_prompt_tokens = 0
+        self.num_generation_tokens = 0
+        self._engine_stats: Callable[[], EngineStats] = EngineStats
+
+    def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
+        """Takes the engine's figures from `stats` at every scrape from now on."""
+        self._engine_stats = stats
+
+    def collect(self, model: str) -> Iterator[Metric]:
+        """Every figure with the label `model`."""
+        yield self.time_to_first_token.collect(model)
+        yield self.inter_token_latency.collect(model)
+        yield self.e2e_request_latency.collect(model)
+        yield self.queue_time.collect(model)
+        finished = CounterMetricFamily(
+            "eagre_request_success", "Choices that ended, by reason", labels=["model", "finish_reason"]
+        )
+        for reason in FinishReason:
+            if reason is not FinishReason.ERROR:
+                finished.add_metric([model, reason], self.num_finished[reason])
+        yield finished
+        counted = (
+            ("eagre_prompt_tokens", "Prompt tokens of accepted requests", self.num_prompt_tokens),
+            ("eagre_generation_tokens", "Tokens delivered", self.num_generation_tokens),
+        )
+        for name, documentation, value in counted:
+            yield _labelled(CounterMetricFamily, name, documentation, model, value)
+        stats = self._engine_stats()
+        for figure in _ENGINE_FIGURES:
+            yield _labelled(figure.family, figure.name, figure.documentation, model, figure.read(stats))
+        yield _cache_config(model, stats)
+
+
+class _Figure(NamedTuple):
+    """One of the engine's figures on the metrics page."""
+
+    family: type[CounterMetricFamily] | type[GaugeMetricFamily]
+    name: str
+    documentation: str
+    read: Callable[[EngineStats], float]
+
+
+_ENGINE_FIGURES = (
+    _Figure(GaugeMetricFamily, "eagre_num_requests_running", "Requests in slots", attrgetter("num_running")),
+    _Figure(GaugeMetricFamily, "eagre_num_requests_waiting", "Requests in the queue", attrgetter("num_waiting")),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_num_tokens_waiting",
+        "Prompt tokens of requests that have not begun",
+        attrgetter("num_waiting_tokens"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_kv_cache_usage_perc",
+        "Share of the pages in use, 0 to 1",
+        attrgetter("kv_cache_usage"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_num_preemptions",
+        "Requests sent back to the queue",
+        attrgetter("num_preemptions"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache",
+        attrgetter("prefix_cache_queries"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_hits",
+        "Prompt tokens found in the prefix cache",
+        attrgetter("prefix_cache_hits"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_imported_tokens",
+        "Tokens whose pages were read from the folder of kept prefixes",
+        attrgetter("kept.num_imported_tokens"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_imported_bytes",
+        "Bytes of pages that were read from the folder of kept prefixes",
+        attrgetter("kept.num_imported_bytes"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_exported_bytes",
+        "Bytes of pages that were written to the folder of kept prefixes",
+        attrgetter("kept.num_exported_bytes"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_prefix_cache_damaged_pages",
+        "Kept pages that were not what was written, and were computed again",
+        attrgetter("kept.num_damaged_pages"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_prefix_cache_kept_bytes",
+        "Bytes in the folder of kept prefixes, of all models",
+        attrgetter("kept.num_kept_bytes"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_compiles_after_ready",
+        "Compilations after readiness; a defect unless 0",
+        attrgetter("compiles_after_ready"),
+    ),
+    _Figure(CounterMetricFamily, "eagre_steps", "Steps of the engine", attrgetter("num_steps")),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_device_busy_seconds",
+        "Time in which the device computed steps",
+        attrgetter("device_busy_seconds"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_device_idle_seconds",
+        "Time in which the device stood idle while work waited",
+        attrgetter("device_idle_seconds"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_device_idle_fraction",
+        "Idle share of the last steps' time in which there was work, 0 to 1",
+        attrgetter("device_idle_fraction"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_step_time_error",
+        "Difference between the measured and the predicted duration of the last steps, as a share of the measured one",
+        attrgetter("step_time_error"),
+    ),
+    _Figure(
+        GaugeMetricFamily,
+        "eagre_prompt_share",
+        "Share of the last steps' time that prompts took, 0 to 1",
+        attrgetter("prompt_share"),
+    ),
+)
+
+
+def _labelled(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: str, documentation: str,
+              model: str, value: float) -> Metric:  # fmt: skip
+    family = kind(name, documentation, labels=["model"])
+    family.add_metric([model], value)
+    return family
+
+
+def _cache_config(model: str, stats: EngineStats) -> Metric:
+    """What a router must know to count a server's pages: labels of a gauge that is always 1, as vLLM has it."""
+    family = GaugeMetricFamily(
+        "eagre_cache_config_info", "The page pool; always 1", labels=["model", "block_size", "num_gpu_blocks"]
+    )
+    family.add_metric([model, str(stats.page_size), str(stats.num_pages)], 1)
+    return family

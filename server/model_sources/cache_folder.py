@@ -1,0 +1,26 @@
+"""The folder in which Eagre keeps what can be fetched or computed again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from server.model_sources.errors import ModelStoreError
+
+
+def cache_folder() -> Path:
+    """The cache folder of Eagre for this user: $EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre.
+
+    It may not exist yet.
+
+    Raises:
+        ModelStoreError: an environment variable names the home of an unknown user.
+    """
+    try:
+        if own := os.environ.get("EAGRE_CACHE"):
+            return Path(own).expanduser()
+        if shared := os.environ.get("XDG_CACHE_HOME"):
+            return Path(shared).expanduser() / "eagre"
+        return Path.home() / ".cache" / "eagre"
+    except RuntimeError as error:
+        raise ModelStoreError(f"the cache folder cannot be found: {error}; set EAGRE_CACHE") from error

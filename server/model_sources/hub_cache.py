@@ -1,0 +1,54 @@
+"""The models in the cache of the `huggingface_hub` library, whichever program has fetched them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from huggingface_hub import CachedRevisionInfo, constants, scan_cache_dir
+from huggingface_hub.errors import CacheNotFound
+
+from server.model_sources.errors import ModelStoreError
+from server.model_sources.hub_files import choose
+from server.model_sources.hub_id import HubId
+from server.model_sources.hub_records import HubRecord, all_records
+from server.model_sources.local_models import gguf_models
+
+
+def cached_models() -> Iterator[HubRecord]:
+    """The models whose files are all there: first those that Eagre has fetched, then what else there is.
+
+    Raises:
+        OSError: the cache cannot be read.
+    """
+    seen = set[tuple[str, str | None]]()
+    for record in all_records():
+        if record.is_complete:
+            seen.add((record.snapshot, record.main))
+            yield record
+    for record in _others():
+        if (record.snapshot, record.main) not in seen:
+            yield record
+
+
+def _others() -> Iterator[HubRecord]:
+    try:
+        found = scan_cache_dir(constants.HF_HUB_CACHE)
+    except CacheNotFound:
+        return
+    for repository in sorted(found.repos, key=lambda repository: repository.repo_id):
+        if repository.repo_type == "model":
+            for revision in sorted(repository.revisions, key=lambda revision: revision.commit_hash):
+                yield from _models_of(repository.repo_id, revision)
+
+
+def _models_of(repository: str, revision: CachedRevisionInfo) -> Iterator[HubRecord]:
+    named = None if constants.DEFAULT_REVISION in revision.refs else revision.commit_hash
+    files = sorted(file.file_path.relative_to(revision.snapshot_path).as_posix() for file in revision.files)
+    for main in (None, *gguf_models(files)):
+        hub_id = HubId(repository, main, named)
+        try:
+            # Without a name, the files of a folder are looked for, so those of GGUF models are left out.
+            wanted = choose(hub_id, files if main is not None else [name for name in files if ".gguf" not in name])
+        except ModelStoreError:  # a part of it, or nothing that is served
+            continue
+        yield HubRecord(str(hub_id), str(revision.snapshot_path), wanted.files, wanted.main)

@@ -1,0 +1,101 @@
+"""Which files of a repository make the model that somebody asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from engine.weights.formats.gguf_shards import ShardName
+from engine.weights.formats.model_folder import CONFIG
+from server.model_sources.errors import ModelStoreError
+from server.model_sources.hub_id import HubId
+from server.model_sources.local_models import GGUF_SUFFIX, gguf_models, listed
+
+DEFAULT_QUANT = "Q4_K_M"  # of several GGUF files, where none is named
+SAFETENSORS_SUFFIX = ".safetensors"
+WHOLE = "model.safetensors"
+
+# What else of a folder in Hugging Face's layout is read. config.json stands last, so that of an interrupted download
+# no other program takes the folder for a whole model.
+SMALL_FILES = (
+    "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja",
+    "model.safetensors.index.json", CONFIG,
+)  # fmt: skip
+
+
+class WantedFiles(NamedTuple):
+    """The files of a model, in the order in which they are fetched."""
+
+    files: tuple[str, ...]  # paths within the repository
+    main: str | None  # the GGUF file that opens the model; None where the folder is the model
+
+
+def choose(hub_id: HubId, files: Sequence[str]) -> WantedFiles:
+    """The files of a model out of all that there are.
+
+    Args:
+        files: paths within the repository, with "/" between their parts.
+
+    Raises:
+        ModelStoreError: there is no such model among them, or the name fits several.
+    """
+    models = gguf_models(files)
+    if hub_id.file is not None:
+        return _shards(hub_id, _named(hub_id, hub_id.file, models), files)
+    weights = _safetensors(files)
+    if weights and CONFIG in files:
+        return WantedFiles((*weights, *(name for name in SMALL_FILES if name in files)), None)
+    if not models:
+        raise ModelStoreError(
+            f"{hub_id.repository} has neither a GGUF file nor {CONFIG} with safetensors files; no other format is read"
+        )
+    if len(models) > 1:
+        models = [name for name in models if _has_quant(name, DEFAULT_QUANT)] or models
+    return _shards(hub_id, _only(hub_id, models), files)
+
+
+def _safetensors(files: Sequence[str]) -> list[str]:
+    """The weights of a folder. Beside shards, some repositories keep a copy of all weights in another layout."""
+    if WHOLE in files:
+        return [WHOLE]
+    found = [name for name in files if "/" not in name and name.endswith(SAFETENSORS_SUFFIX)]
+    return sorted(name for name in found if not name.startswith("consolidated"))
+
+
+def _named(hub_id: HubId, wanted: str, models: Sequence[str]) -> str:
+    if wanted.endswith(GGUF_SUFFIX):
+        fitting = [name for name in models if name in gguf_models([wanted])]
+    else:
+        fitting = [name for name in models if _has_quant(name, wanted)]
+    if not fitting:
+        found = f"it has {listed(list(models))}" if models else "it has no GGUF files"
+        raise ModelStoreError(f"{hub_id.repository} has no GGUF model {wanted!r}; {found}")
+    return _only(hub_id, fitting)
+
+
+def _only(hub_id: HubId, models: Sequence[str]) -> str:
+    if len(models) > 1:
+        raise ModelStoreError(
+            f"{hub_id} may mean {len(models)} GGUF models; name the file, as in "
+            f"{hub_id.repository}:{models[0]}; there are {listed(list(models))}"
+        )
+    return models[0]
+
+
+def _has_quant(name: str, quant: str) -> bool:
+    """Whether `-`, `.` or `/` stand around the quantisation in a file's name, in any case."""
+    return re.search(rf"(?:^|[-./]){re.escape(quant)}(?:[-.]|$)", name, re.IGNORECASE) is not None
+
+
+def _shards(hub_id: HubId, first: str, files: Sequence[str]) -> WantedFiles:
+    path = PurePosixPath(first)
+    shard = ShardName.parse(path.name)
+    names = [first] if shard is None else [str(path.with_name(name)) for name in shard.file_names()]
+    missing = [name for name in names if name not in files]
+    if missing:
+        raise ModelStoreError(f"{hub_id.repository} lacks {listed(missing)}, shards of {first}")
+    return WantedFiles(tuple(names), first)

@@ -1,0 +1,76 @@
+"""What each name of a model on the Hub meant when it was fetched last.
+
+The files themselves lie in the cache of the `huggingface_hub` library, which other programs share. A record says which
+of them a name stands for and that all of them have arrived, so that a model which was fetched once starts without the
+network, and is the same model until it is pulled anew. Records lie in the cache folder of Eagre, `hub/HASH.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from server.model_sources.cache_folder import cache_folder
+from server.model_sources.hub_id import HubId
+
+
+@dataclass(frozen=True, slots=True)
+class HubRecord:
+    """A model of the Hub that has been fetched whole."""
+
+    name: str  # the HubId as text
+    snapshot: str  # absolute path of the folder with the files
+    files: tuple[str, ...]  # paths within that folder
+    main: str | None  # the GGUF file that opens the model; None where the folder is the model
+
+    @property
+    def path(self) -> Path:
+        """The GGUF file or the folder."""
+        return Path(self.snapshot) if self.main is None else Path(self.snapshot, self.main)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all files are still there."""
+        return all(Path(self.snapshot, name).is_file() for name in self.files)
+
+    def write(self) -> None:
+        """
+        Raises:
+            OSError: the record cannot be written.
+        """
+        path = _path(self.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")  # two processes may write the same record at once
+        partial.write_bytes(orjson.dumps(asdict(self)))
+        os.replace(partial, path)
+
+
+def find_record(hub_id: HubId) -> HubRecord | None:
+    """The record of a model, or None where it was never fetched or a file of it is gone."""
+    record = _read(_path(str(hub_id)))
+    return record if record is not None and record.is_complete else None
+
+
+def all_records() -> Iterator[HubRecord]:
+    """All records in the order of the models' names, also of models whose files are gone."""
+    found = (_read(path) for path in (cache_folder() / "hub").glob("*.json"))
+    yield from sorted((record for record in found if record is not None), key=lambda record: record.name)
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / "hub" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
+
+
+def _read(path: Path) -> HubRecord | None:
+    """None where there is no record, or none that this release can read."""
+    with contextlib.suppress(OSError, orjson.JSONDecodeError):
+        match orjson.loads(path.read_bytes()):
+            case {"name": str(name), "snapshot": str(snapshot), "files": [*files], "main": str() | None as main}:
+                return HubRecord(name, snapshot, tuple(map(str, files)), main)
+    return None

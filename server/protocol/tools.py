@@ -1,0 +1,212 @@
+"""Tools that a model may call, as OpenAI's chat requests name them, and the grammar of calls that it must make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import orjson
+from pydantic import BeforeValidator, Field, model_validator
+
+from server.protocol.errors import shorten
+from server.protocol.json_values import is_deeper, is_longer
+from server.protocol.strict_model import StrictModel
+from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
+
+MAX_TOOLS = 128
+MAX_CALLS = 16  # of one answer that must call; a small model would go on for ever
+MAX_DEPTH = 100  # of lists and objects in a schema, or in the arguments of a call
+_EMPTY = {"type": "object", "properties": {}}
+
+
+def as_schema(value: Any) -> Any:
+    """Refuses a schema that is too deep for templates and grammars, which walk through it."""
+    if is_deeper(value, MAX_DEPTH):
+        raise ValueError(f"the schema of a tool is nested deeper than {MAX_DEPTH} levels, the limit")
+    return value
+
+
+class FunctionDefinition(StrictModel):
+    """A function by its name and the JSON schema of its arguments."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    description: str | None = None
+    parameters: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])] | None = (
+        None
+    )
+    strict: bool | None = None  # calls that must be made follow the schema always
+
+
+class Tool(StrictModel):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+    def to_template(self) -> dict[str, Any]:
+        """The tool as chat templates know it."""
+        function: dict[str, Any] = {"name": self.function.name, "description": self.function.description or ""}
+        function["parameters"] = self.function.parameters or _EMPTY
+        return {"type": "function", "function": function}
+
+
+class FunctionName(StrictModel):
+    name: str
+
+
+class NamedTool(StrictModel):
+    """A choice of one tool by its name."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class FunctionCall(StrictModel):
+    """What a model called: a name, and arguments as the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_libraries_send_it(cls, value: Any) -> Any:
+        return {name: value[name] for name in cls.model_fields if name in value} if isinstance(value, dict) else value
+
+
+class ToolCall(StrictModel):
+    """A call in an assistant's message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None  # of a stream's deltas, which some clients hand on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_libraries_send_it(cls, value: Any) -> Any:
+        """Leaves out what libraries add, and what is null."""
+        if isinstance(value, dict):
+            return {name: part for name, part in value.items() if name in cls.model_fields and part is not None}
+        return value
+
+    def to_template(self) -> dict[str, Any]:
+        """The call as chat templates know it: the arguments are an object, where their text is that of one."""
+        arguments: Any = self.function.arguments
+        try:
+            read = orjson.loads(arguments or "{}")
+            arguments = read if isinstance(read, dict) and not is_deeper(read, MAX_DEPTH) else arguments
+        except orjson.JSONDecodeError:
+            pass  # a call that was cut off
+        return {
+            "id": self.id or "",
+            "type": "function",
+            "function": {"name": self.function.name, "arguments": arguments},
+        }
+
+
+class StrictCalls(NamedTuple):
+    """Calls that a model may make, where at least one of the tools is strict."""
+
+    tools: Sequence[FunctionDefinition]
+    most: int  # calls in one answer
+
+    @classmethod
+    def of(cls, tools: Sequence[FunctionDefinition], *, is_parallel: bool) -> StrictCalls | None:
+        """None where no tool is strict."""
+        return cls(tools, MAX_CALLS if is_parallel else 1) if any(tool.strict for tool in tools) else None
+
+    def is_longer(self, most: int) -> bool:
+        """Whether the schemas have more than so many characters and values."""
+        return is_longer([tool.parameters for tool in self.tools if tool.strict], most)
+
+    def arguments_of(self, tool: FunctionDefinition) -> dict[str, Any]:
+        """The schema that a call's arguments follow; those of a tool that is not strict may be any object."""
+        return (tool.parameters or _EMPTY) if tool.strict else {"type": "object"}
+
+    def schema(self, arguments: str) -> dict[str, Any]:
+        """Of one call as an object of its name and its arguments.
+
+        Args:
+            arguments: the key of these.
+        """
+        return schema_of_calls([(tool.name, self.arguments_of(tool)) for tool in self.tools], arguments)
+
+
+class ForcedCalls:
+    """The calls that an answer must consist of: an array of objects with `name` and `arguments`."""
+
+    def __init__(self, tools: Sequence[FunctionDefinition], most: int) -> None:
+        """
+        Args:
+            tools: of which one is called each time.
+            most: calls in one answer.
+        """
+        self._tools = tools
+        self._most = most
+
+    def to_grammar(self) -> Grammar:
+        """The JSON schema of the array.
+
+        Raises:
+            ValueError: the schema of a tool cannot be written as JSON.
+        """
+        tools = [(tool.name, tool.parameters or _EMPTY) for tool in self._tools]
+        try:
+            schema = array_of_calls(schema_of_calls(tools), self._most)
+            return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode())
+        except orjson.JSONEncodeError as error:
+            raise ValueError(f"{shorten(dict(tools))} cannot be written as JSON: {error}") from error
+
+    def is_longer(self, most: int) -> bool:
+        """As `HasGrammar.is_longer`."""
+        return is_longer([tool.parameters for tool in self._tools], most)
+
+
+def schema_of_calls(tools: Sequence[tuple[str, dict[str, Any]]], arguments: str = "arguments") -> dict[str, Any]:
+    """The JSON schema of a call of one of several tools.
+
+    Args:
+        tools: names, and the schemas of their arguments.
+        arguments: the key of the arguments.
+
+    Returns:
+        The schema, which can be written as JSON and has parts that are JSON already.
+
+    Raises:
+        JSONEncodeError: a schema is nested too deeply.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, arguments: {"$ref": f"#/$defs/tool{i}"}},
+            "required": ["name", arguments],
+            "additionalProperties": False,
+        }
+        for i, (name, _) in enumerate(tools)
+    ]
+    definitions = {f"tool{i}": _moved(schema, i) for i, (_, schema) in enumerate(tools)}
+    return {**({"anyOf": calls} if len(calls) > 1 else calls[0]), "$defs": definitions}
+
+
+def array_of_calls(call: dict[str, Any], most: int) -> dict[str, Any]:
+    """The JSON schema of from one to `most` calls, of which `call` is the schema of one."""
+    items = {name: part for name, part in call.items() if name != "$defs"}
+    return {"type": "array", "minItems": 1, "maxItems": most, "items": items, "$defs": call["$defs"]}
+
+
+def _moved(schema: dict[str, Any], index: int) -> orjson.Fragment:
+    """A tool's schema, as JSON, for its place in the definitions of the whole: its references begin there.
+
+    They are found in the text, which takes a tenth of the time of a walk through the schema. A name in JSON stands
+    behind a brace or a comma, and a quotation mark within a text behind a backslash, so nothing else is found.
+
+    Raises:
+        JSONEncodeError: the schema is nested too deeply.
+    """
+    text, place = orjson.dumps(schema), b"#/$defs/tool%d" % index
+    for before in (b"{", b","):
+        text = text.replace(before + b'"$ref":"#', before + b'"$ref":"' + place)
+    return orjson.Fragment(text)

@@ -1,0 +1,94 @@
+"""What each of several servers on one machine gets of the settings, the cores and the memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from engine.interface.config import EngineConfig
+from engine.interface.setting import settings_of
+from server.startup.flags import variable_name, write
+from server.startup.settings import ServerSettings, SettingsError
+
+THREADS = "EAGRE_THREADS"
+CONNECTIONS_OF_FRONT = 64  # beside those of its clients: looks at health, and idle ones
+
+
+def check_shared(settings: ServerSettings) -> None:
+    """
+    Raises:
+        SettingsError: a setting is for one server alone.
+    """
+    num_replicas, engine = settings.data_parallel, settings.engine
+    if engine.tensor_parallel > 1:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and tensor_parallel {engine.tensor_parallel}; "
+            "each server would take the same devices"
+        )
+    if engine.prefix_cache_listen is not None:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and prefix_cache_listen {engine.prefix_cache_listen!r}; "
+            "the servers behind one front cannot share its port, and share their folder of pages already"
+        )
+    if engine.kv_events is not None:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and kv_events {engine.kv_events!r}; "
+            "the servers behind one front cannot share its ports"
+        )
+
+
+def settings_of_replica(settings: ServerSettings, index: int, folder: Path) -> ServerSettings:
+    """The settings of one of `settings.data_parallel` servers, which listens on a Unix socket in `folder`.
+
+    The doors are the front's: certificate, host names and web origins. Pages and their memory are divided, and each
+    server has a store of its own.
+    """
+    num_replicas, engine = settings.data_parallel, settings.engine
+    share = replace(
+        engine,
+        memory_utilization=engine.memory_utilization / num_replicas,
+        kv_cache_bytes=None if engine.kv_cache_bytes is None else max(1, engine.kv_cache_bytes // num_replicas),
+        num_pages=None if engine.num_pages is None else max(2, engine.num_pages // num_replicas),
+    )
+    return replace(
+        settings,
+        data_parallel=1,
+        uds=str(socket_of(folder, index)),
+        metrics_port=None,
+        ssl_certfile=None,
+        ssl_keyfile=None,
+        allowed_hosts=(),
+        allowed_origins=(),
+        max_connections=settings.max_connections + CONNECTIONS_OF_FRONT,
+        replica_name=str(index),
+        store=None if settings.store is None else f"{settings.store}.{index}",
+        engine=share,
+    )
+
+
+def socket_of(folder: Path, index: int) -> Path:
+    """Where the server of this index listens."""
+    return folder / f"{index}.sock"
+
+
+def environment_of(settings: ServerSettings, num_replicas: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server with these settings, which is one of `num_replicas`.
+
+    Args:
+        environment: of this process.
+    """
+    declared = {variable_name(setting) for setting in ServerSettings.declared()}
+    kept = {name: value for name, value in environment.items() if name not in declared}
+    own = write(settings_of(ServerSettings).values(), settings)
+    of_engine = write(settings_of(EngineConfig).values(), settings.engine)
+    return {**kept, **own, **of_engine, THREADS: str(max(1, _num_threads(environment) // num_replicas))}
+
+
+def _num_threads(environment: Mapping[str, str]) -> int:
+    """The threads that one server would take: those that are given, or one for each core that it may use."""
+    given = environment.get(THREADS, "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

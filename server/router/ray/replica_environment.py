@@ -1,0 +1,70 @@
+"""The settings of a replica's server: those of the command, without those of the front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engine.interface.setting import Setting
+from server.startup.flags import ENVIRONMENT_PREFIX, flag_name, variable_name
+from server.startup.settings import ServerSettings, SettingsError
+
+# The front listens for clients; where a replica listens is decided where it is placed.
+OF_THE_FRONT = (
+    "host", "port", "uds", "metrics_port", "ssl_certfile", "ssl_keyfile", "front_key", "replica_name",
+)  # fmt: skip
+# What several servers cannot share, and why.
+OF_ONE_SERVER = {
+    "store": "the file belongs to one server alone",
+    "data_parallel": "it is Ray that places several servers on a machine",
+    "num_hosts": "each replica is one process",
+    "prefix_cache_listen": "the replicas of one machine cannot share a port",
+    "kv_events": "the replicas of one machine cannot share a port",
+}
+
+THREADS = "EAGRE_THREADS"
+MOST_OF_MEMORY = 0.8  # for the pages of all replicas of a machine together
+
+
+def replica_environment(
+    flags: Mapping[str, Any], environment: Mapping[str, str], replica_cpus: float
+) -> dict[str, str]:
+    """The variables that give a replica's server the settings of the command line and of the environment.
+
+    Settings travel as variables, because other users of a machine can read the command lines there, and keys are
+    among them.
+
+    Args:
+        flags: by the settings' keys, as `ServerSettings.add_flags` leaves them in the namespace.
+        replica_cpus: cores that the replica reserves; its kernels have as many threads, at least one, unless
+            EAGRE_THREADS says how many.
+
+    Raises:
+        SettingsError: a setting is given that several servers cannot share.
+    """
+    declared = {setting.key: setting for setting in ServerSettings.declared()}
+    given = {name: text for name, text in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    given |= _as_variables(declared.values(), flags)
+    for key, reason in OF_ONE_SERVER.items():
+        setting = declared[key]
+        if given.get(variable_name(setting)):
+            raise SettingsError(f"{flag_name(setting)} does not go with `eagre deploy`: {reason}")
+    for key in OF_THE_FRONT:
+        given.pop(variable_name(declared[key]), None)
+    return {THREADS: str(max(1, int(replica_cpus)))} | given
+
+
+def _as_variables(settings: Iterable[Setting], flags: Mapping[str, Any]) -> dict[str, str]:
+    texts = {}
+    for setting in settings:
+        value = flags.get(setting.key)
+        if isinstance(value, list):
+            value = ",".join(value)
+        if value is not None:
+            texts[variable_name(setting)] = "1" if value is True else str(value)
+    return texts
+
+
+def share_of_memory(asked: float, num_replicas: int) -> float:
+    """`--memory-utilization` of one of `num_replicas` replicas of a machine: what was asked for, if all can have it."""
+    return min(asked, MOST_OF_MEMORY / num_replicas)

@@ -1,1 +1,0 @@
-"""The route of Anthropic's Messages: calls, events, errors."""

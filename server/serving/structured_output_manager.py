@@ -1,0 +1,159 @@
+"""What the answers to a request must follow: a grammar, the schemas of its tools, the budget of its reasoning."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+
+from sampling.host.params import InvalidParameter
+from server.admission.workers import Workers
+from server.generation.generation_request import GenerationRequest
+from server.generation.prompts import MAX_INLINE_CHARS, PreparedPrompt, rules_behind
+from server.output_parsers.answer_parts import AnswerFormat
+from server.output_parsers.call_grammars import CallGrammar, Markers, grammar_of_calls
+from server.output_parsers.syntaxes import HERMES
+from server.protocol.structured_outputs import Grammar
+from server.structured_output.answer_rules import AnswerRules
+from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.compiler import GrammarCompiler
+from server.structured_output.reasoning_grammar import Closing, ReasoningGrammar, ReasoningScan
+from server.structured_output.token_table import TokenTable
+from server.structured_output.tool_call_grammar import ToolCallGrammar
+from server.text.shown_markers import show_markers
+from server.text.tokenizer import Tokenizer
+
+MAX_KEPT = 32  # rules of calls
+
+
+class StructuredOutputManager:
+    """Makes the rules of the answers of one model."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, answer_format: AnswerFormat, compiler: GrammarCompiler
+    ) -> None:
+        """
+        Args:
+            vocab_size: of the model's logits.
+            answer_format: what answers may hold beside content.
+        """
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._format = answer_format
+        self._compiler = compiler
+        self._lock = threading.Lock()  # protects the fields below while workers make them
+        self._kept: OrderedDict[tuple[Grammar, bool], ToolCallGrammar] = OrderedDict()  # the oldest first
+
+    async def rules_of(
+        self, request: GenerationRequest, prompts: Sequence[PreparedPrompt], workers: Workers
+    ) -> list[AnswerRules | None]:
+        """The rules of the answers to each prompt; empty where all of them may be anything.
+
+        Raises:
+            InvalidParameter: a grammar is refused, takes too long, or does not allow an answer so far.
+        """
+        wish = request.grammar
+        compiled = None
+        if wish is not None:
+            is_long = wish.value.is_longer(MAX_INLINE_CHARS)
+            grammar = await workers.run(wish.to_grammar) if is_long else wish.to_grammar()
+            if grammar is not None:
+                compiled = await self._compiler.compile(grammar, wish.parameter)
+        watched = await self._watched(request, workers) if compiled is None else None
+        is_asked = compiled is not None or watched is not None or request.thinking_budget is not None
+        if not is_asked:
+            return []
+        reasons = self._format.reasoning is not None and any(source.tools is not None for source in request.prompts)
+        if not reasons and not request.num_prompt_output_tokens:
+            return [compiled or watched] * len(prompts)
+        return await workers.run(self._rules, request, prompts, compiled, watched)
+
+    def _rules(
+        self,
+        request: GenerationRequest,
+        prompts: Sequence[PreparedPrompt],
+        compiled: CompiledGrammar | None,
+        watched: ToolCallGrammar | None,
+    ) -> list[AnswerRules | None]:
+        made: list[AnswerRules | None] = []
+        for source, prompt in zip(request.prompts, prompts, strict=True):
+            rules: AnswerRules | None = compiled or watched
+            if source.tools is not None and self._format.reasoning is not None:
+                rules = self._reasoned(prompt, request.thinking_budget, compiled, rules)
+            made.append(None if rules is None else rules_behind(rules, prompt))
+        return made
+
+    def _reasoned(
+        self, prompt: PreparedPrompt, budget: int | None, compiled: CompiledGrammar | None, behind: AnswerRules | None
+    ) -> AnswerRules | None:
+        """
+        Raises:
+            InvalidParameter: the vocabulary cannot write what ends the reasoning.
+        """
+        before = prompt.token_ids[: len(prompt.token_ids) - prompt.num_output_tokens]
+        if compiled is not None and self._format.begins_behind(before, self._tokenizer):
+            return compiled
+        with self._lock:
+            scan = self._reasoning_scan
+        if budget is not None and scan.closing is None:
+            raise InvalidParameter(
+                "thinking_token_budget", "thinking_token_budget: the model has no tokens for what ends its reasoning"
+            )
+        is_open = self._format.begins_inside(before, self._tokenizer)
+        return ReasoningGrammar(scan, is_open=is_open, budget=budget, behind=behind, is_form=compiled is not None)
+
+    async def _watched(self, request: GenerationRequest, workers: Workers) -> ToolCallGrammar | None:
+        """
+        Raises:
+            InvalidParameter: the schema of a tool is refused or takes too long.
+        """
+        calls, syntax = request.strict_calls, self._format.calls or HERMES
+        if calls is None:
+            return None
+        try:
+            if calls.is_longer(MAX_INLINE_CHARS):
+                made = await workers.run(grammar_of_calls, syntax, calls, self._markers)
+            else:
+                made = grammar_of_calls(syntax, calls, self._markers)
+        except ValueError as error:
+            raise InvalidParameter("tools", f"tools: {error}") from error
+        if made is None:
+            return None
+        compiled = await self._compiler.compile(made.grammar, "tools")
+        is_single = calls.most == 1
+        kept = self._kept.get((made.grammar, is_single))
+        if kept is not None:
+            return kept
+        return await workers.run(self._watch, made, compiled, syntax.only_first, is_single)
+
+    def _watch(
+        self, made: CallGrammar, compiled: CompiledGrammar, only_first: bool, is_single: bool
+    ) -> ToolCallGrammar:
+        with self._lock:
+            watched = ToolCallGrammar(self._table, compiled, made.begins, only_first=only_first, is_single=is_single)
+            self._kept[made.grammar, is_single] = watched
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        return watched
+
+    @cached_property
+    def _markers(self) -> Markers:
+        ids, texts = self._tokenizer.control.ids, self._tokenizer.token_bytes
+        return Markers({name: token_id for name, token_id in ids.items() if not texts[token_id]})
+
+    @cached_property
+    def _table(self) -> TokenTable:
+        shown = show_markers(self._tokenizer, self._format.markers(with_calls=True))
+        return TokenTable(shown.token_bytes, self._tokenizer.eos_token_ids, self._vocab_size)
+
+    @cached_property
+    def _reasoning_scan(self) -> ReasoningScan:
+        syntax = self._format.reasoning
+        assert syntax is not None
+        table, ends = self._table, [end.encode() for end in syntax.ends]
+        natural = self._tokenizer.encode(syntax.ends[0], add_special_tokens=False)
+        is_exact = b"".join(table[token_id] for token_id in natural) == ends[0]
+        token_ids = natural if is_exact and max(natural) < self._vocab_size else table.spell(ends[0])
+        closing = None if token_ids is None else Closing(ends[0], token_ids)
+        return ReasoningScan(table, [begin.encode() for begin in syntax.begins], ends, closing)

@@ -1,0 +1,211 @@
+"""Compiles the source of a grammar with llguidance; a compiled grammar makes one matcher for each answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from time import thread_time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from sampling.host.grammar import GrammarError
+from server.protocol.structured_outputs import Grammar, GrammarKind
+from server.structured_output.answer_rules import REPLAY_SECONDS
+from server.structured_output.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
+from server.structured_output.matcher import GrammarMatcher, first_reason
+from server.structured_output.vocabulary import GrammarVocabulary
+from server.text.tokenization.failures import is_panic
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits
+
+# The whitespace between two parts of a JSON text: one space, or a newline and an indentation. It is limited,
+# because a small model that may write endless whitespace does so until its tokens are spent.
+WHITESPACE = r"( |\r?\n( {0,24}|\t{0,6}))"
+JSON_OPTIONS: Mapping[str, object] = {
+    "item_separator": ",",
+    "key_separator": ":",
+    "whitespace_flexible": True,
+    "whitespace_pattern": WHITESPACE,
+    "coerce_one_of": False,  # to treat oneOf as anyOf would accept too much
+    "lenient": False,  # unknown formats and unimplemented keywords are refused
+}
+
+# Without this option, llguidance would tokenise text that has only one continuation, and allow only that
+# tokenisation. Names of control tokens in such text would become those tokens.
+_NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
+
+_NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails within so many
+
+
+class CompiledGrammar:
+    """A grammar in its initial state. Any thread may make matchers of it."""
+
+    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+        self._start = start
+        self._vocabulary = vocabulary
+
+    @classmethod
+    def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `DeepStackThreads`.
+
+        Raises:
+            InvalidGrammar: the grammar is wrong, not supported or too complex, or nothing matches it.
+        """
+        try:
+            return cls._compile(grammar, vocabulary)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise InvalidGrammar(f"llguidance fails on it: {first_reason(str(error))}") from error
+
+    @classmethod
+    def _compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        from llguidance import LLMatcher
+
+        lark = to_lark(grammar) + _NO_FORCING
+        start = LLMatcher(vocabulary.tokens, lark, log_level=0, limits=_limits())
+        if start.is_error():
+            raise InvalidGrammar(first_reason(start.get_error()))
+        compiled = cls(start, vocabulary)
+        compiled._probe()
+        return compiled
+
+    @property
+    def ends_output(self) -> bool:
+        """As `AnswerRules.ends_output`."""
+        return True
+
+    def matcher(self) -> GrammarMatcher:
+        """A matcher for one answer."""
+        return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
+
+    def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
+        """The grammar of what may follow `token_ids`. This may take seconds, without the interpreter lock.
+
+        Raises:
+            GrammarError: the grammar does not allow these tokens, or takes too long to read them.
+        """
+        walker = self._start.deep_copy()
+        began = thread_time()
+        for token_id in token_ids:
+            if token_id in self._vocabulary.end_token_ids:
+                raise GrammarError(f"token {token_id} among them ends an answer")
+            if not _consume(walker, token_id):
+                raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
+            if thread_time() - began > REPLAY_SECONDS:
+                raise GrammarError(f"to read them takes longer than {REPLAY_SECONDS:g} s, the limit")
+        return CompiledGrammar(walker, self._vocabulary)
+
+    def _probe(self) -> None:
+        """Matches a few tokens, so that a grammar that fails at its begin is refused before any request runs.
+
+        Raises:
+            InvalidGrammar: nothing matches the grammar, or it is too complex.
+        """
+        words = np.empty(self._vocabulary.num_words, np.uint32)
+        walker = self._start
+        for step in range(_NUM_PROBES):
+            walker.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            if walker.is_error():
+                reason = first_reason(walker.get_error())
+                raise InvalidGrammar("nothing matches it" if reason.startswith("NoExtension") else reason)
+            allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+            texts = [int(token_id) for token_id in allowed[:64] if int(token_id) not in self._vocabulary.end_token_ids]
+            if not texts:
+                return
+            if step == 0:
+                walker = walker.deep_copy()
+            if not walker.consume_token(texts[0]):
+                raise InvalidGrammar(first_reason(walker.get_error()))
+
+
+def _consume(walker: LLMatcher, token_id: int) -> bool:
+    try:
+        return bool(walker.consume_token(token_id))
+    except BaseException as error:
+        if is_panic(error):
+            raise GrammarError(f"llguidance fails on them: {first_reason(str(error))}") from error
+        raise
+
+
+def _limits() -> LLParserLimits:
+    """The limits of llguidance for one grammar, in its own units of work.
+
+    They are far below its defaults, because one request must not take too much of the engine thread's
+    time or of the process's memory.
+    """
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=200_000,
+        step_lexer_fuel=50_000,
+        step_max_items=50_000,
+        max_lexer_states=20_000,
+        max_grammar_size=16_000,
+        verbose_errors=False,  # otherwise each message contains the whole grammar
+    )
+
+
+def to_lark(grammar: Grammar) -> str:
+    """Checks a grammar and translates it into llguidance's variant of Lark.
+
+    Raises:
+        InvalidGrammar: the grammar exceeds a limit or is not valid in its language.
+    """
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return "start: %json " + _with_options(grammar.source)
+        case GrammarKind.REGEX:
+            from llguidance import regex_to_lark
+
+            check_regex(grammar.source)
+            return f"start: /{regex_to_lark(grammar.source, '')}/"
+        case GrammarKind.CHOICE:
+            choices = dict.fromkeys(orjson.loads(grammar.source))
+            # The one character that JSON writes as it is and llguidance wants escaped.
+            return "start: " + " | ".join(
+                orjson.dumps(choice).decode().replace("\x7f", "\\u007f") for choice in choices
+            )
+        case GrammarKind.LARK:
+            lark = grammar.source if _is_lark(grammar.source) else _from_gbnf(grammar.source)
+            check_lark(lark)
+            return lark
+        case GrammarKind.CALLS:
+            parts = orjson.loads(grammar.source)
+            return "".join(part if isinstance(part, str) else _with_options(orjson.dumps(part)) for part in parts)
+
+
+def _with_options(source: str | bytes) -> str:
+    try:
+        schema = orjson.loads(source)
+    except orjson.JSONDecodeError as error:
+        raise InvalidGrammar(f"it is not valid JSON: {error}") from error
+    if not isinstance(schema, dict | bool):
+        raise InvalidGrammar("it must be an object or a boolean")
+    check_schema(schema)
+    if isinstance(schema, dict) and "x-guidance" in schema:
+        raise InvalidGrammar("x-guidance is not supported: how JSON is written is the server's affair")
+    whole: dict[str, Any] = schema if isinstance(schema, dict) else {"anyOf": [schema]}
+    return orjson.dumps({**whole, "x-guidance": JSON_OPTIONS}).decode()
+
+
+def _is_lark(text: str) -> bool:
+    """Whether a text is Lark rather than GBNF: only GBNF defines rules with `::=`."""
+    return "::=" not in text or re.search(r"^[ \t]*start[ \t]*:(?!:=)", text, re.MULTILINE) is not None
+
+
+def _from_gbnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    check_gbnf(text)
+    try:
+        lark: str = gbnf_to_lark(text)
+    except RecursionError as error:
+        raise InvalidGrammar("it is nested too deeply") from error
+    except Exception as error:  # the converter raises many types for texts that it does not expect
+        raise InvalidGrammar(f"it is not valid GBNF: {first_reason(str(error))}") from error
+    return lark.removeprefix("%llguidance {}\n")

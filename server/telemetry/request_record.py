@@ -1,0 +1,154 @@
+"""One request as it went: bounded, and cheap enough to be written while tokens leave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from engine.interface.types import FinishReason, TokenEvent
+from sampling.host.params import SamplingParams
+from server.generation.choice import Choice
+from server.generation.prompts import PreparedPrompt
+from server.protocol.errors import ApiError, to_api_error
+
+BASE_BYTES = 2048  # of a record without prompts
+ANSWER_BYTES = 512
+TOKEN_ID_BYTES = 40  # an entry of a list or tuple, and the integer that it names
+BIAS_BYTES = 128  # an entry, the pair, its integer and its float
+TUPLE_BYTES = 48  # with the entry that names it
+OUTPUT_TOKEN_BYTES = 4
+EVENT_BYTES = 12
+
+
+class RequestState(StrEnum):
+    """Where a request stands; the values are the wire names."""
+
+    PREPARING = "preparing"  # its prompt is not tokenised yet, or its model is being loaded
+    WAITING = "waiting"  # for its first token
+    ANSWERING = "answering"
+    DONE = "done"
+    REFUSED = "refused"  # before it was in the engine's queue
+    FAILED = "failed"
+    LEFT = "left"  # its client has left before the end
+
+
+class AnswerRecord:
+    """The tokens of one answer, and the events that brought them."""
+
+    __slots__ = ("admitted_at", "counts", "finish_reason", "num_cached_tokens", "stop_string", "times", "token_ids")
+
+    def __init__(self) -> None:
+        self.token_ids = array("i")
+        self.times = array("d")  # of each event, in seconds since the request came
+        self.counts = array("i")  # tokens of each event
+        self.num_cached_tokens = 0
+        self.admitted_at: float | None = None  # seconds since the request came
+        self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
+
+
+class RequestRecord:
+    """Everything that is kept of one request.
+
+    It is written in the asyncio thread. Other threads may read it: they copy what is still growing before they look
+    at it, each array in one call.
+    """
+
+    __slots__ = (
+        "_grow", "answers", "arrived", "asked", "began", "ended_after", "error", "ids", "is_kept", "model", "num_bytes",
+        "number", "prompts", "route", "state", "tenant",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        ids: Sequence[str],
+        tenant: str,
+        model: str | None,
+        grow: Callable[[RequestRecord, int], None],
+    ) -> None:
+        """Args:
+        number: counts the requests of the server.
+        grow: is told of bytes that the record takes from now on.
+        """
+        self._grow = grow
+        self.number = number
+        self.ids = tuple(dict.fromkeys(ids))
+        self.tenant = tenant
+        self.model = model
+        self.route: str | None = None  # of a request that was refused before anything else was known of it
+        self.arrived = time.time()
+        self.began = time.perf_counter()
+        self.state = RequestState.PREPARING
+        self.ended_after: float | None = None  # seconds
+        self.error: ApiError | None = None
+        self.asked = b""  # JSON, of `encode_asked`
+        self.prompts: Sequence[PreparedPrompt] = ()
+        self.answers: list[AnswerRecord] = []
+        self.num_bytes = BASE_BYTES
+        self.is_kept = True  # False: others have taken its place, and nothing more is noted
+
+    def ask(self, asked: bytes) -> None:
+        """Notes what the request asks for."""
+        self.asked = asked
+        self._grow(self, len(asked))
+
+    def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
+        """The request is in the engine's queue."""
+        self.state = RequestState.WAITING
+        num_answers = sum(len(prompt.params) for prompt in prompts)
+        num_bytes = sum(TOKEN_ID_BYTES * len(prompt.token_ids) + 4 * len(prompt.echo) for prompt in prompts)
+        num_bytes += _bytes_of(prompts[0].params[0])  # all answers share its tuples
+        self._grow(self, num_bytes + ANSWER_BYTES * num_answers)
+        if self.is_kept:
+            self.prompts = prompts
+            self.answers = [AnswerRecord() for _ in range(num_answers)]
+
+    def note(self, choice: Choice, event: TokenEvent) -> None:
+        """An event of one answer has been read, and `choice` has taken it in."""
+        if not self.is_kept:
+            return
+        num_tokens = len(event.token_ids)
+        if not num_tokens and event.finish_reason is None:
+            return  # it tells how the request waits
+        answer = self.answers[choice.index]
+        answer.times.append(time.perf_counter() - self.began)  # before the tokens: readers see no token without a time
+        answer.counts.append(num_tokens)
+        answer.token_ids.extend(event.token_ids)
+        answer.num_cached_tokens = event.num_cached_tokens
+        if answer.admitted_at is None and choice.stream.admitted_at is not None:
+            answer.admitted_at = choice.stream.admitted_at - self.began
+        answer.finish_reason, answer.stop_string = choice.finish_reason, choice.stop_string
+        if num_tokens:
+            self.state = RequestState.ANSWERING
+        self._grow(self, OUTPUT_TOKEN_BYTES * num_tokens + EVENT_BYTES)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Nothing more comes. An error's traceback is not kept, nor what it would keep alive."""
+        self.ended_after = time.perf_counter() - self.began
+        if error is None:
+            self.state = RequestState.DONE
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit | ConnectionError):
+            self.state = RequestState.LEFT
+        else:
+            told = to_api_error(error) if isinstance(error, Exception) else ApiError(type(error).__name__, status=500)
+            self.error = ApiError(told.message, status=told.status, param=told.param, code=told.code)
+            self.state = RequestState.FAILED if self.prompts else RequestState.REFUSED
+
+    def drop(self) -> None:
+        """Gives back what it holds; it is no longer kept."""
+        self.is_kept = False
+        self.asked, self.prompts, self.answers = b"", (), []
+
+
+def _bytes_of(params: SamplingParams) -> int:
+    """Of the parameters that may be long. One sequence breaker of a request may stand for half of the vocabulary."""
+    lists = (params.dry_breaker_ids, params.allowed_token_ids or (), params.stop_token_ids, params.logprob_token_ids)
+    return (
+        TOKEN_ID_BYTES * sum(map(len, (*lists, *params.bad_words)))
+        + TUPLE_BYTES * len(params.bad_words)
+        + BIAS_BYTES * len(params.logit_bias)
+    )

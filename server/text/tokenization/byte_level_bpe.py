@@ -1,0 +1,115 @@
+"""Byte-level BPE vocabularies, as GPT-2 introduced them, through the `tokenizers` library.
+
+The vocabulary writes every byte as one printable character, so its tokens cover all texts. Models differ
+in how a text is split before tokens are merged (`pre_tokenizers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+
+import structlog
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
+
+from engine.interface.errors import ModelError
+from server.text.tokenization.byte_alphabet import bytes_of
+from server.text.tokenization.control_tokens import Part
+from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.library_encoder import LibraryEncoder
+from server.text.tokenization.pre_tokenizers import SCHEMES, Scheme
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
+
+
+class ByteLevelBpe:
+    """A byte-level BPE vocabulary.
+
+    Raises:
+        ModelError: the pre-tokenizer of the model is not supported, or its merges are wrong.
+    """
+
+    def __init__(self, metadata: GgufMetadata) -> None:
+        scheme = _scheme(metadata.tokenizer_pre)
+        vocabulary = dict(zip(metadata.tokens, range(len(metadata.tokens)), strict=True))
+        merges = _pairs(metadata.merges)
+        try:
+            model = BPE(vocabulary, merges, ignore_merges=scheme.ignore_merges)
+        except Exception as error:  # the library raises no narrower type
+            raise ModelError(f"the merges (tokenizer.ggml.merges) do not fit the vocabulary: {error}") from error
+        tokenizer = Tokenizer(model)
+        tokenizer.pre_tokenizer = scheme.pre_tokenizer()
+        if scheme.is_nfc:
+            tokenizer.normalizer = NFC()
+        whole = {
+            vocabulary[token]: AddedToken(token, normalized=False, special=token_type == TokenType.CONTROL)
+            for token, token_type in ((metadata.tokens[i], metadata.token_types[i]) for i in metadata.other_ids)
+            if token_type in (TokenType.CONTROL, TokenType.USER_DEFINED) and token
+        }
+        tokenizer.add_tokens(list(whole.values()))
+        control_ids = {vocabulary[metadata.tokens[token_id]] for token_id in metadata.control_ids}
+        self._encoder = LibraryEncoder(tokenizer, whole, control_ids)
+        self.control = self._encoder.control
+        self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
+        self.tokens = metadata.tokens
+        self.token_bytes = _token_bytes(metadata)
+
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
+        return self._encoder.encode(text, max_tokens)
+
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
+        return self._encoder.encode_parts(parts, mark, max_tokens)
+
+
+def _scheme(name: str | None) -> Scheme:
+    """
+    Raises:
+        ModelError: the file names a pre-tokenizer that is not known. Another one in its place would give answers that
+            look right and are not.
+    """
+    if name is None:
+        log.warning(
+            "no_pre_tokenizer",
+            reason="the file lacks tokenizer.ggml.pre, so texts are split by the default; in training it may have "
+            "been another way, and then answers are worse",
+        )
+        return SCHEMES["default"]
+    scheme = SCHEMES.get(name)
+    if scheme is None:
+        raise ModelError(
+            f"the pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported; supported are {', '.join(SCHEMES)}"
+        )
+    return scheme
+
+
+def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
+    """
+    Raises:
+        ModelError: one is not a pair.
+    """
+    # A start waits for this, so all are taken apart together where each has just one space.
+    if set(map(str.count, merges, repeat(" "))) == {1}:
+        parts = " ".join(merges).split(" ")
+        if all(parts):
+            return list(zip(parts[::2], parts[1::2], strict=True))
+    pairs = [merge.partition(" ") for merge in merges]
+    for merge, pair in zip(merges, pairs, strict=True):
+        if not all(pair):
+            raise ModelError(f"the merge {merge!r} (tokenizer.ggml.merges) is not two tokens with a space between")
+    return [(left, right) for left, _, right in pairs]
+
+
+def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
+    """What each token stands for; nothing of those that are no text."""
+    written = list(metadata.tokens)
+    for token_id in metadata.other_ids:
+        written[token_id] = ""
+    token_bytes = bytes_of(written)
+    for token_id in metadata.other_ids:
+        if metadata.token_types[token_id] == TokenType.USER_DEFINED:
+            token_bytes[token_id] = metadata.tokens[token_id].encode("utf-8")
+    return token_bytes

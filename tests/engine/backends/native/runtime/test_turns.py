@@ -1,0 +1,62 @@
+"""LoopThrottle at the pool: fair by time, whatever the lengths of the calls."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from tests.engine.backends.native.runtime.harness import build
+
+# Runs that make calls of so many microseconds each, one after the other, for some time. A call sleeps, so that the
+# share does not depend on who gets a core of a busy machine.
+HARNESS = """
+#include "runtime/turns.h"
+#include <atomic>
+#include <thread>
+#include <vector>
+
+extern "C" int64_t use(int num_runs, const int64_t* call_us, int64_t total_us, double* held_us) {
+  using namespace eagre;
+  LoopThrottle turns;
+  std::atomic<int> num_inside{0};
+  std::atomic<int64_t> num_overlaps{0};
+  std::vector<std::thread> threads;
+  const auto end = LoopThrottle::Clock::now() + std::chrono::microseconds(total_us);
+  for (int run = 0; run < num_runs; ++run) {
+    threads.emplace_back([&, run] {
+      while (LoopThrottle::Clock::now() < end) {
+        turns.begin(run + 1);
+        if (num_inside.fetch_add(1) > 0) ++num_overlaps;
+        const auto began = LoopThrottle::Clock::now();
+        std::this_thread::sleep_for(std::chrono::microseconds(call_us[run]));
+        held_us[run] += std::chrono::duration<double, std::micro>(LoopThrottle::Clock::now() - began).count();
+        num_inside.fetch_sub(1);
+        turns.end();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return num_overlaps;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return build(HARNESS, tmp_path_factory.mktemp("turns"), "turns.cc")
+
+
+@pytest.mark.parametrize("call_us", [(50, 5000), (1000, 1000), (20, 3000, 200)])
+def test_each_run_holds_the_turn_for_its_share_of_the_time(library: ctypes.CDLL, call_us: tuple[int, ...]) -> None:
+    held = (ctypes.c_double * len(call_us))()
+    lengths = (ctypes.c_int64 * len(call_us))(*call_us)
+    assert library.use(len(call_us), lengths, ctypes.c_int64(400_000), held) == 0  # none met another inside
+    fair = sum(held) / len(held)
+    assert all(0.5 * fair < share < 1.5 * fair for share in held), list(held)
+
+
+def test_a_run_that_is_alone_never_waits(library: ctypes.CDLL) -> None:
+    held = (ctypes.c_double * 1)()
+    assert library.use(1, (ctypes.c_int64 * 1)(1000), ctypes.c_int64(100_000), held) == 0
+    assert held[0] > 80_000

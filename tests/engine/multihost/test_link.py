@@ -1,0 +1,148 @@
+"""The connection between two hosts, without JAX: whole messages, a sender that never waits, and ends that are lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from queue import SimpleQueue
+
+import pytest
+
+from engine.interface.types import HostLost
+from engine.multihost.link import LOADING_PATIENCE_SECONDS, Link
+from engine.multihost.messages import HEADER, Kind, frame, pack_facts, unpack_facts
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Link, socket.socket]]:
+    """A link, and the bare socket at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far = server.accept()[0]
+    link = Link(near, "host 1 of 2", max_bytes=1 << 20)
+    with closing(link), far:
+        yield link, far
+
+
+def test_messages_arrive_whole_and_in_order_however_they_are_cut(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    sent = frame(Kind.READY) + frame(Kind.HEARTBEAT) + frame(Kind.OFFER, b"abc", memoryview(b"def"))
+    for index in range(len(sent)):
+        far.sendall(sent[index : index + 1])
+    assert link.receive(PATIENCE_S) == (Kind.READY, b"")
+    assert link.receive(PATIENCE_S) == (Kind.OFFER, b"abcdef")
+
+
+def test_a_sender_never_waits_for_an_end_that_does_not_read(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    content = bytes(range(256)) * 4096
+    started = time.monotonic()
+    for _ in range(64):  # 64 MiB, more than any buffer of the system has
+        link.send(frame(Kind.STEP, content))
+    assert time.monotonic() - started < LOADING_PATIENCE_SECONDS / 2  # after all of which the silent end is lost
+
+    def read(size: int) -> bytes:
+        pieces = bytearray()
+        while len(pieces) < size:
+            pieces += far.recv(size - len(pieces))
+        return bytes(pieces)
+
+    num_steps = 0
+    while num_steps < 64:
+        size, kind = HEADER.unpack(read(HEADER.size))
+        if kind == Kind.STEP:
+            assert read(size) == content
+            num_steps += 1
+
+
+def test_a_connection_that_ends_is_noticed_at_once(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    told: list[HostLost] = []
+    noticed = threading.Event()
+    link.watch(lambda error: (told.append(error), noticed.set()))
+    far.close()
+    assert noticed.wait(PATIENCE_S)
+    assert str(told[0]) == "host 1 of 2 is lost: its connection has ended"
+    for _ in range(2):
+        with pytest.raises(HostLost):
+            link.receive(PATIENCE_S)
+    late: list[HostLost] = []
+    link.watch(late.append)
+    assert late == told, "who asks too late is told too"
+
+
+def test_an_end_that_is_said_is_no_loss_and_is_known_to_the_other_side_once_this_one_closes(
+    ends: tuple[Link, socket.socket],
+) -> None:
+    link, far = ends
+    told: list[HostLost] = []
+    link.watch(told.append)
+    far.sendall(frame(Kind.END))
+    far.shutdown(socket.SHUT_WR)
+    assert link.receive(PATIENCE_S) == (Kind.END, b"")
+    far.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        far.recv(1)
+    link.close()
+    assert b"".join(iter(lambda: far.recv(4096), b"")) in (b"", frame(Kind.HEARTBEAT))
+    assert told == []
+
+
+def test_an_end_with_a_reason_is_a_loss(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    told: SimpleQueue[HostLost] = SimpleQueue()
+    link.watch(told.put)
+    far.sendall(frame(Kind.END, b"no memory"))
+    assert str(told.get(timeout=PATIENCE_S)) == "host 1 of 2 is lost: it has ended: no memory"
+    assert link.receive(PATIENCE_S) == (Kind.END, b"no memory")
+
+
+def test_an_end_that_falls_silent_is_lost_and_one_that_lives_is_not(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    link.patience = 1.0
+    far.sendall(frame(Kind.READY))  # from here on the shorter patience holds
+    link.receive(PATIENCE_S)
+    for _ in range(60):  # longer than its patience, in steps that a busy machine may stretch
+        time.sleep(0.02)
+        far.sendall(frame(Kind.HEARTBEAT))
+    assert link.lost is None
+    with pytest.raises(HostLost, match=r"it has not been heard of for 1 s"):
+        link.receive(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (HEADER.pack(1 << 21, Kind.OFFER), "a message of 2097152 bytes, where 1048576 are the most"),
+        (HEADER.pack(0, 99), "99 is not a valid Kind"),
+    ],
+)
+def test_what_is_no_message_ends_the_connection(ends: tuple[Link, socket.socket], sent: bytes, reason: str) -> None:
+    link, far = ends
+    far.sendall(sent)
+    with pytest.raises(HostLost, match=reason):
+        link.receive(PATIENCE_S)
+
+
+def test_a_link_that_is_closed_ends_the_other_side_and_tells_nobody(ends: tuple[Link, socket.socket]) -> None:
+    link, far = ends
+    told: list[HostLost] = []
+    link.watch(told.append)
+    link.send(frame(Kind.END, b"why"))
+    link.close()
+    link.send(frame(Kind.READY))
+    far.settimeout(PATIENCE_S)
+    received = b"".join(iter(lambda: far.recv(4096), b""))
+    assert received.endswith(frame(Kind.END, b"why"))
+    assert told == []
+
+
+def test_facts_survive_the_wire() -> None:
+    facts = {"the model": "llama, 12 µ", "nothing": ""}
+    assert unpack_facts(pack_facts(facts)) == facts
+    with pytest.raises(ValueError, match="lacks its value"):
+        unpack_facts(b"name")

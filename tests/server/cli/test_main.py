@@ -1,0 +1,259 @@
+"""The command line: help, usage errors, and `eagre complete` against a server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.interface.types import Progress
+from server.cli import main as cli
+from server.cli.client import address
+from server.cli.client.errors import NoAnswer, NoServer
+from server.cli.complete import write_remote
+from server.startup import loaded_model
+from server.startup.loaded_model import LoadedModel
+from server.startup.settings import ServerSettings
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel, render
+from tests.patience import PATIENCE_S
+from tests.server.conftest import RunningServer, StartServer, eventually
+
+COMMANDS = ("serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion")
+
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)])
+def test_help_has_examples(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "examples:\n  eagre" in shown
+    assert "(default )" not in shown
+    if arguments == ("serve",):
+        assert "--max-num-batched-tokens" in shown
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["deploy", "--help"], ["completion", "bash"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys, server.cli.main as cli\n"
+        f"try: cli.main({arguments})\n"
+        "except SystemExit: pass\n"
+        "assert not {'jax', 'numpy', 'aiohttp', 'asyncio', 'pydantic', 'tokenizers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("module", ["server", "server.cli.main"])
+def test_the_command_runs_as_a_module(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "pull", "no-such-model"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("eagre: unknown model 'no-such-model'")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("eagre ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["dance"], ["complete"], ["complete", "x", "--max-tokens", "y"], ["serve", "-x"]]
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--port", "70000"]) == 2
+    assert capsys.readouterr().err == "eagre: port is 70000; it must be from 0 to 65535\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "examples:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [("m.gguf",), ("--model", "m.gguf"), ("--port", "1", "m.gguf", "--seed", "2")])
+def test_the_model_may_stand_without_its_flag(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from server.cli import serve
+
+    served: list[ServerSettings] = []
+    monkeypatch.setattr(serve, "run_server", lambda settings, announce: served.append(settings) or 7)
+    assert cli.main(["serve", *arguments]) == 7
+    assert served[0].model == "m.gguf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--replicas", "2", "--max-replicas", "3"), "replicas is 2, a fixed number; it does not go with"),
+        (("--store", "x.db"), "--store does not go with `eagre deploy`: the file belongs to one server alone"),
+        (("--port", "70000"), "port is 70000; it must be from 0 to 65535"),
+        (("a.gguf", "--model", "b.gguf"), "the model is given twice: a.gguf and --model b.gguf"),
+        ((), "`eagre deploy` needs Ray: pip install 'eagre[ray]'"),
+    ],
+)
+def test_a_deployment_that_cannot_be_exits_with_2(
+    arguments: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    for name in ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):  # they are given a default
+        monkeypatch.setenv(name, "")
+    assert cli.main(["deploy", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"eagre: {message}")
+
+
+def test_one_model_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "a.gguf", "--model", "b.gguf"]) == 2
+    assert "the model is given twice: a.gguf and --model b.gguf" in capsys.readouterr().err
+
+
+def test_a_file_that_is_here_need_not_be_pulled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.gguf"
+    path.write_bytes(b"GGUF")
+    assert cli.main(["pull", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+
+
+def test_an_unknown_model_cannot_be_pulled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "no-such-model"]) == 1
+    assert "no-such-model" in capsys.readouterr().err
+
+
+async def run_cli(*arguments: str) -> int:
+    """Runs the command in a thread, because it starts its own event loop."""
+    return await asyncio.to_thread(cli.main, list(arguments))
+
+
+async def test_complete_streams_from_a_server(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run_cli("complete", "tidé 🌊", "--url", server.url, "--seed", "3", "--temperature", "0") == 0
+    assert capsys.readouterr().out == "tidé 🌊\n"
+    params = server.engine.submitted[0].params
+    assert (params.max_tokens, params.seed, params.temperature) == (256, 3, 0.0)
+
+
+async def test_complete_as_chat_and_from_standard_input(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    assert await run_cli("complete", "-", "--chat", "--url", server.url + "/v1/") == 0
+    assert capsys.readouterr().out == render({"role": "user", "content": "hello"}) + "\n"
+
+
+async def test_the_address_may_come_from_the_environment(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGRE_URL", server.url)
+    assert await run_cli("complete", "abc") == 0
+    assert capsys.readouterr().out == "abc\n"
+
+
+KEY = "sk-tide-and-time"
+
+
+@pytest.mark.parametrize("variable", [None, KEY, f"{KEY} boatman priority=5,another-key"])
+async def test_complete_sends_a_key(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    server = await start_server(api_keys=(KEY,))
+    flags = []
+    if variable is None:
+        flags = ["--api-key", KEY]
+        monkeypatch.setenv("EAGRE_API_KEY", "a-wrong-key")
+    else:
+        monkeypatch.setenv("EAGRE_API_KEY", variable)
+    assert await run_cli("complete", "abc", "--url", server.url, *flags) == 0
+    assert capsys.readouterr().out == "abc\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--api-key", "sk-a-wrong-key"], ["--api-key", "tidé-tidé-tidé"]])
+async def test_without_the_right_key_the_refusal_says_so_and_shows_no_key(
+    start_server: StartServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    monkeypatch.delenv("EAGRE_API_KEY", raising=False)
+    server = await start_server(api_keys=(KEY,))
+    assert await run_cli("complete", "abc", "--url", server.url, *flags) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("eagre: ")
+    assert "key" in shown.err
+    assert not any(flag in shown.err for flag in flags[1:])
+
+
+async def test_a_refusal_is_reported_in_one_line_and_exits_with_1(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await run_cli("complete", "x", "--url", server.url, "--temperature", "3") == 1
+    assert capsys.readouterr().err == "eagre: temperature is 3.0; it must be from 0 to 2\n"
+
+
+async def test_a_given_server_that_does_not_answer_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await run_cli("complete", "x", "--url", "http://127.0.0.1:1") == 1
+    assert "no server answers at http://127.0.0.1:1: Connection refused" in capsys.readouterr().err
+
+
+async def test_without_a_server_the_model_is_loaded_into_this_process(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngineClient()
+
+    def load(settings: ServerSettings, _progress: Progress) -> LoadedModel:
+        assert settings.engine.max_num_seqs == 1
+        return LoadedModel(engine.client, FakeTextModel().model)
+
+    monkeypatch.setattr(loaded_model, "load_model", load)
+    monkeypatch.setattr(address, "DEFAULT_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("EAGRE_URL", raising=False)
+    assert await run_cli("complete", "abc") == 0
+    shown = capsys.readouterr()
+    assert shown.out == "abc\n"
+    assert shown.err.startswith("no server at http://127.0.0.1:1; loading the model here\n")
+    assert engine.is_shut_down
+
+
+async def test_cancelling_a_remote_answer_aborts_it(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    pieces: list[str] = []
+    answering = asyncio.create_task(write_remote(server.url, {"prompt": "abc"}, pieces.append))
+    await eventually(lambda: len(engine.running) == 1)
+    engine.step()
+    await eventually(lambda: pieces == ["a"])
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    await server.assert_all_streams_ended()
+    assert len(engine.aborted) == 1
+
+
+async def test_an_error_within_the_stream_is_raised(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    answering = asyncio.create_task(write_remote(server.url, {"prompt": "abc"}, lambda _: None))
+    await eventually(lambda: len(engine.running) == 1)
+    engine.fail("the device is gone")
+    with pytest.raises(NoAnswer, match="the device is gone"):
+        await answering
+
+
+async def test_no_server_at_the_address_has_its_own_error() -> None:
+    with pytest.raises(NoServer):
+        await write_remote("http://127.0.0.1:1", {"prompt": "a"}, lambda _: None)

@@ -1,0 +1,266 @@
+"""How many connections there may be, how long they may be silent, and who leaves unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from server.admission.caller import NOBODY, work_for
+from server.admission.fair_limit import FairLimit
+from server.http.transport import connections
+from server.http.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
+from server.http.websocket import OPEN_SOCKETS
+from server.protocol.errors import ApiError
+from server.startup.settings import ServerSettings
+from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
+from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.support.socket_client import open_socket
+
+
+async def connect(server: RunningServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+
+
+def post(body: bytes, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (size, body)
+
+
+async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> None:
+    server = await start_server(max_connections=2)
+    writers = []
+    for _ in range(2):
+        _, writer = await connect(server)
+        writers.append(writer)
+    await asyncio.sleep(0.05)
+    reader, third = await connect(server)
+    third.write(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 1" in head
+    error = json.loads(body)["error"]
+    assert error["code"] == "too_many_connections"
+    assert "2 connections" in error["message"]
+    for writer in (*writers, third):
+        writer.close()
+    await asyncio.sleep(0.05)
+    assert (await server.get("/liveness"))[0] == 200
+
+
+async def test_a_flood_beyond_the_limit_takes_few_descriptors(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REFUSAL_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(connections, "MAX_REFUSALS", 3)
+    server = await start_server(max_connections=1)
+    assert server.runner.server is not None
+    first = await connect(server)
+    await eventually(lambda: len(server.runner.server.connections) == 1)
+    flood = [await connect(server) for _ in range(3)]
+    for reader, _ in flood:
+        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
+    for _ in range(3):  # these are ended at once, without a word
+        reader, writer = await connect(server)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(1), PATIENCE_S) == b""
+        writer.close()
+    flood[0][1].transport.abort()
+    await eventually(lambda: len(server.runner.server._refusals) == 2)
+    reader, writer = await connect(server)  # there is room for a word again
+    assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
+    for _, each in (first, *flood, (reader, writer)):
+        each.transport.abort()
+
+
+async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
+    server = await start_server(max_websockets=1)
+    async with open_socket(server):
+        with pytest.raises(InvalidStatus) as refused:
+            async with open_socket(server):
+                pass
+    assert refused.value.response.status_code == 429
+    assert json.loads(refused.value.response.body)["error"]["code"] == "too_many_websockets"
+
+
+async def test_one_key_leaves_sockets_to_others(start_server: StartServer) -> None:
+    server = await start_server(max_websockets=4, api_keys=("ann-key-1234 ann", "bob-key-1234 bob"))
+    ann, bob = ({"additional_headers": {"Authorization": f"Bearer {name}-key-1234"}} for name in ("ann", "bob"))
+    async with open_socket(server, **ann):
+        async with open_socket(server, **ann), open_socket(server, **bob):
+            with pytest.raises(InvalidStatus) as refused:
+                async with open_socket(server, **ann):
+                    pass
+            message = json.loads(refused.value.response.body)["error"]["message"]
+            assert message == (
+                "3 WebSockets are open, 2 with this key, which may have half of what others leave; "
+                "the limit of this server is 4; try again later"
+            )
+        await eventually(lambda: len(server.app[OPEN_SOCKETS]) == 1)
+        async with open_socket(server, **ann), open_socket(server, **bob):
+            pass
+
+
+@pytest.mark.parametrize("said_before", [b"", b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_a_header_that_trickles_in_has_a_deadline(start_server: StartServer, said_before: bytes) -> None:
+    server = await start_server(keep_alive_timeout=0.3)
+    reader, writer = await connect(server)
+    writer.write(said_before)
+    started = time.monotonic()
+    writer.write(b"GET /liveness HTTP/1.1\r\nX-Slow: ")
+    try:
+        while not reader.at_eof() and time.monotonic() - started < PATIENCE_S:
+            writer.write(b"a")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+    except ConnectionError:
+        pass  # it was reset
+    assert time.monotonic() - started < PATIENCE_S
+    writer.close()
+
+
+async def test_a_body_that_trickles_in_has_a_deadline(start_server: StartServer) -> None:
+    server = await start_server(body_timeout=0.2)
+    reader, writer = await connect(server)
+    writer.write(post(b'{"prompt":', 1000))
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+    assert head.startswith(b"HTTP/1.1 408 ")
+    writer.close()
+    assert server.served.admission_budget.num_bytes == 0
+
+
+async def test_a_chunked_body_has_the_same_limit(start_server: StartServer) -> None:
+    server = await start_server(max_body_bytes=2000)
+    reader, writer = await connect(server)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+    writer.write(b"%x\r\n%b\r\n" % (1500, b"a" * 1500) * 2)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+    assert head.startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_an_announced_body_over_the_limit_is_not_read(start_server: StartServer) -> None:
+    server = await start_server(max_body_bytes=2000)
+    reader, writer = await connect(server)
+    writer.write(post(b"", 10**12))
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+
+
+async def test_a_client_that_leaves_while_it_is_not_read_is_noticed(start_server: StartServer) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine)
+    _, writer = await connect(server)
+    writer.write(post(b'{"prompt":"abc","max_tokens":100}'))
+    await eventually(lambda: len(engine.running) == 1)
+    flood = b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # requests behind it, until reading is paused
+    writer.write(flood)
+    await asyncio.sleep(0.3)
+    writer.transport.abort()
+    await eventually(lambda: len(engine.aborted) == 1)
+
+
+class Response:
+    """An answer of which its client takes nothing until the connection is cut."""
+
+    def __init__(self, cut: asyncio.Event, num_bytes: int = 0) -> None:
+        self._cut = cut
+        self.body = bytes(num_bytes)
+
+    async def prepare(self, request: object) -> None:
+        pass
+
+    async def write_eof(self) -> None:
+        await self._cut.wait()
+        raise ConnectionResetError
+
+
+class Request:
+    """One whose connection can be cut, to an application with a limit of the bytes that are not read."""
+
+    def __init__(self, limit: FairLimit) -> None:
+        self.cut = asyncio.Event()
+        self.app = {UNREAD: limit}
+        self.transport = SimpleNamespace(abort=self.cut.set)
+
+    def send(
+        self, num_bytes: int = 0, *, tenant: str = NOBODY, write_timeout: float = PATIENCE_S, is_owed: bool = False
+    ) -> asyncio.Task:
+        settings = ServerSettings(write_timeout=write_timeout)
+
+        async def send() -> None:
+            work_for(tenant)
+            await send_whole(self, Response(self.cut, num_bytes), settings, is_owed=is_owed)  # type: ignore[arg-type]
+
+        return asyncio.create_task(send())
+
+
+async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
+    request = Request(FairLimit(1))
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(request.send(write_timeout=0.05), PATIENCE_S)
+    assert request.cut.is_set()
+
+
+async def test_large_answers_that_are_not_read_are_bounded() -> None:
+    limit = FairLimit(10 * MAX_UNCOUNTED)
+    request = Request(limit)
+    large = 5 * MAX_UNCOUNTED
+    waiting = [request.send(large), request.send(large), request.send(MAX_UNCOUNTED)]  # the last is small
+    await asyncio.sleep(0)
+    assert limit.total == 2 * large
+    with pytest.raises(ApiError, match=f"answers of {2 * large} bytes wait until clients read them; the") as refused:
+        await request.send(MAX_UNCOUNTED + 1)
+    assert (refused.value.status, refused.value.code) == (429, "too_much_unread")
+    assert refused.value.headers["Retry-After"] == "1"
+    waiting.append(request.send(large, is_owed=True))
+    await asyncio.sleep(0)
+    assert not waiting[-1].done()  # it is being sent
+    assert limit.total == 2 * large
+    request.cut.set()
+    assert {type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)} == {ConnectionResetError}
+    assert limit.total == 0
+
+
+async def test_a_large_answer_alone_is_always_sent() -> None:
+    limit = FairLimit(1)
+    request = Request(limit)
+    sending = request.send(2 * MAX_UNCOUNTED)
+    await asyncio.sleep(0)
+    assert limit.total == 2 * MAX_UNCOUNTED
+    request.cut.set()
+    with pytest.raises(ConnectionResetError):
+        await sending
+
+
+async def test_one_key_leaves_unread_bytes_to_others() -> None:
+    request = Request(FairLimit(8 * MAX_UNCOUNTED))
+    sending = [request.send(2 * MAX_UNCOUNTED, tenant="ann") for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(ApiError, match="with this key, which may have half of what others leave"):
+        await request.send(2 * MAX_UNCOUNTED, tenant="ann")
+    sending.append(request.send(4 * MAX_UNCOUNTED, tenant="bob"))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in sending)
+    request.cut.set()
+    await asyncio.gather(*sending, return_exceptions=True)
+
+
+async def test_what_the_engine_owes_one_key_leaves_unread_bytes_to_others() -> None:
+    limit = FairLimit(8 * MAX_UNCOUNTED)
+    request = Request(limit)
+    sending = [request.send(2 * MAX_UNCOUNTED, tenant="ann", is_owed=True) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert limit.held_by("ann") == 4 * MAX_UNCOUNTED
+    sending.append(request.send(4 * MAX_UNCOUNTED, tenant="bob"))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in sending)
+    request.cut.set()
+    await asyncio.gather(*sending, return_exceptions=True)
+    assert limit.total == 0

@@ -1,0 +1,154 @@
+"""TLS handshakes are connections: they are counted, they have a deadline, and nothing that follows them is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from server.admission.certificate import Certificate
+from server.admission.loop_throttle import LoopThrottle
+from server.http.transport import connections, handshake
+from server.http.transport.connections import TURNS, GuardedRunner
+from server.http.transport.handshake import Handshakes
+from server.startup.settings import ServerSettings
+from tests.patience import PATIENCE_S
+from tests.server.admission.test_certificate import make_certificate, needs_openssl
+
+pytestmark = needs_openssl
+
+ASK = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+@asynccontextmanager
+async def guarded(tmp_path: Path, **limits: int) -> AsyncIterator[int]:
+    """The port of a TLS server that answers everything with "here"."""
+
+    async def here(request: web.Request) -> web.Response:
+        return web.Response(text=f"here {request.scheme}")
+
+    app = web.Application()
+    app[TURNS] = LoopThrottle()
+    app.router.add_get("/", here)
+    context = Certificate(*make_certificate(tmp_path, "served")).context
+    runner = GuardedRunner(app, ServerSettings(**limits), context)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def ask(port: int) -> bytes:
+    """The answer to a request over TLS; empty where the server wants no handshake."""
+    context = ssl._create_unverified_context()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    except OSError:
+        return b""
+    writer.write(ASK)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+    return answer
+
+
+async def silent(port: int, count: int) -> list[asyncio.StreamWriter]:
+    """Connections whose handshakes never come."""
+    return [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(count)]
+
+
+async def test_handshakes_that_do_not_go_on_count_as_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_REFUSALS", 1)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
+    async with guarded(tmp_path, max_connections=2) as port:
+        assert (await ask(port)).endswith(b"here https")
+        stalled = await silent(port, 2)
+        assert b"too_many_connections" in await ask(port)
+        stalled += await silent(port, 1)
+        assert await ask(port) == b""  # not even a handshake
+        for writer in stalled:
+            writer.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while not (await ask(port)).endswith(b"here https"):
+                await asyncio.sleep(0.02)
+
+
+async def test_a_handshake_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.1)
+    async with guarded(tmp_path) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01\x02\x00")  # the head of a first message
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        writer.close()
+
+
+async def test_a_client_that_leaves_in_its_handshake_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
+    async with guarded(tmp_path, max_connections=1) as port:
+        for beginning in (b"", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n"):
+            (writer,) = await silent(port, 1)
+            writer.write(beginning)
+            writer.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while not (await ask(port)).endswith(b"here https"):
+                await asyncio.sleep(0.02)
+
+
+async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(tmp_path: Path) -> None:
+    """The last bytes of the handshake and the request in one packet."""
+    context = ssl._create_unverified_context()
+    async with guarded(tmp_path) as port:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = context.wrap_bio(incoming, outgoing)
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await asyncio.wait_for(reader.read(1 << 16), PATIENCE_S))
+            tls.write(ASK)
+            writer.write(outgoing.read())
+            answer = b""
+            async with asyncio.timeout(PATIENCE_S):
+                while b"here https" not in answer:
+                    incoming.write(await reader.read(1 << 16))
+                    try:
+                        answer += tls.read(1 << 16)
+                    except ssl.SSLWantReadError:
+                        continue
+            writer.close()
+
+
+async def test_a_server_that_ends_does_not_wait_for_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        async with guarded(tmp_path) as port:
+            (writer,) = await silent(port, 1)
+            await asyncio.sleep(0.05)
+        writer.close()
+
+
+async def test_a_handshake_that_is_ended_before_it_begins_ends_its_connection(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
+        handshakes = Handshakes(Certificate(*make_certificate(tmp_path, "served")).context)
+        handshakes.start(transport, asyncio.Protocol)
+        await handshakes.close()
+        assert transport.is_closing()

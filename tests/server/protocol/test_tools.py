@@ -1,0 +1,56 @@
+"""The grammar of calls that an answer must consist of, however large the schemas of the tools are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.protocol.tools import ForcedCalls, FunctionDefinition
+
+NAMES = st.sampled_from(["$ref", "a", '"$ref', ',"$ref":"#', "\\"])
+TEXTS = st.sampled_from(["#", "#/x", "a", '{"$ref":"#', ',"$ref":"#/', '\\",', "{", "/#"])
+SCHEMAS = st.dictionaries(
+    NAMES,
+    st.recursive(TEXTS | st.integers(-9, 9) | st.none(), lambda part: st.lists(part) | st.dictionaries(NAMES, part)),
+)
+
+
+def moved(schema: Any, place: str) -> Any:
+    """A schema whose references to itself begin at `place`."""
+    match schema:
+        case list():
+            return [moved(part, place) for part in schema]
+        case dict():
+            parts = {name: moved(part, place) for name, part in schema.items()}
+            reference = schema.get("$ref")
+            is_own = isinstance(reference, str) and reference.startswith("#")
+            return parts | ({"$ref": place + reference[1:]} if is_own else {})
+    return schema
+
+
+@given(SCHEMAS, SCHEMAS)
+def test_references_of_a_tools_schema_begin_at_its_place(first: dict[str, Any], second: dict[str, Any]) -> None:
+    tools = [FunctionDefinition(name=name, parameters=schema) for name, schema in (("f", first), ("g", second))]
+    grammar = orjson.loads(ForcedCalls(tools, 2).to_grammar().source)
+    empty = {"type": "object", "properties": {}}
+    expected = [moved(schema or empty, f"#/$defs/tool{at}") for at, schema in enumerate((first, second))]
+    assert list(grammar["$defs"].values()) == expected
+    assert [call["properties"]["arguments"] for call in grammar["items"]["anyOf"]] == [
+        {"$ref": "#/$defs/tool0"},
+        {"$ref": "#/$defs/tool1"},
+    ]
+
+
+def test_the_values_of_a_schema_are_not_walked_through() -> None:
+    tool = FunctionDefinition(name="f", parameters={"enum": ["x"] * 10_000})
+    calls = []
+    sys.setprofile(lambda _frame, event, _value: calls.append(event))
+    try:
+        ForcedCalls([tool], 1).to_grammar()
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 1000

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.router.local.shares import check_shared, environment_of, settings_of_replica
+from server.startup.settings import ServerSettings, SettingsError
+
+GIVEN = {
+    "EAGRE_DATA_PARALLEL": "2",
+    "EAGRE_MODEL": "a=one.gguf,b=two.gguf",
+    "EAGRE_NUM_PAGES": "101",
+    "EAGRE_MEMORY_UTILIZATION": "0.3",
+    "EAGRE_NO_PREFIX_CACHING": "1",
+    "EAGRE_STORE": "kept.sqlite",
+    "EAGRE_API_KEY": "a-client-of-this-test",
+    "EAGRE_FRONT_KEY": "a-secret-of-fronts-alone",
+    "EAGRE_ALLOWED_ORIGINS": "https://a.example",
+    "EAGRE_SSL_CERTFILE": "a.pem",
+    "EAGRE_SSL_KEYFILE": "b.pem",
+    "EAGRE_METRICS_PORT": "9000",
+    "EAGRE_THREADS": "5",
+    "EAGRE_CACHE": "elsewhere",
+}
+
+
+def test_a_replica_finds_its_share_in_its_environment() -> None:
+    settings = ServerSettings.from_sources({}, GIVEN)
+    of_replica = settings_of_replica(settings, 1, Path("/run/x"))
+    environment = environment_of(of_replica, 2, GIVEN)
+    assert ServerSettings.from_sources({}, environment) == of_replica
+    assert (environment["EAGRE_THREADS"], environment["EAGRE_CACHE"]) == ("2", "elsewhere")
+    assert (of_replica.uds, of_replica.replica_name, of_replica.store) == ("/run/x/1.sock", "1", "kept.sqlite.1")
+    assert (of_replica.engine.num_pages, of_replica.engine.memory_utilization) == (50, 0.15)
+    assert not of_replica.engine.enable_prefix_caching
+    assert of_replica.models == settings.models
+    assert of_replica.api_keys == settings.api_keys
+    assert (of_replica.allowed_origins, of_replica.ssl_certfile, of_replica.metrics_port) == ((), None, None)
+
+
+def test_no_share_is_less_than_what_a_server_needs() -> None:
+    settings = ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "8", "EAGRE_NUM_PAGES": "5"})
+    of_replica = settings_of_replica(settings, 0, Path("/run/x"))
+    assert of_replica.engine.num_pages == 2
+    assert environment_of(of_replica, 8, {"EAGRE_THREADS": "3"})["EAGRE_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TENSOR_PARALLEL", "2"), ("KV_EVENTS", "tcp://*:5557"), ("PREFIX_CACHE_LISTEN", "127.0.0.1:9100")],
+)
+def test_what_several_servers_cannot_share_is_refused_by_name(name: str, value: str) -> None:
+    pages = {"EAGRE_PREFIX_CACHE_DIR": "kept", "EAGRE_PREFIX_CACHE_KEY": "a-secret-of-page-servers"}
+    given = pages if name.startswith("PREFIX") else {}
+    settings = ServerSettings.from_sources({}, {"EAGRE_DATA_PARALLEL": "2", f"EAGRE_{name}": value, **given})
+    with pytest.raises(SettingsError, match=name.lower()):
+        check_shared(settings)
