@@ -24,6 +24,12 @@ WANTED    := $(shell cat requirements.lock pyproject.toml | cksum; pwd | cksum)
 INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/dev/null)
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
+# uv installs the lock in a tenth of pip's time. Where the registry has no uv, or uv cannot reach what pip's own
+# configuration names, pip installs everything.
+LOCKED_UV   := $(VENV)/uv.txt
+UV_INSTALL   = awk '/^[^ \#]/ { wanted = /^uv==/ } wanted' requirements.lock > $(LOCKED_UV) && \
+  $(PIP_INSTALL) --quiet --no-deps --require-hashes -r $(LOCKED_UV) && \
+  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements.lock
 
 # The native kernels: one library for each instruction set, compiled anew when their sources have changed. The stamp
 # is written even where nothing could be built, so that the warning appears only once.
@@ -96,7 +102,7 @@ sanitize: venv ## run the native kernels' and the sampler's tests with the addre
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	$(BIN)/python -m pytest tests/engine/backends/native tests/sampling $(ARGS)
 
-wheel: venv ## build the source distribution and from it the wheel, and try it in an empty environment (some minutes)
+wheel: venv ## build the source distribution and wheels for x86-64 and aarch64 into dist/, and try this machine's in empty environments
 	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
 
 LOCK := pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-header
@@ -117,7 +123,7 @@ INSTALL_EXTRAS = $(if $(EXTRAS),@$(BIN)/python -c '$(READ_EXTRAS)' $(EXTRAS) > $
   sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.lock > $(VENV)/pinned.txt && \
   $(PIP_INSTALL) --quiet -r $(VENV)/extras.txt -c $(VENV)/pinned.txt)
 
-# Lowering a program imports a part of JAX that nothing else does.
+# What a start imports, so that its byte code exists; lowering a program imports a part of JAX that nothing else does.
 IMPORT_SERVER := import engine.client, engine.engine, jax, server.cli.main, server.cli.serve, tokenizers; \
   jax.jit(abs).lower(1.0)
 
@@ -139,16 +145,19 @@ else
 endif
 	@# pip shows its progress bars only where it is not told to be quiet, and then every package it has already.
 	@# Python compiles what it imports; pip would compile everything, tests of packages too.
-	@if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
-	$(PIP_INSTALL) $$quiet --no-compile --no-deps --require-hashes -r requirements.lock
-	@# Before the installation, which would compile them too, and say nothing of it.
-	@$(BUILD_NATIVE) --inplace
+	@{ $(UV_INSTALL); } 2> $(VENV)/uv.log || { \
+	  if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
+	  $(PIP_INSTALL) $$quiet --no-compile --no-deps --require-hashes -r requirements.lock; }
+	@# The kernels are compiled while the model is fetched (`make serve` only) and byte code is written, even where Python
+	@# is told to keep none: without it every start takes twice as long. A model that cannot be fetched is the server's to report.
+	@$(BUILD_NATIVE) --inplace & native=$$!; \
+	$(if $(filter serve,$(MAKECMDGOALS)),$(BIN)/python -m server pull '$(MODEL)' || true;) \
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c '$(IMPORT_SERVER)'; \
+	wait $$native
 	@touch $(NATIVE_STAMP)
-	@# setuptools warns that folders here are imported from here, which is what is wanted.
+	@# Last, because it would compile the kernels too, and say nothing of it. setuptools warns that folders here are
+	@# imported from here, which is what is wanted.
 	@PYTHONWARNINGS=ignore $(PIP_INSTALL) --quiet --no-deps --no-build-isolation --editable .
-	@# Byte code of what a server imports is made now, and even where Python is told to keep none: without it every start
-	@# takes twice as long.
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c '$(IMPORT_SERVER)'
 	@echo '$(WANTED)' > $(STAMP)
 	$(INSTALL_EXTRAS)
 endif

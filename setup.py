@@ -21,48 +21,22 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_py import build_py
 
+if TYPE_CHECKING:
+    from engine.backends.native.variants import Variant
+
 PACKAGE = Path("engine", "backends", "native")
 SOURCES = PACKAGE / "src"
-
-
-class Variant(NamedTuple):
-    """How the kernels are compiled once."""
-
-    flags: str
-    # A variant of which this one differs in the sources that include TILE_REGISTERS alone; it shares all other objects.
-    base: str | None = None
-    tile_flags: str = ""  # on top of the flags, for those sources
-    is_for_tests: bool = False  # built only when it is asked for by its name, or with EAGRE_FULL=1
-    behind: str = ""  # a processor that has this one too never chooses it
-
-
-# The instruction sets of each processor, by the names that engine/backends/native/library.py knows. What
-# the compiler may assume of every such processor is "plain": on ARM that is NEON without dot products.
-_AVX512 = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
-_BF16 = f"{_AVX512} -mavx512bf16"
-_EMULATED = Variant("", "plain", "-DEAGRE_EMULATES_TILE_REGISTERS", is_for_tests=True)
-VARIANTS = {
-    "x86_64": {
-        "amx": Variant(_BF16, "avx512_bf16", "-mamx-tile -mamx-int8 -mamx-bf16"),
-        "avx512_bf16": Variant(_BF16),
-        "avx512_vnni": Variant(_AVX512, behind="avx512_bf16"),
-        "avx2": Variant("-mavx2 -mfma -mf16c"),
-        "plain": Variant("-O1", is_for_tests=True),  # never chosen here, because XLA is faster
-        "amx_emulated": _EMULATED,
-    },
-    "arm64": {"neon": Variant("-march=armv8.2-a+dotprod"), "plain": Variant(""), "amx_emulated": _EMULATED},
-}
 TILE_REGISTERS = Path("isa", "tile_registers.h")
 BORDER = SOURCES / "ffi"  # checks what XLA hands over, and computes nothing that takes time
 TELLS_SOURCES = Path("ffi", "library.cc")  # a library is loaded only beside the sources that it was built from
-MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}  # other names of the same
+MACHINE_VARIABLE = "EAGRE_BUILD_MACHINE"  # builds for another machine, such as aarch64, for which CXX then compiles
 
 # Contraction is off because a row's result must not depend on which loop the compiler fused.
 FLAGS = "-std=c++17 -fPIC -pthread -ffp-contract=off"
@@ -118,20 +92,21 @@ class BuildNative(Command):
         return {str(Path(self.build_lib, path)): str(path) for path in self._libraries()} if self.editable_mode else {}
 
     def _variants(self) -> dict[str, Variant]:
-        machine = platform.machine().lower()
-        variants = VARIANTS.get(MACHINES.get(machine, machine), {"plain": Variant("")})
-        if self.variant is None and os.environ.get("EAGRE_FULL") == "1":
+        """What is to be built: by its name, everything, all that may be chosen anywhere, or what is chosen here."""
+        machine = _machine()
+        variants = NATIVE.variants_of(machine)
+        if self.variant is not None:
+            if self.variant not in variants:
+                raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
+            return {self.variant: variants[self.variant]}
+        if os.environ.get("EAGRE_FULL") == "1":
             return variants
-        if self.variant is None:
-            here = _cpu_flags() if self.inplace or self.editable_mode else set()  # others are for many processors
-            return {
-                name: variant
-                for name, variant in variants.items()
-                if not variant.is_for_tests and variant.behind not in here
-            }
-        if self.variant not in variants:
-            raise CannotBuild(f"{self.variant!r} is none of {', '.join(variants)}")
-        return {self.variant: variants[self.variant]}
+        wanted = [name for name, variant in variants.items() if not variant.is_for_tests]
+        if self.inplace or self.editable_mode:
+            best = NATIVE.choices(NATIVE.cpu_flags(), machine)[:1]
+            # A system may refuse to let a process use AMX; its base variant is then the best, and shares most objects.
+            wanted = [name for chosen in best for name in (chosen, variants[chosen].base) if name is not None]
+        return {name: variants[name] for name in wanted}
 
     def _library(self, variant: str) -> Path:
         assert self.build_lib is not None
@@ -142,13 +117,15 @@ class BuildNative(Command):
         return [path for variant in self._variants() if (path := self._library(variant)).exists()]
 
     def _build(self, compiler: list[str], headers: Path) -> None:
-        inputs = [Path(__file__), *SOURCES.glob("*/*.*"), *headers.rglob("*.h")]
+        variants = self._variants()
+        if not variants:
+            raise CannotBuild("this processor has none of the instruction sets that they are written for")
+        inputs = [Path(__file__), PACKAGE / "variants.py", *SOURCES.glob("*/*.*"), *headers.rglob("*.h")]
         newest = max(path.stat().st_mtime for path in inputs)
 
         def is_outdated(library: Path) -> bool:
             return not library.exists() or library.stat().st_mtime <= newest
 
-        variants = self._variants()
         stale = {name: variant for name, variant in variants.items() if self.force or is_outdated(self._library(name))}
         if self.inplace and self.variant is None:  # what an earlier build made on demand, of older sources
             outdated = {path for path in Path(self.folder or PACKAGE).glob("libeagre_*.so") if is_outdated(path)}
@@ -156,9 +133,9 @@ class BuildNative(Command):
                 path.unlink(missing_ok=True)  # another build may have removed it
         if not stale:
             return
-        self.announce(f"compiling native kernels: {', '.join(stale)} (a minute or two) ...", logging.WARNING)
+        self.announce(f"compiling native kernels: {', '.join(stale)} ...", logging.WARNING)
         common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
-        included = {source: _with_includes(source) for source in sorted(SOURCES.glob("*/*.cc"))}
+        included = {source: _with_includes(source) for source in sorted(SOURCES.glob("*/*.cc"), key=_order)}
         of_tiles = {source for source, files in included.items() if SOURCES / TILE_REGISTERS in files}
         with ThreadPoolExecutor(_num_cores()) as pool:
             submitted: dict[tuple[str, Path], Future[Path]] = {}
@@ -184,7 +161,7 @@ class BuildNative(Command):
                 except CannotBuild as reason:
                     library.unlink(missing_ok=True)  # an older library does not belong to these sources
                     failures[name] = str(reason)
-        if len(failures) == len(self._variants()):
+        if len(failures) == len(variants):
             raise CannotBuild(next(iter(failures.values())))
         for name, failure in failures.items():
             self.announce(f"native kernels for {name} are not built: {failure}", logging.WARNING)
@@ -207,17 +184,15 @@ class BuildNative(Command):
     def _link(self, command: list[str], objects: list[Path], library: Path) -> None:
         # Made beside its place and moved there, for the old one may be in use by a server.
         to = library.with_suffix(".new")
-        _run([*command, "-shared", *map(str, objects), "-o", str(to)], to)
+        command = [*command, "-shared", *map(str, objects), "-o", str(to)]
+        if self.inplace or self.editable_mode or not sys.platform.startswith("linux"):
+            _run(command, to)
+        else:
+            try:  # a wheel also runs where the C++ library is older than this compiler's
+                _run([*command, "-static-libstdc++", "-static-libgcc"], to)
+            except CannotBuild:  # some systems have no static one
+                _run(command, to)
         to.replace(library)
-
-
-def _cpu_flags() -> set[str]:
-    """The names of this processor's instruction sets, as Linux tells them; empty where it does not."""
-    try:
-        info = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return set()
-    return set(info.partition("\nflags")[2].partition("\n")[0].split())
 
 
 class BuildPython(build_py):
@@ -239,7 +214,8 @@ class PlatformWheel(bdist_wheel):
     """A wheel for one platform and for every Python 3, because the libraries do not depend on Python's version."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        machine = os.environ.get(MACHINE_VARIABLE)
+        return "py3", "none", super().get_tag()[2] if machine is None else f"linux_{machine}"
 
 
 class PlatformDistribution(Distribution):
@@ -279,15 +255,30 @@ def _with_includes(path: Path) -> set[Path]:
     return found
 
 
-def _digest_of_sources() -> str:
-    """The digest that engine/backends/native/sources.py computes; that file is loaded alone: its package needs JAX."""
-    spec = importlib.util.spec_from_file_location("sources", PACKAGE / "sources.py")
+def _load(name: str) -> Any:
+    """A module of the native kernels' folder that needs nothing but Python, loaded alone: its package needs JAX."""
+    spec = importlib.util.spec_from_file_location(name, PACKAGE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    sources = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sources)
-    digest: str = sources.digest()
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # a NamedTuple looks its module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _order(source: Path) -> tuple[int, Path]:
+    """Sorts sources so that those which take longest are compiled first, and no core waits for another at the end."""
+    slow = ("tiles", "attention", "ffi")
+    return slow.index(source.parent.name) if source.parent.name in slow else len(slow), source
+
+
+def _digest_of_sources() -> str:
+    digest: str = _load("sources").digest()
     return digest
+
+
+def _machine() -> str:
+    return os.environ.get(MACHINE_VARIABLE) or platform.machine()
 
 
 def _num_cores() -> int:
@@ -309,6 +300,8 @@ def _run(command: list[str], output: Path) -> None:
         errors = [line for line in lines if "error" in line.lower()]
         raise CannotBuild(f"{command[0]} failed: {next(iter(errors or lines), f'exit status {result.returncode}')}")
 
+
+NATIVE = _load("variants")
 
 build.sub_commands = [*build.sub_commands, ("build_native", None)]
 

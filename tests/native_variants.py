@@ -12,11 +12,12 @@ import pytest
 
 from engine.backends.native import library
 from engine.backends.native.sampler import NATIVE
+from engine.backends.native.variants import EMULATION
 from sampling.sampler import SamplerBackend
 from tests.thoroughness import IS_FULL
 
 # Variants that differ from another one in products and attention alone.
-_OF_TILE_REGISTERS = {"amx", library.EMULATION}
+_OF_TILE_REGISTERS = {"amx", EMULATION}
 
 
 def variants_to_test(*, with_tile_registers: bool = True) -> list[object]:
@@ -32,7 +33,7 @@ def variants_to_test(*, with_tile_registers: bool = True) -> list[object]:
         if "avx512_bf16" in variants and not IS_FULL and chosen is None:
             variants = [name for name in variants if name != "avx512_vnni"]  # the same code but for bfloat16 products
     elif "amx" in variants:
-        variants = [name for name in variants if name != library.EMULATION]
+        variants = [name for name in variants if name != EMULATION]
     # With a compiler at hand, kernels that are not there are a defect of the build, and the tests fail.
     could_build = any(map(shutil.which, ("c++", "g++", "clang++")))
     missing = pytest.mark.skip("there is no compiler, and so there are no native kernels to test")

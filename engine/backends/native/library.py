@@ -15,21 +15,11 @@ import jax
 
 from engine.backends.base.backend import BodyUnavailable
 from engine.backends.native.sources import SOURCES, digest
+from engine.backends.native.variants import MACHINES, cpu_flags, variants_of
 
-# The kernels for AMX with its instructions in plain C++, for tests on any machine; loaded by its name only.
-EMULATION = "amx_emulated"
-
-# In order of preference; the flags are those that Linux names in /proc/cpuinfo.
-_AMX = {"amx_tile", "amx_int8", "amx_bf16"}
-VARIANTS = {
-    "amx": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", *_AMX},
-    "avx512_bf16": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"},
-    "avx512_vnni": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
-    "avx2": {"avx2", "fma", "f16c"},
-    "neon": {"asimddp"},
-    "plain": set[str](),
-    EMULATION: set[str](),
-}
+# In order of preference; a folder may also hold libraries for other machines, which are never loaded.
+VARIANTS = variants_of(platform.machine())
+VARIANTS |= {name: variant for other in MACHINES.values() for name, variant in other.items() if name not in VARIANTS}
 TARGETS = (
     "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
     "sample_random", "sample_full", "logprobs",
@@ -194,7 +184,7 @@ def built_variants() -> dict[str, Path]:
 
 def runs_here(variant: str) -> bool:
     """Whether this machine has the instructions of a variant."""
-    return VARIANTS[variant] <= _cpu_flags()
+    return VARIANTS[variant].needs <= cpu_flags()
 
 
 def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
@@ -211,26 +201,9 @@ def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
         if not runs_here(wanted):
             raise NativeUnavailable(f"{VARIANT_VARIABLE} is {wanted!r}, which this processor does not run; {there_are}")
         return [(wanted, built[wanted])]
-    only_by_name = {EMULATION, "plain"} if _is_x86() else {EMULATION}
-    found = [(name, path) for name, path in built.items() if name not in only_by_name and runs_here(name)]
+    found = [(name, path) for name, path in built.items() if not VARIANTS[name].is_for_tests and runs_here(name)]
     if not found:
         raise NativeUnavailable(
             f"of the native kernels built, {', '.join(built)}, this processor runs none with vector instructions"
         )
     return found
-
-
-def _is_x86() -> bool:
-    """Where plain C++ is compiled without the vectors that XLA uses; on ARM what is called plain has vectors too."""
-    return platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
-
-
-def _cpu_flags() -> set[str]:
-    """Instruction set extensions by the names that Linux gives them."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return {"asimddp"} if platform.machine() == "arm64" else set()
-    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(("flags", "Features")):
-            return set(line.split(":", 1)[1].split())
-    return set()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine.backends.base.operands import NormKind
-from engine.backends.native import library
+from engine.backends.native.variants import EMULATION
 from engine.interface.cores import num_cores
 from engine.weights.packing import TILE, Format, PackedMatrix
 from tests.engine.backends.native.support.calls import NOTHING, add_product, norm_product
@@ -17,7 +17,7 @@ from tests.engine.backends.native.support.matrices import fitted, make_matrix
 from tests.engine.backends.native.support.steps import make_step
 from tests.packed_blocks import pack_floats, pack_stack, unpack_layers
 
-WITHOUT_FMA = ("plain", library.EMULATION)  # these round scale * number before they add the minimum
+WITHOUT_FMA = ("plain", EMULATION)  # these round scale * number before they add the minimum
 
 
 def as_bfloat16(matrix: PackedMatrix) -> PackedMatrix:

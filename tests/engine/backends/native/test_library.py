@@ -19,6 +19,7 @@ from engine.backends.native import library
 from engine.backends.native.library import NativeUnavailable
 from engine.backends.native.products import norm_product
 from engine.backends.native.sources import digest
+from engine.backends.native.variants import EMULATION
 from engine.weights.packing import Format
 from tests.engine.backends.native.support.attention_cases import Shape, angles, fill, make_pages, make_table, run
 from tests.engine.backends.native.support.matrices import make_matrix
@@ -34,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     """An empty folder of libraries, and a machine that has AVX2."""
     monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.delenv(library.VARIANT_VARIABLE, raising=False)
-    monkeypatch.setattr(library, "_cpu_flags", lambda: {"avx2", "fma", "f16c"})
+    monkeypatch.setattr(library, "cpu_flags", lambda: {"avx2", "fma", "f16c"})
     library.load.cache_clear()
     yield tmp_path
     library.load.cache_clear()
@@ -116,7 +117,9 @@ def refusing(folder, monkeypatch):
         refusal = b"Operation not supported" if path.endswith("_amx.so") else None
         return Library(digest(), refusal, eagre_argmax=None)
 
-    monkeypatch.setattr(library, "_cpu_flags", lambda: set().union(*library.VARIANTS.values()))
+    monkeypatch.setattr(
+        library, "cpu_flags", lambda: set().union(*(variant.needs for variant in library.VARIANTS.values()))
+    )
     monkeypatch.setattr(library, "TARGETS", ("argmax",))
     monkeypatch.setattr(ctypes, "CDLL", open_library)
     monkeypatch.setattr(jax.ffi, "pycapsule", lambda function: function)
@@ -136,7 +139,7 @@ def test_where_the_system_refuses_amx_the_log_says_so(refusing, caplog):
 
 @pytest.mark.parametrize("wanted", ["amx", None])
 def test_where_the_system_refuses_all_that_was_asked_for(refusing, monkeypatch, wanted):
-    build(refusing, "amx", library.EMULATION)
+    build(refusing, "amx", EMULATION)
     if wanted is not None:
         monkeypatch.setenv(library.VARIANT_VARIABLE, wanted)
     with pytest.raises(NativeUnavailable, match="refuses the native kernels for amx: Operation not supported"):
@@ -144,11 +147,11 @@ def test_where_the_system_refuses_all_that_was_asked_for(refusing, monkeypatch, 
 
 
 def test_the_emulation_is_loaded_by_its_name_only(refusing, monkeypatch):
-    build(refusing, library.EMULATION)
+    build(refusing, EMULATION)
     with pytest.raises(NativeUnavailable, match="built, amx_emulated, this processor runs none with vector"):
         library.load()
-    monkeypatch.setenv(library.VARIANT_VARIABLE, library.EMULATION)
-    assert library.load() == library.EMULATION
+    monkeypatch.setenv(library.VARIANT_VARIABLE, EMULATION)
+    assert library.load() == EMULATION
 
 
 def test_kernels_are_for_cpus(folder, monkeypatch):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from engine.backends.native import library
+from engine.backends.native.variants import EMULATION
 from engine.weights.packing import TILE, Format
 from tests.engine.backends.native.support.calls import add_product
 from tests.engine.backends.native.support.matrices import fitted, make_matrix
 from tests.engine.backends.native.support.steps import make_step
 from tests.native_variants import loaded
 
-BASES = {"amx": "avx512_bf16", library.EMULATION: "plain"}  # variants that differ in the use of the matrix unit alone
+BASES = {"amx": "avx512_bf16", EMULATION: "plain"}  # variants that differ in the use of the matrix unit alone
 
 
 @pytest.fixture(scope="module", params=BASES)
