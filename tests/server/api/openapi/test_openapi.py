@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from engine.interface.types import Pooling
 from server.api.openapi import answers, handlers, messages
-from server.api.openapi.descriptions import DESCRIPTIONS
+from server.api.openapi.descriptions import DESCRIPTIONS, OF_BODY
 from server.api.openapi.openapi import build_document
 from server.api.openapi.operations import OPERATIONS
 from tests.fakes.engine_client import FakeEngineClient
@@ -43,6 +43,12 @@ def test_every_parameter_has_a_sentence() -> None:
     named = {name for body in bodies for name in body.model_fields}
     assert named <= set(DESCRIPTIONS)
     assert set(DESCRIPTIONS) <= named, "sentences about parameters that are gone"
+    fields = {body.__name__: set(body.model_fields) for body in bodies}
+    for body, parameters in OF_BODY.items():
+        common = (
+            fields["CountTokensRequest"] | fields["MessagesRequest"] if body == "CountTokensRequest" else fields[body]
+        )
+        assert set(parameters) <= common
 
 
 def test_the_document_is_whole() -> None:
