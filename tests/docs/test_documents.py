@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +18,7 @@ DOCUMENTS = sorted(
     for pattern in ("*.md", "docs/**/*.md", "docker/*.md", "benchmarks/**/*.md", ".github/*.md")
     for path in ROOT.glob(pattern)
 )
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
 MOST_LINES = {"README.md": 150, "docs/performance.md": 300}
 # These name files as they were at their time.
 OF_THE_PAST = ("CHANGELOG.md", "docs/measurements/")
@@ -104,6 +106,17 @@ def test_code_links_to_anchors_that_exist() -> None:
                 if page in DOCUMENTS and anchor not in anchors(page):
                     missing.append(f"{name}: {page}#{anchor}")
     assert missing == []
+
+
+@pytest.mark.parametrize("room", [room for room in PACKAGES if "." in room])
+def test_the_architecture_names_every_room(room: str) -> None:
+    """By its path, or by its last name in the row of the room that it is in."""
+    rows = [line for line in (ROOT / "docs/architecture.md").read_text("utf-8").splitlines() if line.startswith("| `")]
+    parent, _, name = room.rpartition(".")
+    path, above = room.replace(".", "/"), parent.replace(".", "/")
+    assert any(
+        row.startswith(f"| `{path}` |") or (row.startswith(f"| `{above}` |") and f"`{name}`" in row) for row in rows
+    )
 
 
 def test_an_anchor_is_that_of_a_page_on_github() -> None:
