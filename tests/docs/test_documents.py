@@ -26,6 +26,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)", re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+?)\s*$", re.MULTILINE)
 FENCE = re.compile(r"^ *```.*?^ *```\s*$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
+PART = re.compile(r"[\w./-]*\w\.(?:py|cc|h|js|mjs|toml|sh|yml|yaml|service)")
 MODULE = re.compile(r"python -m\s+((?:benchmarks|server|engine|tests)[\w.]*\w)")
 ROOMS = ("server", "engine", "cache", "sampling", "static", "tests", "benchmarks", "docs", "docker", ".github", ".ci")
 FILE = re.compile(rf"(?:{'|'.join(map(re.escape, ROOMS))})/[\w./-]*[\w/]")
@@ -82,6 +83,8 @@ def test_links_and_anchors_lead_somewhere(name: str) -> None:
 def test_files_that_are_named_exist(name: str) -> None:
     named = {code for code in CODE.findall(prose(name)) if FILE.fullmatch(code)}
     assert {code for code in named if code.rstrip("/") not in tracked()} == set()
+    parts = {code for code in CODE.findall(prose(name)) if PART.fullmatch(code)}  # a name alone, or the end of a path
+    assert {code for code in parts if not any(f"/{path}".endswith(f"/{code}") for path in tracked())} == set()
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if not name.startswith(OF_THE_PAST)])
