@@ -1,13 +1,13 @@
-"""The version of Eagre."""
+"""The version of Eagre, which `pyproject.toml` alone states."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import importlib.metadata
 
 
 def eagre_version() -> str:
-    """The version of the installed distribution, or "0+source" for a source tree that is not installed."""
+    """Returns the version of the installed distribution, or "0+source" for a source tree that is not installed."""
     try:
-        return version("eagre")
-    except PackageNotFoundError:
+        return importlib.metadata.version("eagre")
+    except importlib.metadata.PackageNotFoundError:
         return "0+source"

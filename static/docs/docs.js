@@ -84,7 +84,7 @@ function showFields(spec, schema) {
     element("tr", {}, [
       element("td", {}, [element("code", {}, [name]), required.has(name) ? " (required)" : ""]),
       element("td", {}, [typeOf(spec, field)]),
-      element("td", { className: "soft" }, [field.description ?? ""]),
+      element("td", { className: "soft" }, [(field.description ?? "").replaceAll("`", "")]),
     ]),
   );
   return element("div", { className: "scrolled", tabIndex: 0 }, [element("table", {}, rows)]);

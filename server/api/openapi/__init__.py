@@ -1,1 +1,1 @@
-"""What the server says of its own routes: an OpenAPI document, made from the models that check the requests."""
+"""The OpenAPI document, and the tables of docs/protocol.md, made from the models that validate requests."""

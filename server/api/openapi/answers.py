@@ -1,6 +1,6 @@
-"""What answers look like, as documents show them. Tests hold real answers against these models.
+"""Models of responses for the OpenAPI document; tests validate real responses with them.
 
-The routes write their answers byte by byte, so nothing here is on their way.
+The routes encode their responses without these models.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Answer(BaseModel):
-    """The base of every part of an answer."""
+    """Base of all response models."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -33,7 +33,7 @@ class Usage(Answer):
 
 
 class Timings(Answer):
-    """Milliseconds, but for the rate."""
+    """Timings of an answer, in milliseconds, and the rate of its tokens."""
 
     time_to_first_token_ms: float
     queue_time_ms: float
@@ -53,7 +53,7 @@ class CompletionChoice(Answer):
 
 
 class Completion(Answer):
-    """The answer of /v1/completions, and each event of its stream."""
+    """The response of /v1/completions, and each event of its stream."""
 
     id: str
     object: Literal["text_completion"]
@@ -93,7 +93,7 @@ class ChatChoice(Answer):
 
 
 class ChatCompletion(Answer):
-    """The answer of /v1/chat/completions."""
+    """The response of /v1/chat/completions."""
 
     id: str
     object: Literal["chat.completion"]
@@ -156,7 +156,7 @@ class ResponseEvent(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """What is known of a model; of one that was never loaded, the name and the state alone."""
+    """A served model; one that was never loaded has only a name and a state."""
 
     id: str
     object: Literal["model"]
@@ -234,13 +234,13 @@ class DeletedStream(Answer):
 
 
 class State(BaseModel):
-    """The state that a change led to."""
+    """The state after a change."""
 
     state: str
 
 
 class Readiness(BaseModel):
-    """Whether requests are accepted, and why not."""
+    """Whether requests are accepted, and the reason if not."""
 
     status: str
     detail: str

@@ -1,103 +1,52 @@
-"""One sentence for each parameter of a request, by its wire name; docs/protocol.md says the rest."""
+"""Descriptions of request parameters, read from `parameters.toml`."""
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+from sampling.host import params
+from server.api.anthropic import blocks_in
+from server.api.anthropic.tools import MAX_TOOLS as MAX_ANTHROPIC_TOOLS
+from server.api.openai import chat_request, completion_request, queries
+from server.api.responses import responses_request
+from server.protocol import generation_fields, sampling_fields, template_fields, tools
+
+
+class Parameter(NamedTuple):
+    """What readers need to know of a parameter; `parameters.toml` explains the fields."""
+
+    text: str
+    values: str = ""
+    default: str = ""
+    section: str = ""
+
+
+_LIMITS = {
+    name: f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+    for module in (
+        params, generation_fields, sampling_fields, template_fields, tools, chat_request, completion_request, queries,
+        responses_request, blocks_in,
+    )
+    for name, value in vars(module).items()
+    if name.startswith("MAX_")
+} | {"MAX_ANTHROPIC_TOOLS": f"{MAX_ANTHROPIC_TOOLS}"}  # fmt: skip
+
+
+def _read(fields: dict[str, Any]) -> Parameter:
+    return Parameter(**{name: Template(text).substitute(_LIMITS) for name, text in fields.items()})
+
+
+# By the names of parameters, and of those that differ in one body by "Body.parameter".
 DESCRIPTIONS = {
-    "add_generation_prompt": "Whether the prompt ends with the beginning of an assistant's turn.",
-    "add_special_tokens": "Whether the prompt gets the special tokens that the model expects at its beginning.",
-    "allowed_token_ids": "No other token is drawn.",
-    "background": "Whether the response is made without anybody waiting for it.",
-    "bad_words": "Texts that the answer shall not have.",
-    "best_of": "So many answers are generated, and the n best of them come back.",
-    "cache_salt": "Cached prefixes are shared among requests of the same salt alone.",
-    "chat_template_kwargs": "Variables for the chat template.",
-    "continue_final_message": "The last message is left open, and the answer goes on with it.",
-    "conversation": "The id of a conversation that the response follows and becomes part of.",
-    "dimensions": "So many numbers of each embedding are kept.",
-    "documents": "Handed to the chat template.",
-    "drain": "Whether requests that have begun may end first.",
-    "drop_weights": "Whether the memory of the weights is given back too.",
-    "dry_allowed_length": "DRY: shorter repetitions are free.",
-    "dry_base": "DRY: how fast the penalty grows with the length of the repetition.",
-    "dry_multiplier": "DRY: above 0, tokens that would continue a repetition are penalised.",
-    "dry_penalty_last_n": "DRY: tokens of prompt and output that are looked back at; -1 means all.",
-    "dry_sequence_breakers": "DRY: no repetition reaches across a token that has one of these in its text.",
-    "echo": "Whether each answer begins with its prompt.",
-    "encoding_format": "Whether embeddings are lists of numbers or base64 of 32-bit floats.",
-    "frequency_penalty": "Subtracted for each time that a token is in the output.",
-    "ignore_eos": "Goes on past the end-of-sequence token.",
-    "include": "Further data in the answer: message.output_text.logprobs.",
-    "include_metrics": "Adds how long the answer took.",
-    "include_reasoning": "Whether the answer tells the model's reasoning, apart from its content.",
-    "include_stop_str_in_output": "The answer ends after the stop string, not before it.",
-    "input": "A text, or a list: of token ids or texts for embeddings, of items for a response.",
-    "instructions": "A system message for this response alone.",
-    "items": "Items of a conversation.",
-    "logit_bias": "Token ids, in digits, and what is added to their logits.",
-    "logprob_token_ids": "Tokens whose log probabilities are wanted at every place.",
-    "logprobs": "Log probabilities of the generated tokens.",
-    "max_completion_tokens": "The newer name of max_tokens, which it overrides.",
-    "max_output_tokens": "Tokens of the answer, at most; those of its reasoning and its calls count.",
-    "max_tokens": "Tokens of each answer, at most; 0 only beside echo.",
-    "max_tool_calls": "Without effect: there are no tools of the server's own.",
-    "messages": "The conversation so far.",
-    "metadata": "Up to 16 short texts by name, for the client's own use.",
-    "min_p": "Cuts tokens that are less probable than this share of the most probable one.",
-    "min_tokens": "Before so many tokens nothing ends the answer.",
-    "model": "The name of a served model; the first if not given.",
-    "n": "Answers to each prompt.",
-    "num_prompt_output_tokens": "So many tokens at the prompt's end are the answer so far, which goes on.",
-    "output_config": "How much the model is to reason, and a JSON schema that the answer follows.",
-    "parallel_tool_calls": "Whether an answer may have several calls.",
-    "parse_special": "Whether names of control tokens in messages become those tokens.",
-    "path": "Path of the weights on the server's machine.",
-    "pooling": "Which token's state is the embedding: the last one's, or the mean of all.",
-    "presence_penalty": "Subtracted from the logits of tokens that are in the output.",
-    "previous_response_id": "The id of a response that this one follows.",
-    "priority": "Requests with a lower number run first.",
-    "prompt": "A text, a list of token ids, or a list of either.",
-    "prompt_cache_key": "Without effect: equal beginnings are found by themselves.",
-    "prompt_logprobs": "Log probabilities of the prompt's tokens, with so many alternatives.",
-    "reasoning": "How much the model is to reason.",
-    "reasoning_effort": "How much the model is to reason.",
-    "repetition_penalty": "Divides the logits of tokens in prompt or output, or multiplies negative ones.",
-    "request_id": "The client's own name for the request.",
-    "response_format": "Asks for JSON, or for JSON of a schema.",
-    "resumable": "The stream survives a lost connection: its events are numbered and kept for a reader who returns.",
-    "return_progress": "Before its first token, a stream tells its place in the queue and how far its prompt is.",
-    "return_token_ids": "Adds the token ids of prompt and answer.",
-    "return_tokens_as_token_ids": "Names the tokens of log probabilities by their ids, as in token_id:5.",
-    "return_token_strs": "Adds each token's text.",
-    "return_token_texts": "Adds what each token stands for by itself.",
-    "safety_identifier": "Without effect; the answer repeats it.",
-    "seed": "The same seed gives the same tokens, whatever else runs.",
-    "service_tier": "Without effect.",
-    "stop": "The answer ends before the first of these.",
-    "stop_sequences": "The answer ends before the first of these.",
-    "stop_token_ids": "The answer ends at any of these tokens.",
-    "store": "Whether the response is stored; true if not given.",
-    "stream": "Server-sent events in the place of one JSON body.",
-    "stream_interval": "Tokens that each delta of a stream has at least, but for the first and the last.",
-    "stream_options": "Whether a stream tells its usage, at its end or in every event.",
-    "structured_outputs": "A schema, a regular expression, a choice or a grammar that the answer must match.",
-    "suffix": "The text behind a gap, which the model fills.",
-    "system": "What the model is told before the conversation: a text, or blocks of text.",
-    "temperature": "How far less probable tokens come into play; 0 always takes the most probable one.",
-    "text": "Asks for JSON, or for JSON of a schema.",
-    "thinking": "Whether the model is to reason before it answers, how long at most, and whether that is told.",
-    "thinking_token_budget": "Tokens of the reasoning, at most; 0 ends it at once, -1 is no limit.",
-    "timeout": "Seconds after which the answer ends with what it has.",
-    "tokens": "Token ids.",
-    "tool_choice": "Whether the model calls a tool: none, auto, required, or one by its name.",
-    "tools": "Functions that the model may call; where one is strict, calls follow its schema.",
-    "top_k": "Only so many of the most probable tokens are drawn; 0 and -1 keep all.",
-    "top_logprobs": "Alternatives for each token, only with logprobs.",
-    "top_n_sigma": "Keeps the logits at most so many standard deviations below the best; 0 keeps all.",
-    "top_p": "Only the most probable tokens that together have this probability are drawn.",
-    "truncate_prompt_tokens": "So many tokens at each prompt's end are kept; -1: as many as leave room for the answer.",
-    "truncation": "With auto, the oldest turns are left out where the conversation is too long.",
-    "typical_p": "Keeps the tokens whose surprise is closest to the expected; 1 keeps all.",
-    "user": "Accepted and not used.",
-    "xtc_probability": "XTC: how often all top choices but the least probable are left out.",
-    "xtc_threshold": "XTC: the probability from which on a token is a top choice.",
+    name: _read(fields)
+    for name, fields in tomllib.loads(Path(__file__).with_name("parameters.toml").read_text()).items()
 }
+_SAME = {"CountTokensRequest": "MessagesRequest"}  # bodies whose parameters have the same descriptions
+
+
+def describe(body: str, name: str) -> Parameter | None:
+    """Returns the description of a parameter of the body whose model has the name `body`."""
+    return DESCRIPTIONS.get(f"{_SAME.get(body, body)}.{name}") or DESCRIPTIONS.get(name)

@@ -1,4 +1,4 @@
-"""GET /openapi.json."""
+"""Handler of GET /openapi.json."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from server.startup.version import eagre_version
 def add_routes(app: web.Application, workers: Workers, *, is_strict: bool) -> None:
     """
     Args:
-        workers: where the document is made.
+        workers: threads in which the document is built.
         is_strict: whether the server refuses parameters that it does not know.
     """
-    making: list[asyncio.Task[bytes]] = []  # the document, once it has been asked for
+    making: list[asyncio.Task[bytes]] = []  # the document, once it was requested
 
     async def show(_request: web.Request) -> web.Response:
-        if not making:  # those who ask meanwhile wait for the same; making it takes long
+        if not making:  # later requests wait for the same task, because building takes long
             making.append(asyncio.create_task(workers.run_long(_encode, is_strict=is_strict)))
         return web.Response(body=await asyncio.shield(making[0]), content_type="application/json")
 

@@ -1,4 +1,4 @@
-"""What the answers of Anthropic's routes look like, as documents show them."""
+"""Models of the responses of Anthropic's routes, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class OutputTokensDetails(Answer):
 
 
 class MessageUsage(Answer):
-    """No token of the prompt counts twice."""
+    """Token counts; no token of the prompt counts twice."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -34,7 +34,7 @@ class ContentBlock(Answer):
 
 
 class AnthropicMessage(Answer):
-    """The answer of /v1/messages."""
+    """The response of /v1/messages."""
 
     id: str
     type: Literal["message"]
@@ -76,6 +76,6 @@ class MessageEvent(Answer):
 
 
 class TokenCount(Answer):
-    """The answer of /v1/messages/count_tokens."""
+    """The response of /v1/messages/count_tokens."""
 
     input_tokens: int

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a server (OpenAPI Specification 3.1.1), made from the models that check its requests."""
+"""Builds the OpenAPI 3.1.1 document from the pydantic models that validate requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 from sampling.host.params import NUMBERS, AboveZero, Limits
-from server.api.openapi.descriptions import DESCRIPTIONS
+from server.api.openapi.descriptions import describe
 from server.api.openapi.operations import OPERATIONS, Key, Operation, Tag
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -22,18 +22,18 @@ _OTHERS: dict[str, dict[str, Any]] = {_JSON: {"schema": {}}, _EVENTS: {}}
 
 
 class _Schemas(GenerateJsonSchema):
-    """Without the titles that repeat the names of the fields."""
+    """Generates JSON schemas without titles, which would repeat the names of the fields."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def build_document(version: str, *, is_strict: bool = False) -> dict[str, Any]:
-    """The whole document.
+    """Builds the whole document.
 
     Args:
         version: of the server.
-        is_strict: whether the server refuses parameters that it does not know.
+        is_strict: whether the server refuses unknown parameters.
     """
     schemas, references = _make_schemas(is_strict=is_strict)
     paths: dict[str, dict[str, Any]] = {}
@@ -58,28 +58,29 @@ def build_document(version: str, *, is_strict: bool = False) -> dict[str, Any]:
 
 
 def _make_schemas(*, is_strict: bool) -> tuple[dict[str, Any], Mapping[type[BaseModel], dict[str, Any]]]:
-    """The JSON schemas of all models by name, and a reference to each model's."""
+    """Returns the JSON schemas of all models by name, and a reference to each model's schema."""
     bodies = {operation.body for operation in OPERATIONS if operation.body is not None}
-    told = {kind for operation in OPERATIONS for kind in (operation.answer, operation.event, operation.error)}
-    answers = {kind for kind in told if isinstance(kind, type)}
+    kinds = {kind for operation in OPERATIONS for kind in (operation.answer, operation.event, operation.error)}
+    answers = {kind for kind in kinds if isinstance(kind, type)}
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (kind, "validation") for kind in sorted(bodies | answers, key=lambda kind: kind.__name__)
     ]
     _, whole = models_json_schema(modes, schema_generator=_Schemas, ref_template=_REFERENCE)
     schemas: dict[str, Any] = whole["$defs"]
     for body in bodies:
-        _complete(schemas[body.__name__], is_strict=is_strict)
+        _complete(schemas[body.__name__], body.__name__, is_strict=is_strict)
     references = {kind: {"$ref": _REFERENCE.format(model=kind.__name__)} for kind, _ in modes}
     return schemas, references
 
 
-def _complete(schema: dict[str, Any], *, is_strict: bool) -> None:
-    """Adds to a request's schema what is checked elsewhere: limits of numbers, and names that are no parameters."""
+def _complete(schema: dict[str, Any], body: str, *, is_strict: bool) -> None:
+    """Adds descriptions to the schema of a request body, and limits that its model does not check."""
     if not is_strict:
-        schema["additionalProperties"] = True  # they are ignored, and told of
+        schema["additionalProperties"] = True  # unknown parameters are ignored with a warning
     for name, field in schema.get("properties", {}).items():
-        if name in DESCRIPTIONS:
-            field["description"] = DESCRIPTIONS[name]
+        description = describe(body, name)
+        if description is not None:
+            field["description"] = description.text
         limits = NUMBERS[name].limits if name in NUMBERS else None
         if limits is not None:
             for kind in field.get("anyOf", [field]):
@@ -117,9 +118,12 @@ def _describe(operation: Operation, references: Mapping[type[BaseModel], dict[st
 def _describe_answers(operation: Operation, references: Mapping[type[BaseModel], dict[str, Any]]) -> dict[str, Any]:
     error = {"description": "An error.", "content": {_JSON: {"schema": references[operation.error]}}}
     if operation.is_socket:
-        return {"101": {"description": "The socket is open; docs/protocol.md tells of its messages."}, "default": error}
+        return {
+            "101": {"description": "The socket is open; docs/protocol.md describes its messages."},
+            "default": error,
+        }
     content: dict[str, Any] = {}
-    told = "The answer."
+    description = "The answer."
     if isinstance(operation.answer, str):
         content[operation.answer] = _OTHERS.get(operation.answer, {"schema": {"type": "string"}})
     else:
@@ -127,8 +131,8 @@ def _describe_answers(operation: Operation, references: Mapping[type[BaseModel],
     if operation.event is not None:
         name = operation.event.__name__
         content[_EVENTS] = {**_OTHERS[_EVENTS], "x-event": references[operation.event]}
-        told = f"The answer. A stream consists of server-sent events, the data of each of which is a {name}."
-    return {"200": {"description": told, "content": content}, "default": error}
+        description = f"The answer. A stream consists of server-sent events, the data of each of which is a {name}."
+    return {"200": {"description": description, "content": content}, "default": error}
 
 
 def _identify(operation: Operation) -> str:

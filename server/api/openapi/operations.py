@@ -1,4 +1,4 @@
-"""Every route of the server, with what it takes and what it answers."""
+"""All routes of the server, with their request and response models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.protocol.admin import AbortBody, ModelBody, SleepBody, UpdateWeights
 
 
 class Tag(StrEnum):
-    """The groups in which routes are shown, in this order."""
+    """Groups of routes, in the order in which they are shown."""
 
     GENERATING = "Generating"
     RESPONSES = "Responses and conversations"
@@ -32,7 +32,7 @@ class Tag(StrEnum):
 
 
 class Key(StrEnum):
-    """Whose key a route wants, where keys are set."""
+    """Whose API key a route requires, where keys are set."""
 
     CLIENT = "client"
     ADMIN = "admin"
@@ -41,7 +41,7 @@ class Key(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path."""
+    """One HTTP method of one path."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -70,109 +70,123 @@ _PAGE = ("limit", "order", "after")
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/chat/completions", Tag.GENERATING, "Answers a conversation", ChatCompletionRequest,
-        answer=answers.ChatCompletion, event=answers.ChatChunk,
+        "POST", "/v1/chat/completions", Tag.GENERATING, "Creates a chat completion, as JSON or as server-sent events",
+        ChatCompletionRequest, answer=answers.ChatCompletion, event=answers.ChatChunk,
     ),
     Operation(
-        "POST", "/v1/completions", Tag.GENERATING, "Continues a prompt", CompletionRequest,
-        answer=answers.Completion, event=answers.Completion,
+        "POST", "/v1/completions", Tag.GENERATING, "Creates a completion of a prompt, as JSON or as server-sent events",
+        CompletionRequest, answer=answers.Completion, event=answers.Completion,
     ),
     Operation(
-        "POST", "/v1/messages", Tag.GENERATING, "Anthropic's: writes the next message of a conversation",
-        MessagesRequest, answer=messages.AnthropicMessage, event=messages.MessageEvent,
-        error=messages.AnthropicError,
+        "POST", "/v1/messages", Tag.GENERATING, "Creates a message, as Anthropic's API does", MessagesRequest,
+        answer=messages.AnthropicMessage, event=messages.MessageEvent, error=messages.AnthropicError,
     ),
     Operation(
-        "POST", "/v1/messages/count_tokens", Tag.TOKENS, "Anthropic's: the tokens of a conversation",
+        "POST", "/v1/messages/count_tokens", Tag.TOKENS, "Counts the tokens of a conversation, as Anthropic's API does",
         CountTokensRequest, answer=messages.TokenCount, error=messages.AnthropicError,
     ),
+    Operation("GET", "/v1/stream", Tag.GENERATING, "A WebSocket on which many generations run at once", is_socket=True),
     Operation(
-        "GET", "/v1/stream", Tag.GENERATING, "A WebSocket for many generations at once", is_socket=True,
+        "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Cancels a request by its id", answer=answers.Cancellation,
     ),
     Operation(
-        "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation
-    ),
-    Operation("DELETE", "/v1/requests/{id}", Tag.GENERATING, "Ends a request early", answer=answers.Cancellation),
-    Operation(
-        "GET", "/v1/requests", Tag.ADMIN, "The last requests of all clients", key=Key.ADMIN, query=("limit", "before"),
+        "DELETE", "/v1/requests/{id}", Tag.GENERATING, "Cancels a request by its id", answer=answers.Cancellation,
     ),
     Operation(
-        "GET", "/v1/requests/{id}", Tag.ADMIN, "One of them, with its tokens and events", key=Key.ADMIN,
+        "GET", "/v1/requests", Tag.ADMIN, "Lists the last requests of all clients (with `--inspect-requests`)",
+        key=Key.ADMIN, query=("limit", "before"),
+    ),
+    Operation(
+        "GET", "/v1/requests/{id}", Tag.ADMIN, "One of the last requests, with its tokens and events", key=Key.ADMIN,
         query=("number",),
     ),
     Operation(
-        "POST", "/v1/responses", Tag.RESPONSES, "Makes a response", ResponsesRequest, event=answers.ResponseEvent
+        "POST", "/v1/responses", Tag.RESPONSES,
+        "Creates a response, as JSON, as server-sent events, or in the background", ResponsesRequest,
+        event=answers.ResponseEvent,
     ),
-    Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket for many responses", is_socket=True),
+    Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket on which many responses are made", is_socket=True),
     Operation(
         "GET", "/v1/responses/{id}", Tag.RESPONSES, "A stored response, or its events",
         query=("stream", "starting_after"), event=answers.ResponseEvent,
     ),
-    Operation("DELETE", "/v1/responses/{id}", Tag.RESPONSES, "Forgets a response"),
-    Operation("POST", "/v1/responses/{id}/cancel", Tag.RESPONSES, "Ends a response in the background early"),
+    Operation("DELETE", "/v1/responses/{id}", Tag.RESPONSES, "Deletes a response"),
+    Operation("POST", "/v1/responses/{id}/cancel", Tag.RESPONSES, "Cancels a response that is made in the background"),
     Operation(
-        "GET", "/v1/responses/{id}/input_items", Tag.RESPONSES, "What a response was made from", query=_PAGE
+        "GET", "/v1/responses/{id}/input_items", Tag.RESPONSES, "Lists the input items of a response", query=_PAGE,
     ),
-    Operation(
-        "POST", "/v1/conversations", Tag.RESPONSES, "Begins a conversation", NewConversation, needs_body=False
-    ),
+    Operation("POST", "/v1/conversations", Tag.RESPONSES, "Creates a conversation", NewConversation, needs_body=False),
     Operation("GET", "/v1/conversations/{id}", Tag.RESPONSES, "A conversation"),
-    Operation("POST", "/v1/conversations/{id}", Tag.RESPONSES, "Changes its metadata", ConversationChange),
-    Operation("DELETE", "/v1/conversations/{id}", Tag.RESPONSES, "Forgets a conversation"),
-    Operation("GET", "/v1/conversations/{id}/items", Tag.RESPONSES, "Its items", query=_PAGE),
-    Operation("POST", "/v1/conversations/{id}/items", Tag.RESPONSES, "Adds items to it", AddedItems),
-    Operation("GET", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "One of its items"),
-    Operation("DELETE", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "Removes one of its items"),
     Operation(
-        "GET", "/v1/streams/{id}", Tag.GENERATING, "The rest of a resumable stream",
+        "POST", "/v1/conversations/{id}", Tag.RESPONSES, "Replaces the metadata of a conversation", ConversationChange,
+    ),
+    Operation("DELETE", "/v1/conversations/{id}", Tag.RESPONSES, "Deletes a conversation"),
+    Operation("GET", "/v1/conversations/{id}/items", Tag.RESPONSES, "Lists the items of a conversation", query=_PAGE),
+    Operation("POST", "/v1/conversations/{id}/items", Tag.RESPONSES, "Adds items to a conversation", AddedItems),
+    Operation("GET", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "One item of a conversation"),
+    Operation("DELETE", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "Deletes an item of a conversation"),
+    Operation(
+        "GET", "/v1/streams/{id}", Tag.GENERATING, "Resumes a resumable stream after a lost connection",
         answer="text/event-stream", query=("after",),
     ),
     Operation(
-        "DELETE", "/v1/streams/{id}", Tag.GENERATING, "Stops a resumable stream", answer=answers.DeletedStream
-    ),
-    Operation("POST", "/v1/embeddings", Tag.TOKENS, "Makes embeddings", EmbeddingsRequest, answer=answers.Embeddings),
-    Operation("POST", "/tokenize", Tag.TOKENS, "The tokens of a text", TokenizeRequest, answer=answers.Tokens),
-    Operation(
-        "POST", "/detokenize", Tag.TOKENS, "The text of tokens", DetokenizeRequest, answer=answers.DetokenizedText
+        "DELETE", "/v1/streams/{id}", Tag.GENERATING, "Stops a resumable stream and deletes its events",
+        answer=answers.DeletedStream,
     ),
     Operation(
-        "POST", "/v1/chat/completions/render", Tag.TOKENS, "The tokens of a conversation, as it would be answered",
-        ChatCompletionRequest, answer=answers.RenderedPrompt,
+        "POST", "/v1/embeddings", Tag.TOKENS, "Creates embeddings of length 1", EmbeddingsRequest,
+        answer=answers.Embeddings,
     ),
     Operation(
-        "POST", "/v1/completions/render", Tag.TOKENS, "The tokens of each prompt, as it would be continued",
-        CompletionRequest,
+        "POST", "/tokenize", Tag.TOKENS, "Tokenises a text or a conversation", TokenizeRequest, answer=answers.Tokens,
     ),
-    Operation("GET", "/v1/models", Tag.MODELS, "The served models", answer=answers.ModelList),
+    Operation(
+        "POST", "/detokenize", Tag.TOKENS, "Turns token ids into text", DetokenizeRequest,
+        answer=answers.DetokenizedText,
+    ),
+    Operation(
+        "POST", "/v1/chat/completions/render", Tag.TOKENS,
+        "What a chat body would give to the model, without an answer", ChatCompletionRequest,
+        answer=answers.RenderedPrompt,
+    ),
+    Operation(
+        "POST", "/v1/completions/render", Tag.TOKENS,
+        "What a completion body would give to the model, one entry for each prompt", CompletionRequest,
+    ),
+    Operation("GET", "/v1/models", Tag.MODELS, "Lists the served models and their limits", answer=answers.ModelList),
     Operation("GET", "/v1/models/{id}", Tag.MODELS, "One served model", answer=answers.ModelCard),
     *(
-        Operation("GET", path, Tag.MODELS, "What routers ask of a server")
+        Operation("GET", path, Tag.MODELS, "Properties of the server and its model, for routers")
         for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
     ),
-    Operation("GET", "/version", Tag.HEALTH, "Which Eagre this is", answer=answers.Version),
-    Operation("GET", LIVENESS, Tag.HEALTH, "Whether the engine turns", key=Key.NOBODY),
+    Operation("GET", "/version", Tag.HEALTH, "Name and version of the server", answer=answers.Version),
+    Operation("GET", LIVENESS, Tag.HEALTH, "Liveness probe: whether the engine loop runs", key=Key.NOBODY),
     Operation(
-        "GET", READINESS, Tag.HEALTH, "Whether requests are accepted", answer=answers.Readiness, key=Key.NOBODY
+        "GET", READINESS, Tag.HEALTH, "Readiness probe: whether requests are accepted", answer=answers.Readiness,
+        key=Key.NOBODY,
     ),
-    Operation("GET", "/health", Tag.HEALTH, "Readiness with the figures of each model's engine"),
-    Operation("GET", "/metrics", Tag.HEALTH, "The figures that Prometheus reads", answer="text/plain"),
+    Operation("GET", "/health", Tag.HEALTH, "Readiness with statistics of each model's engine"),
+    Operation("GET", "/metrics", Tag.HEALTH, "Metrics in the text format of Prometheus", answer="text/plain"),
     Operation(
-        "GET", "/engine/events", Tag.HEALTH, "What the engine does, five times a second", answer="text/event-stream",
+        "GET", "/engine/events", Tag.HEALTH, "What the engine does, as server-sent events", answer="text/event-stream",
         query=("model",),
     ),
-    _admin("pause", "Lets requests wait from now on", ModelBody),
+    _admin("pause", "Pauses the engine: requests queue up, and everything is kept", ModelBody),
     _admin("resume", "Ends a pause", ModelBody),
-    _admin("sleep", "Gives memory back", SleepBody),
-    _admin("wake", "Ends a sleep", ModelBody),
-    _admin("reset_prefix_cache", "Forgets every cached prefix", ModelBody),
-    _admin("update_weights", "Replaces the weights", UpdateWeightsBody, needs_body=True),
-    _admin("abort", "Ends the requests with an id, whichever key made them", AbortBody, needs_body=True),
-    Operation(
-        "GET", "/admin/trace", Tag.ADMIN, "What host and device did in the last steps, for Perfetto",
-        key=Key.ADMIN, query=("steps", "model"),
+    _admin("sleep", "Frees the memory of the pages, and of the weights on demand; requests queue up", SleepBody),
+    _admin("wake", "Ends a sleep; requests that had begun are computed again", ModelBody),
+    _admin("reset_prefix_cache", "Clears the prefix cache; 409 while requests hold pages", ModelBody),
+    _admin(
+        "update_weights", "Replaces the weights; 409 while requests run, unless `drain` waits for them",
+        UpdateWeightsBody, needs_body=True,
     ),
-    Operation("GET", "/openapi.json", Tag.PAGES, "This document"),
+    _admin("abort", "Aborts the requests with an id, of any key", AbortBody, needs_body=True),
+    Operation(
+        "GET", "/admin/trace", Tag.ADMIN, "The last steps as a trace file for Perfetto", key=Key.ADMIN,
+        query=("steps", "model"),
+    ),
+    Operation("GET", "/openapi.json", Tag.PAGES, "The OpenAPI document of this server"),
     _page("/", "The playground"),
-    _page("/docs", "This document, for people"),
+    _page("/docs", "The OpenAPI document as a page on which routes can be tried"),
     _page("/static/{path}", "The files of the pages", "application/octet-stream"),
 )  # fmt: skip

@@ -92,7 +92,7 @@ export function describeParameters(document) {
     if (property === undefined) continue;
     const limits = (property.anyOf ?? [property]).find(({ type }) => type !== "null") ?? {};
     described[name] = {
-      note: property.description ?? "",
+      note: (property.description ?? "").replaceAll("`", ""), // CommonMark
       minimum: limits.minimum ?? limits.exclusiveMinimum,
       maximum: limits.maximum,
     };

@@ -69,7 +69,7 @@ def outcome(kind: type[ChatCompletionRequest | CompletionRequest], name: str, va
         other = re.search(r'did you mean "(\w+)"', refusal.message)
         return "refused" if other is None else f"`{other[1]}`"
     if name in request.ignored:
-        return "ignored aloud"
+        return "ignored with a warning"
     return "supported" if name in kind.model_fields else "accepted"
 
 
