@@ -1,1 +1,1 @@
-"""Replicas that are processes of this machine: what each gets of it, and how they are started and ended."""
+"""Replicas that are processes of this machine: their shares of its cores, memory and GPUs, and their source."""

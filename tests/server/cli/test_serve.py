@@ -21,7 +21,8 @@ import pytest
 
 from benchmarks.serving.server_process import free_port
 from engine.interface.types import Progress
-from server.cli.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, JOIN_S, raise_file_limit, serve
+from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, raise_file_limit
+from server.cli.serve import JOIN_S, serve
 from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.router.local.shares import check_shared, environment_of, settings_of_replica
+from server.router.local.replica_settings import check_shared, environment_of, settings_of_replica
 from server.startup.settings import ServerSettings, SettingsError
 
 GIVEN = {
