@@ -24,7 +24,7 @@ def run_deployment(
 
     Args:
         flags: of the command line, by the settings' keys.
-        environment: the variables of this process.
+        environment: of this process.
     """
     try:
         settings = replace(ServerSettings.from_sources(flags, environment), front_key=secrets.token_hex(16))

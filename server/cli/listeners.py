@@ -36,10 +36,7 @@ class Listeners:
     def __init__(
         self, settings: ServerSettings, keys: KeyRing, app: web.Application, metrics_app: web.Application | None
     ) -> None:
-        """Reads the certificate.
-
-        Args:
-            keys: of `app`.
+        """Reads the certificate. `keys` are those of `app`.
 
         Raises:
             CertificateError: it cannot be used.
@@ -58,19 +55,13 @@ class Listeners:
 
     @classmethod
     def of(cls, served: ServedModels) -> Listeners:
-        """
-        Raises:
-            KeyFileError, CertificateError: keys or certificate cannot be used.
-        """
+        """Raises `KeyFileError` or `CertificateError` where keys or certificate cannot be used."""
         settings, keys = served.settings, read_keys(served.settings)
         metrics_app = None if settings.metrics_port is None else build_metrics_app(served)
         return cls(settings, keys, build_app(served, keys), metrics_app)
 
     async def open(self) -> None:
-        """
-        Raises:
-            CannotListen: an address is taken or invalid.
-        """
+        """Raises `CannotListen` where an address is taken or invalid."""
         settings = self._settings
         await self._runner.setup()
         if settings.uds is not None:
@@ -148,11 +139,7 @@ class Site(web.TCPSite):
 
 
 async def start_site(site: web.TCPSite, port: int) -> None:
-    """Listens at a port.
-
-    Raises:
-        CannotListen: the address is taken or invalid.
-    """
+    """Raises `CannotListen` where the address is taken or invalid."""
     try:
         await site.start()
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name

@@ -46,10 +46,9 @@ _METRICS_PORT_PATHS = ("/health", "/metrics")
 
 
 def router_application(replicas: Replicas, settings: ServerSettings, keys: KeyRing | None = None) -> web.Application:
-    """The application of a router before these replicas.
+    """The application of a router before these replicas, which it does not close.
 
     Args:
-        replicas: within their context; the application does not close them.
         settings: the router's own. With `front_key`, which the replicas must have too, resumable streams survive the
             replica that generates them.
         keys: those of the settings if None.

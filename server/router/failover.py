@@ -1,7 +1,7 @@
 """Failover of resumable streams: one whose replica dies is continued by another one, on the same connection.
 
 A replica computes such a stream from its request alone: the seed that the client has not given follows from the id,
-which the router gives. So another replica makes the same events, of which it sends those behind the client's last one.
+which the router gives. So another replica makes the same events, of which it sends those after the client's last one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.router.forwarding import MAX_LOSSES, NOT_FOUND, forward, forward_to,
 from server.router.proxy_response import BETWEEN_EVENTS, EventReader, ProxyResponse, is_event_stream, request_headers
 from server.router.replica import Replica, ReplicaLost
 from server.router.routed_streams import RoutedStream
-from server.router.router import ROUTER, ProxyRequest, Router, draining_error
+from server.router.router import ROUTER, Router, draining_error, without_body
 from server.startup.logs import log, note
 from server.streams.held_answers import ID_BYTES
 
@@ -36,45 +36,44 @@ _BUSY = (429, 503)
 
 
 async def forward_generation(request: web.Request) -> web.StreamResponse:
-    """POST of a generating route, whose stream is followed where it is resumable."""
+    """POST of a generating route. A resumable stream gets failover."""
     router = request.app[ROUTER]
     router.check_accepting()
     with ExitStack() as reading:
-        sent = await router.read(request, reading)
-        is_resumable = sent.fields.get("stream") is True and sent.fields.get("resumable") is True
+        proxied = await router.read(request, reading)
+        is_resumable = proxied.fields.get("stream") is True and proxied.fields.get("resumable") is True
         if is_resumable and router.settings.front_key is not None:
             stream = RoutedStream(
-                secrets.token_hex(ID_BYTES), request[TENANT].owner, request.path, sent.headers, sent.body or b"",
-                sent.blocks,
+                secrets.token_hex(ID_BYTES), request[TENANT].owner, request.path, proxied.headers, proxied.body or b"",
+                proxied.blocks,
             )  # fmt: skip
             if router.streams.add(stream):
                 return await StreamFailover(request, router, stream).run()
-        return await forward(request, router, sent)
+        return await forward(request, router, proxied)
 
 
 async def resume_stream(request: web.Request) -> web.StreamResponse:
-    """GET /v1/streams/{id}: the events behind those that the client has."""
+    """GET /v1/streams/{id}: the events after those that the client has."""
     router, stream_id = request.app[ROUTER], request.match_info["id"]
     stream = router.streams.get(stream_id, request[TENANT].owner)
     if stream is None:  # it was begun on a WebSocket, or before this router was started
-        sent = ProxyRequest.without_body(request)
-        return await forward_to(request, router, sent, router.replicas.usable, f"stream {stream_id}")
+        return await forward_to(request, router, without_body(request), router.replicas.usable, f"stream {stream_id}")
     return await StreamFailover(request, router, stream, after_of(request, stream_id), is_resumed=True).run()
 
 
 async def stop_stream(request: web.Request) -> web.StreamResponse:
     """DELETE /v1/streams/{id}, whether or not the replica of the stream still lives."""
     router, stream_id = request.app[ROUTER], request.match_info["id"]
-    sent = ProxyRequest.without_body(request)
+    proxied = without_body(request)
     stream = router.streams.get(stream_id, request[TENANT].owner)
     if stream is None:
-        return await forward_to(request, router, sent, router.replicas.usable, f"stream {stream_id}")
+        return await forward_to(request, router, proxied, router.replicas.usable, f"stream {stream_id}")
     stream.is_stopped = True
     router.streams.remove(stream)
     replica = None if stream.replica is None else router.replicas.get(stream.replica)
     if replica is not None:
         try:
-            async with replica.request(sent.method, sent.path, headers=sent.headers) as answer:
+            async with replica.send(proxied) as answer:
                 if answer.status != NOT_FOUND:  # else the replica was restarted, without the stream
                     return await pass_on(request, router, replica, answer)
         except ReplicaLost as lost:
@@ -102,7 +101,6 @@ class StreamFailover:
         self._id_line = b"id: %b:" % stream.id.encode()
 
     async def run(self) -> web.StreamResponse:
-        """Passes the stream on to its end."""
         router, stream = self._router, self._stream
         tried: set[Replica] = set()
         num_losses, clock = 0, asyncio.get_running_loop().time
@@ -130,11 +128,7 @@ class StreamFailover:
                         return await self._give_up(response, lost_error())
 
     async def _try_replica(self, response: ProxyResponse, tried: set[Replica]) -> web.StreamResponse | None:
-        """Passes on what follows the client's position; None where another replica should be asked.
-
-        Raises:
-            ReplicaLost, ApiError
-        """
+        """Passes on what follows the client's position; None where another replica should be tried."""
         router, stream = self._router, self._stream
         async with self._request_stream(tried) as (replica, answer):
             if answer.status != 200 or not is_event_stream(answer):
@@ -162,11 +156,7 @@ class StreamFailover:
     async def _pass_refusal(
         self, response: ProxyResponse, tried: set[Replica], replica: Replica, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse | None:
-        """Passes on an answer that is not the stream; None where another replica should be asked.
-
-        Raises:
-            ReplicaLost, ApiError
-        """
+        """Passes on an answer that is not the stream; None where another replica should be tried."""
         router, stream = self._router, self._stream
         if self._is_resumed and answer.status == NOT_FOUND:  # the replica was restarted meanwhile
             self._is_resumed, stream.replica = False, None
@@ -191,11 +181,7 @@ class StreamFailover:
     async def _request_stream(
         self, tried: Collection[Replica]
     ) -> AsyncIterator[tuple[Replica, aiohttp.ClientResponse]]:
-        """Resumes the stream at the replica that has it, or requests it anew from another one.
-
-        Raises:
-            ReplicaLost, ApiError
-        """
+        """Resumes the stream at the replica that has it, or requests it anew from another one."""
         router, stream = self._router, self._stream
         headers = {**stream.headers, **router.stream_headers(), STREAM_HEADER: stream.id}
         if self._after is not None:
@@ -217,11 +203,7 @@ class StreamFailover:
                 yield replica, answer
 
     async def _pass_events(self, response: ProxyResponse, replica: Replica, answer: aiohttp.ClientResponse) -> None:
-        """Passes whole events on and notes the position of the last one.
-
-        Raises:
-            ReplicaLost: the replica has broken off.
-        """
+        """Passes whole events on and notes the position of the last one."""
         reader = EventReader(answer, replica.name)
         while (data := await reader.read()).endswith(BETWEEN_EVENTS):
             await response.write(data)
@@ -231,11 +213,7 @@ class StreamFailover:
                 self._after = data[start + len(self._id_line) : data.index(b"\n", start)].decode("ascii", "replace")
 
     async def _give_up(self, response: ProxyResponse, error: ApiError) -> web.StreamResponse:
-        """Ends the stream with an error event.
-
-        Raises:
-            ApiError: the client has no status yet.
-        """
+        """Ends the stream with an error event; raises the error where the client has no status yet."""
         if not response.is_open:
             raise error
         await response.write_error(self._stream.path, error)

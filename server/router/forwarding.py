@@ -1,4 +1,4 @@
-"""Handlers that forward a request to a replica: to the best one, to the first that has what is asked for, or to all."""
+"""Handlers that forward a request to a replica: to the best one, to the owner of an id, or to all."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aiohttp import web
 from server.http.transport.json_body import send_whole
 from server.protocol.errors import ApiError, unavailable
 from server.router.proxy_response import REPLICA_HEADER, EventReader, ProxyResponse, answer_headers, is_event_stream
-from server.router.replica import Replica, ReplicaLost, read_piece, read_whole
+from server.router.replica import ProxyRequest, Replica, ReplicaLost, read_piece, read_whole
 from server.router.replicas import no_replica
-from server.router.router import ROUTER, ProxyRequest, Router
+from server.router.router import ROUTER, Router
 from server.startup.logs import log, note
 
 MAX_LOSSES = 2  # replicas that may die under one request: it may be what kills them
@@ -31,19 +31,15 @@ async def forward_to_best(request: web.Request) -> web.StreamResponse:
         return await forward(request, router, await router.read(request, reading))
 
 
-async def forward(request: web.Request, router: Router, sent: ProxyRequest) -> web.StreamResponse:
-    """The answer of the best replica, or of the next one where that one fails.
-
-    Raises:
-        ApiError: 503, no replica has answered.
-    """
+async def forward(request: web.Request, router: Router, proxied: ProxyRequest) -> web.StreamResponse:
+    """As `forward_to_best`; raises an `ApiError` with 503 where no replica has answered."""
     tried: set[Replica] = set()
     num_losses = 0
     while True:
-        replica = router.replicas.choose(sent.blocks, tried)
+        replica = router.replicas.choose(proxied.blocks, tried)
         try:
-            with replica.track(sent.blocks):
-                async with replica.request(sent.method, sent.path, headers=sent.headers, body=sent.body) as answer:
+            with replica.track(proxied.blocks):
+                async with replica.send(proxied) as answer:
                     if answer.status != UNAVAILABLE or replica in tried:
                         return await pass_on(request, router, replica, answer)
         except ReplicaLost as lost:
@@ -55,12 +51,12 @@ async def forward(request: web.Request, router: Router, sent: ProxyRequest) -> w
 
 
 async def forward_to(
-    request: web.Request, router: Router, sent: ProxyRequest, replicas: Sequence[Replica], key: str | None = None
+    request: web.Request, router: Router, proxied: ProxyRequest, replicas: Sequence[Replica], key: str | None = None
 ) -> web.StreamResponse:
     """The answer of the first of these replicas that does not answer 404; the last 404 if all do.
 
     Args:
-        key: what is requested, among the owners of the router: the known owner comes first, and a new one is noted.
+        key: what is requested, among the router's owners: the known owner comes first, and a new one is noted.
 
     Raises:
         ApiError: 503, none of them has answered, or the owner was lost.
@@ -71,7 +67,7 @@ async def forward_to(
     in_order = sorted(replicas, key=lambda replica: replica.name != owner)
     for replica in in_order:
         try:
-            async with replica.request(sent.method, sent.path, headers=sent.headers, body=sent.body) as answer:
+            async with replica.send(proxied) as answer:
                 if answer.status == NOT_FOUND and replica is not in_order[-1]:
                     continue
                 if key is not None and answer.status < FIRST_REFUSAL:
@@ -86,15 +82,13 @@ async def forward_to(
 
 
 async def forward_to_all(request: web.Request) -> web.StreamResponse:
-    """To every replica, for commands of an operator. The answer is the worst of theirs; a 404 says only that another
-    one has what is asked for.
-    """
+    """To every replica, for commands of an operator. The answer is the worst of theirs, a 404 only where all are."""
     router = request.app[ROUTER]
     with ExitStack() as reading:
-        sent = await router.read(request, reading)
+        proxied = await router.read(request, reading)
 
         async def ask(replica: Replica) -> tuple[Replica, aiohttp.ClientResponse, bytes]:
-            async with replica.request(sent.method, sent.path, headers=sent.headers, body=sent.body) as answer:
+            async with replica.send(proxied) as answer:
                 return replica, answer, await read_whole(answer, replica.name)
 
         usable = router.replicas.usable
@@ -111,10 +105,8 @@ async def forward_to_all(request: web.Request) -> web.StreamResponse:
 async def pass_on(
     request: web.Request, router: Router, replica: Replica, answer: aiohttp.ClientResponse
 ) -> web.StreamResponse:
-    """Passes an answer on to the client. A stream that breaks off ends with one error event; any other answer is cut.
-
-    Raises:
-        ReplicaLost: before anything was sent to the client.
+    """Passes an answer on. A stream that breaks off ends with one error event; any other answer is cut. Raises
+    `ReplicaLost` only before anything was sent to the client.
     """
     note(replica=replica.name)
     is_stream = is_event_stream(answer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -68,11 +68,8 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 def join_metrics(pages: dict[str, str], others: Sequence[Metric] = ()) -> bytes:
-    """One page of the metrics of several servers.
-
-    Args:
-        pages: in Prometheus's text format, by the value of the label `replica`. A page that cannot be read is left out.
-        others: metrics that are not of a replica.
+    """One page of metrics from the pages of several replicas, by their names, which become the label `replica`. A page
+    that cannot be read is left out.
     """
     families: dict[str, Metric] = {family.name: family for family in others}
     for replica, page in pages.items():
@@ -86,9 +83,7 @@ def join_metrics(pages: dict[str, str], others: Sequence[Metric] = ()) -> bytes:
             joined.samples += [
                 sample._replace(labels={"replica": replica, **sample.labels}) for sample in family.samples
             ]
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families.values()))
-    return generate_latest(registry)
+    return generate_latest(_Families(families.values()))
 
 
 class _Families(Collector):
@@ -127,7 +122,7 @@ def _status(body: dict[str, Any]) -> int:
 
 
 async def _get(router: Router, replica: Replica, path: str) -> bytes | None:
-    """The body of a replica's answer; None where there is none in time, or its status is neither 200 nor 503."""
+    """The body of a replica's answer; None where none with status 200 or 503 comes in time."""
     try:
         async with asyncio.timeout(HEALTH_S), replica.request("GET", path, headers=router.own_headers()) as answer:
             body = await read_whole(answer, replica.name)

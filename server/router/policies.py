@@ -12,16 +12,11 @@ MOST_AHEAD = 8
 
 
 class Candidate(Protocol):
-    """What a policy knows of a replica."""
+    """What a policy knows of a replica, such as `Replica`."""
 
     @property
-    def num_open(self) -> int:
-        """Its unfinished requests."""
-        ...
-
-    def num_cached_blocks(self, blocks: Sequence[int]) -> int:
-        """How many blocks at the beginning of a prompt it probably has in its prefix cache."""
-        ...
+    def num_open(self) -> int: ...
+    def num_cached_blocks(self, blocks: Sequence[int]) -> int: ...
 
 
 C = TypeVar("C", bound=Candidate)
@@ -31,11 +26,7 @@ class RoutingPolicy(Protocol):
     """Chooses one of several replicas for each request."""
 
     def choose(self, candidates: Sequence[C], blocks: Sequence[int] = ()) -> C:
-        """One of the candidates, of which there is at least one.
-
-        Args:
-            blocks: of the prompt (`prefix_blocks`); none where no replica is better than another.
-        """
+        """One of at least one candidate, for a prompt of these blocks (`prefix_blocks`)."""
         ...
 
 

@@ -15,7 +15,7 @@ MAX_BLOCKS = 128  # of one prompt; what follows says little more about where it 
 MAX_INDEXED = 1 << 16  # blocks of one replica: 16 MiB of prompts, some megabytes of memory
 
 _HASH_BYTES = 8
-# What stands before the messages in the prompts of most chat templates, and the prompts of the other routes.
+# What most chat templates put before the messages, and the prompts of the other routes.
 _BEFORE_MESSAGES = ("tools", "system", "instructions")
 _PROMPTS = ("messages", "prompt", "input")
 _SCOPE = ("model", "cache_salt")  # requests that differ in these share no cached prefix
@@ -24,8 +24,7 @@ _SCOPE = ("model", "cache_salt")  # requests that differ in these share no cache
 def prefix_blocks(body: Mapping[str, Any], tenant: str) -> list[int]:
     """Hashes of the first blocks of a request's prompt. Each hash covers its block and all blocks before it.
 
-    Prompts are hashed as text of the request, because the router has no tokenizer. Equal prefixes have equal hashes; a
-    short rest at the end has none.
+    Prompts are hashed as text of the request, because the router has no tokenizer. A short rest at the end has no hash.
 
     Args:
         body: the decoded request of any generating route. Values of wrong types do no harm.
@@ -41,7 +40,6 @@ def prefix_blocks(body: Mapping[str, Any], tenant: str) -> list[int]:
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[bytes]:
-    """The parts of the prompt in their order, as many as are hashed."""
     left = MAX_BLOCKS * BLOCK_BYTES
     parts: list[Any] = [body[name] for name in _BEFORE_MESSAGES if body.get(name)]
     for name in _PROMPTS:
@@ -73,5 +71,5 @@ class PrefixIndex(LruDict[int, None]):
         return len(blocks)
 
     def add(self, blocks: Sequence[int]) -> None:
-        for block in reversed(blocks):  # a block counts only behind those before it, so the first one stays longest
+        for block in reversed(blocks):  # a block counts only after those before it, so the first one stays longest
             self[block] = None

@@ -73,9 +73,7 @@ class ProxyResponse:
     """
 
     def __init__(self, request: web.Request, settings: ServerSettings, *, ping: bytes = b"") -> None:
-        """Args:
-        ping: written where nothing else was for the ping interval; empty for nothing.
-        """
+        """`ping` is written where nothing else was for the ping interval, unless it is empty."""
         self._request = request
         self._settings = settings
         self._ping = ping
@@ -97,7 +95,7 @@ class ProxyResponse:
         return self._watch is not None
 
     async def open(self, answer: aiohttp.ClientResponse, replica: str) -> None:
-        """Sends the status and the headers of `answer`, and the name of its replica."""
+        """Sends the status and the headers of `answer`."""
         response = self._response = web.StreamResponse(status=answer.status, reason=answer.reason)
         response.headers.extend(answer_headers(answer))
         response.headers[REPLICA_HEADER] = replica
@@ -117,11 +115,7 @@ class ProxyResponse:
         await self._watch.write(data)
 
     async def write_error(self, path: str, error: ApiError) -> None:
-        """Writes an error as the last event, in the form of the route by which the stream was begun.
-
-        Args:
-            path: of that route.
-        """
+        """Writes an error as the last event of a stream, in the form of the route `path` that began it."""
         if path.startswith(RESPONSES):
             numbers = _SEQUENCE_NUMBER.findall(self._last)
             await self.write(events.error_event(error, int(numbers[-1]) + 1 if numbers else 0).to_sse())
@@ -130,7 +124,6 @@ class ProxyResponse:
             await self.write(route.encode_error_event(error, self._request[REQUEST_ID]))
 
     async def end(self) -> web.StreamResponse:
-        """Ends the body."""
         assert self._watch is not None
         assert self._response is not None
         await self._watch.finish(self._response.write_eof)
@@ -151,8 +144,7 @@ class EventReader:
         self._rest = bytearray()  # the beginning of an event
 
     async def read(self) -> bytes:
-        """The events that have come since the last call, or the next ones. At the end of the answer what is left of
-        an unfinished event, and then nothing.
+        """The next events. At the end of the answer what is left of an unfinished event, and then nothing.
 
         Raises:
             ReplicaLost: the connection ended before the answer did, or an event is longer than `MAX_EVENT`.

@@ -6,7 +6,8 @@ import asyncio
 import errno
 import io
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import aiohttp
@@ -50,11 +51,21 @@ class ReplicaLost(Exception):
     """A replica could not be reached, or broke off before the end of its answer."""
 
     def __init__(self, reason: str, *, was_sent: bool) -> None:
-        """Args:
-        was_sent: whether the request may have reached it.
-        """
+        """`was_sent`: whether the request may have reached it."""
         super().__init__(reason)
         self.was_sent = was_sent
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """A client's request as it is sent to a replica, and again to another one."""
+
+    method: str
+    path: str  # with its query
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    fields: Mapping[str, str | bool] = field(default_factory=dict)  # of the body, those that decide about the replica
+    blocks: tuple[int, ...] = ()  # of its prompt
 
 
 class Replica:
@@ -101,7 +112,7 @@ class Replica:
         return self.state is ReplicaState.READY and not self.is_leaving
 
     def num_cached_blocks(self, blocks: Sequence[int]) -> int:
-        """How many blocks at the beginning of a prompt it probably has in its prefix cache."""
+        """How many blocks at the beginning of a prompt are probably in its prefix cache."""
         return self.prefixes.match(blocks)
 
     @contextmanager
@@ -121,7 +132,7 @@ class Replica:
         """Sends a request and gives its answer, whose body is still to be read. Leaving the context breaks it off.
 
         Args:
-            path: with the query, percent-encoded as the client has sent them.
+            path: with its query, percent-encoded.
 
         Raises:
             ReplicaLost: there was no answer.
@@ -150,6 +161,10 @@ class Replica:
         finally:
             self._answers.discard(answer)
             answer.close()  # does nothing where the answer was read to its end, and the connection is used again
+
+    def send(self, proxied: ProxyRequest) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """`request` of a client's request."""
+        return self.request(proxied.method, proxied.path, headers=proxied.headers, body=proxied.body)
 
     async def check_health(self) -> None:
         """Requests the replica's readiness and notes its state. Fails the open requests of one that is frozen, or whose
@@ -210,7 +225,7 @@ class Replica:
             yield socket
 
     async def close(self) -> None:
-        """Closes all connections, and so fails the open requests."""
+        """Closes all connections, which fails the open requests."""
         await self._session.close()
 
     def _note_unanswered(self, what: str) -> None:
@@ -247,11 +262,7 @@ class Replica:
 
 
 async def read_piece(answer: aiohttp.ClientResponse, replica: str) -> bytes:
-    """The bytes of a body that have come since the last call, or the next that come; empty at its end.
-
-    Raises:
-        ReplicaLost: the connection ended before the body did.
-    """
+    """The next bytes of a body; empty at its end. Raises `ReplicaLost` where the connection ended before."""
     try:
         return await answer.content.readany()
     except (aiohttp.ClientError, OSError) as error:
@@ -259,11 +270,7 @@ async def read_piece(answer: aiohttp.ClientResponse, replica: str) -> bytes:
 
 
 async def read_whole(answer: aiohttp.ClientResponse, replica: str, max_bytes: int = MAX_BUFFERED) -> bytes:
-    """A whole body.
-
-    Raises:
-        ReplicaLost: the connection ended before the body did, or the body is longer than `max_bytes`.
-    """
+    """A whole body. Raises `ReplicaLost` where it breaks off or is longer than `max_bytes`."""
     body = bytearray()
     while piece := await read_piece(answer, replica):
         body += piece

@@ -16,17 +16,15 @@ POLL_S = 0.05  # between them while a replica starts, or a request waits for one
 
 
 class ReplicaSource(Protocol):
-    """What starts and stops replicas, as local processes or on a cluster. `run_router` calls each method once, but for
-    `reload`.
-    """
+    """Starts and stops replicas, as local processes (`LocalReplicas`) or on a Ray cluster (`RayApplication`)."""
 
     @property
     def description(self) -> str:
-        """The replicas in the line that says where the router is, such as `2 replicas`."""
+        """For the user, such as `2 replicas`."""
         ...
 
     async def start(self, replicas: Replicas) -> None:
-        """Starts the replicas, returns when they are ready, and from then on keeps `replicas` up to date.
+        """Starts the replicas, and keeps `replicas` up to date from now on. Returns when they are ready.
 
         Raises:
             SourceFailed: they did not become ready.
@@ -38,21 +36,18 @@ class ReplicaSource(Protocol):
         ...
 
     def drain(self) -> None:
-        """Called when the router accepts no more requests; the replicas may end once they have none."""
+        """Lets the replicas end once no request is open on them, because the router accepts no more. Idempotent."""
         ...
 
     async def stop(self) -> None:
-        """Ends what was started, also where `start` failed or was cancelled."""
+        """Ends all replicas, also where `start` failed or was cancelled."""
         ...
 
 
 class SourceFailed(Exception):
-    """The replicas could not be started; the message is for the user."""
+    """The replicas could not be started; the message is for the user, the status for the router's process."""
 
     def __init__(self, reason: str, status: int = 1) -> None:
-        """Args:
-        status: with which the router's process exits.
-        """
         super().__init__(reason)
         self.status = status
 
@@ -68,9 +63,7 @@ class Replicas:
     """
 
     def __init__(self, policy: RoutingPolicy | None = None) -> None:
-        """Args:
-        policy: chooses a replica for each request; prefix affinity if None.
-        """
+        """`policy` is `PrefixAffinity` if None."""
         self._policy = PrefixAffinity() if policy is None else policy
         self._replicas: dict[str, Replica] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}

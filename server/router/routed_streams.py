@@ -38,9 +38,6 @@ class RoutedStreams:
     def __init__(
         self, *, grace: float, max_bytes: int, max_streams: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Args:
-        grace: seconds.
-        """
         self._grace = grace
         self._max_bytes = max_bytes
         self._max_streams = max_streams
@@ -82,7 +79,7 @@ class RoutedStreams:
 
     @contextmanager
     def reading(self, stream: RoutedStream) -> Iterator[None]:
-        """Counts a reader, who keeps the stream from being dropped."""
+        """Counts a reader, which keeps the stream from being dropped."""
         stream.num_readers += 1
         try:
             yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -20,28 +19,13 @@ from server.protocol.json_values import MAX_INLINE_BYTES
 from server.router.lru_dict import LruDict
 from server.router.prefixes import prefix_blocks
 from server.router.proxy_response import request_headers
+from server.router.replica import ProxyRequest
 from server.router.replicas import Replicas
 from server.router.routed_streams import RoutedStreams
 from server.startup.settings import ServerSettings
 
 MAX_OWNERS = 1 << 16
 _ROUTING_FIELDS = ("stream", "resumable", "previous_response_id")
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyRequest:
-    """A client's request as it is sent to a replica, and again to another one."""
-
-    method: str
-    path: str  # with its query
-    headers: Mapping[str, str]
-    body: bytes | None = None
-    fields: Mapping[str, str | bool] = field(default_factory=dict)  # of the body, those that decide about the replica
-    blocks: tuple[int, ...] = ()  # of its prompt
-
-    @classmethod
-    def without_body(cls, request: web.Request) -> ProxyRequest:
-        return cls(request.method, request.path_qs, request_headers(request))
 
 
 class Router:
@@ -65,27 +49,22 @@ class Router:
 
     @property
     def num_open(self) -> int:
-        """Open requests at all replicas."""
         return sum(replica.num_open for replica in self.replicas)
 
     def check_accepting(self) -> None:
-        """
-        Raises:
-            ApiError: 503, the router is shutting down.
-        """
+        """Raises an `ApiError` with 503 while the router shuts down."""
         if self.is_draining:
             raise draining_error()
 
     async def read(self, request: web.Request, reading: ExitStack) -> ProxyRequest:
-        """Reads a request with its whole body, whose bytes count in the admission budget until `reading` is closed.
-
-        The request itself does not count among those that are being prepared, because its answer may take long.
+        """Reads a request with its whole body, whose bytes count in the admission budget until `reading` is closed. The
+        request does not count among those that are being prepared, because its answer may take long.
 
         Raises:
             ApiError: the body is refused, or a budget is exhausted.
         """
         if not request.body_exists:
-            return ProxyRequest.without_body(request)
+            return without_body(request)
         body = await read_body(request, reading.enter_context(self.admission_budget.receive()), self.settings)
         tenant = request[TENANT].owner
         if len(body) > MAX_INLINE_BYTES:
@@ -110,8 +89,11 @@ class Router:
 ROUTER = web.AppKey("router", Router)
 
 
+def without_body(request: web.Request) -> ProxyRequest:
+    return ProxyRequest(request.method, request.path_qs, request_headers(request))
+
+
 def draining_error() -> ApiError:
-    """503: the router is shutting down, and its replicas with it."""
     return unavailable("the server is shutting down", "draining")
 
 

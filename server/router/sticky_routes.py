@@ -10,8 +10,8 @@ from aiohttp import web
 from server.http.responses.routes import CONVERSATIONS, RESPONSES
 from server.protocol.errors import ApiError, shorten
 from server.router.forwarding import FIRST_REFUSAL, NOT_FOUND, forward, forward_to
-from server.router.replica import Replica, ReplicaLost
-from server.router.router import ROUTER, ProxyRequest, Router
+from server.router.replica import ProxyRequest, Replica, ReplicaLost
+from server.router.router import ROUTER, Router
 
 # The id of a response or a conversation. Whatever else a client sends as an id is for a replica to refuse.
 _ID = re.compile(r"[0-9A-Za-z_]{1,256}")
@@ -21,8 +21,8 @@ async def forward_to_owner(request: web.Request) -> web.StreamResponse:
     """To the replica that owns the id in the path, found by asking all of them the first time."""
     router = request.app[ROUTER]
     with ExitStack() as reading:
-        sent = await router.read(request, reading)
-        return await forward_to(request, router, sent, router.replicas.usable, request.match_info["id"])
+        proxied = await router.read(request, reading)
+        return await forward_to(request, router, proxied, router.replicas.usable, request.match_info["id"])
 
 
 async def forward_response(request: web.Request) -> web.StreamResponse:
@@ -30,12 +30,12 @@ async def forward_response(request: web.Request) -> web.StreamResponse:
     router = request.app[ROUTER]
     router.check_accepting()
     with ExitStack() as reading:
-        sent = await router.read(request, reading)
-        owner = await owner_of_history(router, sent)
+        proxied = await router.read(request, reading)
+        owner = await owner_of_history(router, proxied)
         if owner is None:
-            return await forward(request, router, sent)
-        with owner.track(sent.blocks):
-            return await forward_to(request, router, sent, [owner])
+            return await forward(request, router, proxied)
+        with owner.track(proxied.blocks):
+            return await forward_to(request, router, proxied, [owner])
 
 
 async def forward_to_named(request: web.Request) -> web.StreamResponse:
@@ -53,26 +53,21 @@ async def forward_to_named(request: web.Request) -> web.StreamResponse:
         return await forward_to(request, router, await router.read(request, reading), usable[:1])
 
 
-async def owner_of_history(router: Router, sent: ProxyRequest) -> Replica | None:
+async def owner_of_history(router: Router, proxied: ProxyRequest) -> Replica | None:
     """The replica that has the response or conversation that a request continues, if it continues one."""
     for name, path in (("previous_response_id", RESPONSES), ("conversation", CONVERSATIONS)):
-        history_id = sent.fields.get(name)
+        history_id = proxied.fields.get(name)
         if isinstance(history_id, str) and _ID.fullmatch(history_id):
-            return await find_owner(router, history_id, f"{path}/{history_id}", sent)
+            return await find_owner(router, history_id, f"{path}/{history_id}", proxied)
     return None
 
 
-async def find_owner(router: Router, key: str, path: str, sent: ProxyRequest) -> Replica | None:
-    """The replica that does not answer 404 to GET `path`; None where all do.
-
-    Args:
-        key: among the owners of the router.
-        sent: the client's request, whose headers have its API key.
-    """
+async def find_owner(router: Router, key: str, path: str, proxied: ProxyRequest) -> Replica | None:
+    """The replica that does not answer 404 to GET `path`; None where all do. `key` is that of the router's owners."""
     known = router.owners.get(key)
     for replica in sorted(router.replicas.usable, key=lambda replica: replica.name != known):
         try:
-            async with replica.request("GET", path, headers=sent.headers) as answer:
+            async with replica.request("GET", path, headers=proxied.headers) as answer:
                 if answer.status < FIRST_REFUSAL:
                     router.owners[key] = replica.name
                 if answer.status != NOT_FOUND:

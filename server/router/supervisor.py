@@ -35,10 +35,7 @@ class Supervisor:
     """
 
     def __init__(self, name: str, environment: Mapping[str, str], *, folder: str | None = None) -> None:
-        """Args:
-        environment: the variables of the process, its settings among them.
-        folder: its working directory; that of this process if None.
-        """
+        """The settings of the server are in `environment`. `folder` is its working directory; None: the present one."""
         self._name = name
         self._environment = environment
         self._folder = folder
@@ -54,11 +51,7 @@ class Supervisor:
         return self._process.pid if is_running and self._process is not None else None
 
     def start(self) -> asyncio.Future[int]:
-        """Starts the process; the future resolves to its exit status and must not be cancelled.
-
-        Raises:
-            OSError: the system has no memory or no file descriptor for it.
-        """
+        """Starts the process; the future resolves to its exit status and must not be cancelled."""
         with _sighup_blocked():
             process = self._process = subprocess.Popen(
                 COMMAND, stdin=subprocess.PIPE, env=self._environment, cwd=self._folder, start_new_session=True
@@ -123,9 +116,8 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _sighup_blocked() -> Iterator[None]:
-    """Blocks SIGHUP for the processes that are started meanwhile, until they handle it (`reload_on_hangup`).
-
-    A server reads its keys again at that signal, and before it has got so far the signal would end it.
+    """Blocks SIGHUP for the processes that are started meanwhile. A server unblocks it when it can reload its keys
+    (`reload_on_hangup`); before that the signal would end it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:

@@ -18,9 +18,9 @@ from server.admission.keyring import presented_key
 from server.http.websocket import OPEN_SOCKETS, open_socket
 from server.protocol.errors import ApiError
 from server.router.proxy_response import MAX_EVENT, request_headers
-from server.router.replica import Replica
+from server.router.replica import ProxyRequest, Replica
 from server.router.replicas import no_replica
-from server.router.router import ROUTER, ProxyRequest, Router, routing_fields
+from server.router.router import ROUTER, Router, routing_fields
 from server.router.sticky_routes import find_owner, owner_of_history
 from server.startup.logs import log, note
 
@@ -57,27 +57,23 @@ async def proxy_websocket(request: web.Request) -> web.WebSocketResponse:
 
 
 async def _choose(request: web.Request, router: Router, first: aiohttp.WSMessage) -> Replica:
-    """
-    Raises:
-        ApiError: 503, no replica is usable.
-    """
     owner = None
     fields = _parse(first)
     if fields:
         headers, key = request_headers(request), presented_key(request.headers)
         if key is not None:  # a client may have sent it as a subprotocol, which a plain request does not have
             headers["Authorization"] = f"Bearer {key}"
-        sent = ProxyRequest("GET", request.path, headers, fields=routing_fields(fields))
+        proxied = ProxyRequest("GET", request.path, headers, fields=routing_fields(fields))
         stream_id = fields.get("stream")
         if isinstance(stream_id, str) and _STREAM_ID.fullmatch(stream_id):
-            owner = await find_owner(router, f"stream {stream_id}", f"/v1/streams/{stream_id}", sent)
+            owner = await find_owner(router, f"stream {stream_id}", f"/v1/streams/{stream_id}", proxied)
         else:
-            owner = await owner_of_history(router, sent)
+            owner = await owner_of_history(router, proxied)
     return owner or router.replicas.choose()
 
 
 def _parse(message: aiohttp.WSMessage) -> dict[str, Any]:
-    """The fields of a message that is a JSON object; empty where it is none or too long."""
+    """The fields of a message, if it is a JSON object and not too long."""
     if message.type is not WSMsgType.TEXT or len(message.data) > MAX_PARSED_CHARS:
         return {}
     try:
@@ -115,10 +111,8 @@ async def _join(
 
 
 async def _pump(sender: Socket, receiver: Socket, first: aiohttp.WSMessage | None = None) -> bool:
-    """Passes messages on, beginning with `first`. While the receiver is slow, nothing is read from the sender.
-
-    Returns:
-        Whether all that the sender has sent were valid messages, and none too long.
+    """Passes messages on, beginning with `first`. While the receiver is slow, nothing is read from the sender. Returns
+    whether all that the sender has sent were valid messages, and none too long.
     """
     if first is not None:
         await _send(first, receiver)

@@ -1,4 +1,4 @@
-"""Which accelerator each of several servers on one machine computes on."""
+"""One GPU for each server of a machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ _GPUS = Path("/proc/driver/nvidia/gpus")  # the driver has a folder there for ea
 def gpu_of_each(
     num_replicas: int, environment: Mapping[str, str], *, has_plugin: bool | None = None, gpus: Path = _GPUS
 ) -> list[str] | None:
-    """What CUDA_VISIBLE_DEVICES is to be for each server; None where JAX computes on the CPU.
+    """CUDA_VISIBLE_DEVICES of each server; None where JAX computes on the CPU.
 
     A process of JAX takes nearly all memory of each GPU that it sees, so two servers cannot share one.
 
     Args:
         environment: of this process; JAX_PLATFORMS and CUDA_VISIBLE_DEVICES count.
         has_plugin: whether JAX can use NVIDIA's GPUs; looked up if None.
-        gpus: where the driver shows them.
 
     Raises:
         SettingsError: there are GPUs, and fewer than servers.

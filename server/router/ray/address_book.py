@@ -70,7 +70,7 @@ class AddressBook:
         return self._num_reloads
 
     async def deregister(self, replica: str) -> None:
-        """Removes an entry, if it is there: the replica shall get no new requests."""
+        """Removes an entry, so that the replica gets no new requests. Idempotent."""
         if self._entries.pop(replica, None) is not None:
             self._note_change()
 

@@ -37,7 +37,7 @@ class RayApplication:
     def __init__(self, plan: DeployPlan, settings: ServerSettings, environment: Mapping[str, str]) -> None:
         """
         Args:
-            settings: of the router and, but for its address, of the replicas.
+            settings: of the router.
             environment: the settings of the replicas' servers as variables.
 
         Raises:
@@ -104,9 +104,10 @@ class RayApplication:
             ) from error
 
     def find_book(self) -> None:
-        """
+        """Finds the address book of an application that runs.
+
         Raises:
-            CannotDeploy: there is no such application.
+            CannotDeploy: there is none.
         """
         try:
             self._book = self._ray.get_actor(self._book_name, namespace=NAMESPACE)
@@ -151,28 +152,20 @@ class RayApplication:
             raise CannotDeploy(f"Ray Serve did not start the application: {error}") from error
 
     async def start(self, replicas: Replicas) -> None:
-        """Deploys, and keeps the replicas those of the address book from now on.
-
-        Raises:
-            CannotDeploy: as `deploy`.
-        """
+        """Deploys, and makes `replicas` those of the address book from now on."""
         self._following = asyncio.create_task(self._follow_book(replicas))
         await asyncio.to_thread(self.deploy)
         self.description = f"{len(replicas)} replicas on Ray"
 
     async def reload(self) -> None:
-        """Has the servers of all replicas read their keys again, which they do within seconds.
-
-        Raises:
-            CannotDeploy: the address book does not answer.
-        """
+        """Has every replica read its keys again, when it next renews its entry in the address book."""
         await self._ask_book(self._book.request_reload.remote())
 
     def drain(self) -> None:
         """The replicas end after the router's last stream, by `stop`."""
 
     async def stop(self) -> None:
-        """Ends the application; returns when its replicas have ended in order."""
+        """Deletes the application; returns when its replicas have ended in order."""
         if self._following is not None:
             self._following.cancel()
         with suppress(self._ray.exceptions.RayError, RuntimeError, TimeoutError):
@@ -183,11 +176,7 @@ class RayApplication:
         self._ray.shutdown()
 
     async def read_book(self, known_version: int) -> Addresses:
-        """The addresses, as soon as they differ from those of that version, or after some seconds.
-
-        Raises:
-            CannotDeploy: the address book does not answer.
-        """
+        """The addresses, as soon as they differ from those of that version, or after some seconds."""
         return Addresses(*await self._ask_book(self._book.read.remote(known_version)))
 
     async def _follow_book(self, replicas: Replicas) -> None:
@@ -201,10 +190,7 @@ class RayApplication:
                 await asyncio.sleep(RETRY_S)
 
     async def _ask_book(self, answer: Awaitable[Any]) -> Any:
-        """
-        Raises:
-            CannotDeploy: the book is lost, or does not answer within `BOOK_S`.
-        """
+        """Raises `CannotDeploy` where the address book is lost, or does not answer within `BOOK_S`."""
         try:
             async with asyncio.timeout(BOOK_S):
                 return await answer

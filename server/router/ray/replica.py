@@ -73,10 +73,7 @@ class EagreReplica:
         await self._register()
 
     async def check_health(self) -> None:
-        """
-        Raises:
-            ServerUnwell: the server cannot serve.
-        """
+        """Raises `ServerUnwell` where the server cannot serve."""
         await self._server.check()
         await self._register()
 

@@ -32,14 +32,14 @@ class ReplicaServer:
     def __init__(
         self, address: str, environment: Mapping[str, str], folder: str, num_slots: int, front_key: str
     ) -> None:
-        """Starts the process. Called in the event loop.
+        """Starts the process.
 
         Args:
             address: where it shall listen: unix:/path or http://host:port.
             environment: its settings as variables, without those of the address.
-            folder: its working directory, if there is one of this name here.
+            folder: its working directory, if this machine has one of this name.
             num_slots: requests that it can run at once.
-            front_key: by which it knows its router, and shows its health in full.
+            front_key: by which it shows its health in full.
         """
         self.address = address
         self._num_slots = num_slots
@@ -53,10 +53,7 @@ class ReplicaServer:
         self.exited = self._supervisor.start()  # resolves to the exit status
 
     async def wait_ready(self) -> None:
-        """
-        Raises:
-            ServerUnwell: the process has ended.
-        """
+        """Raises `ServerUnwell` where the process ends before."""
         while True:
             self._check_process()
             try:
@@ -67,10 +64,7 @@ class ReplicaServer:
             await asyncio.sleep(START_INTERVAL_S)
 
     async def check(self) -> None:
-        """
-        Raises:
-            ServerUnwell: the process has ended, does not answer, is not alive or not ready.
-        """
+        """Raises `ServerUnwell` where the process has ended, does not answer, is not alive or not ready."""
         self._check_process()
         for path in (LIVENESS, READINESS):
             try:
@@ -82,10 +76,7 @@ class ReplicaServer:
                 raise ServerUnwell(f"{self.address} answers {path} with {status}: {detail}")
 
     async def load(self) -> ReplicaLoad:
-        """
-        Raises:
-            ServerUnwell: it does not answer.
-        """
+        """Raises `ServerUnwell` where it does not answer."""
         try:
             _, body = await self._get("/health")
             stats = [model["stats"] for model in body["models"].values() if "stats" in model]
@@ -97,7 +88,6 @@ class ReplicaServer:
         )
 
     def reload(self) -> None:
-        """Has it read its keys again."""
         self._supervisor.send_signal(signal.SIGHUP)
 
     async def stop(self, seconds: float) -> None:
@@ -118,10 +108,8 @@ class ReplicaServer:
             )
 
     async def _get(self, path: str) -> tuple[int, dict[str, Any]]:
-        """The status and the body of an answer.
-
-        Raises:
-            ReplicaLost: there is none in time, or it is not a JSON object, so another program listens there.
+        """The status and the body of an answer. Raises `ReplicaLost` where there is none in time, or it is not a JSON
+        object, so that another program listens there.
         """
         if self.exited.done():  # and `stop` has closed the client
             raise ReplicaLost("the process has ended", was_sent=False)
