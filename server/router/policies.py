@@ -45,16 +45,9 @@ class RoundRobin:
         return [*candidates[first:], *candidates[:first]]
 
 
-class LeastLoaded(RoundRobin):
-    """The replica with the fewest open requests; of equal ones each in turn."""
-
-    def choose(self, candidates: Sequence[C], blocks: Sequence[int] = ()) -> C:
-        return min(self.in_turn(candidates), key=lambda each: each.num_open)
-
-
 class PrefixAffinity(RoundRobin):
-    """The replica with the longest cached prefix of the prompt, unless it has many more requests than the least loaded
-    one, which gets the request then and where none has such a prefix. Of equal ones each in turn.
+    """The replica with the longest cached prefix of the prompt, and of equal ones the least loaded. Where none has a
+    prefix, or that one has many more open requests, the least loaded of all.
     """
 
     def __init__(self, most_ahead: int = MOST_AHEAD) -> None:

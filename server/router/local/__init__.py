@@ -1,1 +1,1 @@
-"""Replicas that are processes of this machine: their shares of its cores, memory and GPUs, and their source."""
+"""Servers that are processes of this machine: their supervisor, their shares of it, and the source of replicas."""

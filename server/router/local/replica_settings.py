@@ -1,10 +1,11 @@
-"""The settings and the environment of each of several servers on one machine: its share of cores, memory and pages."""
+"""The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from engine.interface.config import EngineConfig
@@ -13,6 +14,8 @@ from server.startup.flags import variable_name, write
 from server.startup.settings import ServerSettings, SettingsError
 
 THREADS = "EAGRE_THREADS"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_GPUS = Path("/proc/driver/nvidia/gpus")  # the driver has a folder there for each
 ROUTER_CONNECTIONS = 64  # in addition to those of its clients: health checks, and idle ones
 
 
@@ -84,3 +87,39 @@ def _num_threads(environment: Mapping[str, str]) -> int:
     if given.isdigit() and int(given) > 0:
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpu_of_each(
+    num_replicas: int, environment: Mapping[str, str], *, has_plugin: bool | None = None, gpus: Path = _GPUS
+) -> list[str] | None:
+    """CUDA_VISIBLE_DEVICES of each server; None where JAX computes on the CPU.
+
+    A process of JAX takes nearly all memory of each GPU that it sees, so two servers cannot share one.
+
+    Args:
+        environment: of this process; JAX_PLATFORMS and CUDA_VISIBLE_DEVICES count.
+        has_plugin: whether JAX can use NVIDIA's GPUs; looked up if None.
+
+    Raises:
+        SettingsError: there are GPUs, and fewer than servers.
+    """
+    platform = environment.get("JAX_PLATFORMS", "").split(",")[0].strip()
+    if platform not in ("", "cuda", "gpu") or not (_has_plugin() if has_plugin is None else has_plugin):
+        return None
+    listed = environment.get(VISIBLE_GPUS)
+    if listed is not None:
+        visible = [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
+    else:
+        visible = [str(number) for number, _ in enumerate(gpus.iterdir())] if gpus.is_dir() else []
+    if not visible:
+        return None
+    if len(visible) < num_replicas:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and this machine shows {len(visible)} GPUs; each server needs one of "
+            f"its own, or JAX_PLATFORMS=cpu for all of them"
+        )
+    return visible[:num_replicas]
+
+
+def _has_plugin() -> bool:
+    return any("cuda" in plugin.name for plugin in entry_points(group="jax_plugins"))

@@ -7,11 +7,17 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from server.router.local.accelerators import VISIBLE_GPUS, gpu_of_each
-from server.router.local.replica_settings import check_shared, environment_of, settings_of_replica, socket_of
+from server.router.local.replica_settings import (
+    VISIBLE_GPUS,
+    check_shared,
+    environment_of,
+    gpu_of_each,
+    settings_of_replica,
+    socket_of,
+)
+from server.router.local.supervisor import NeverReady, Supervisor
 from server.router.replica import UNIX
 from server.router.replicas import CHECK_S, POLL_S, Replicas, SourceFailed
-from server.router.supervisor import NeverReady, Supervisor
 from server.startup.logs import log
 from server.startup.settings import ServerSettings
 

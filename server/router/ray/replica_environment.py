@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.interface.setting import Setting
+from server.router.local.replica_settings import THREADS
 from server.startup.flags import ENVIRONMENT_PREFIX, flag_name, variable_name
 from server.startup.settings import ServerSettings, SettingsError
 
@@ -22,7 +23,6 @@ _NOT_SHARED = {
     "kv_events": "the replicas of one machine cannot share a port",
 }
 
-THREADS = "EAGRE_THREADS"
 MAX_MEMORY = 0.8  # for the pages of all replicas of a machine together
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from server.admission.probes import LIVENESS, READINESS
+from server.router.local.supervisor import Supervisor
 from server.router.ray.autoscaling import ReplicaLoad
 from server.router.replica import UNIX, Replica, ReplicaLost, read_whole
-from server.router.supervisor import Supervisor
 
 START_INTERVAL_S = 0.2
 ANSWER_WITHIN_S = 5.0

@@ -19,8 +19,8 @@ import pytest
 
 from benchmarks.serving.server_process import eagre_command, free_port
 from server.router.local.source import MOST_FROZEN, restart_frozen
+from server.router.local.supervisor import Supervisor
 from server.router.replicas import Replicas
-from server.router.supervisor import Supervisor
 from tests.model_folders import write_folder
 from tests.server.admission.test_certificate import make_certificate, needs_openssl
 from tests.server.conftest import Address, eventually
@@ -147,10 +147,10 @@ async def test_a_server_that_stays_frozen_is_ended_and_started_again(
     monkeypatch.setattr("server.router.replica.HEALTH_S", 0.05)
     monkeypatch.setattr("server.router.replicas.CHECK_S", 0.01)
     monkeypatch.setattr("server.router.local.source.CHECK_S", 0.01)
-    monkeypatch.setattr("server.router.supervisor.FIRST_DELAY_S", 0.1)
+    monkeypatch.setattr("server.router.local.supervisor.FIRST_DELAY_S", 0.1)
     path = tmp_path / "0.sock"
     command = (sys.executable, "-S", "-c", FREEZING, str(path), str(tmp_path / "mark"))
-    monkeypatch.setattr("server.router.supervisor.COMMAND", command)
+    monkeypatch.setattr("server.router.local.supervisor.COMMAND", command)
     supervisor = Supervisor("0", os.environ)
     async with Replicas() as replicas:
         replica = replicas.add("0", f"unix:{path}")

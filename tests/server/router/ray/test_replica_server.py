@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.router import supervisor
+from server.router.local import supervisor
 from server.router.ray.autoscaling import ReplicaLoad
 from server.router.ray.replica_server import ReplicaServer, ServerUnwell, free_port
 from tests.patience import PATIENCE_S
