@@ -33,7 +33,7 @@ from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.inputs import StepInputs
 from engine.step.runner import PendingStep
 from sampling.host.params import SamplingParams
-from server.cli.collector import calm_collector
+from server.cli.memory import freeze_gc
 
 PAGE_SIZE = 32  # tokens
 PROMPT_LENGTHS = range(4, 4 + PAGE_SIZE)  # spread, so that every step fills some rows' pages
@@ -197,7 +197,7 @@ def measure(
     )
     draw = random.Random(seed)
     prompts = [draw.choices(range(VOCAB_SIZE), k=draw.choice(PROMPT_LENGTHS)) for _ in range(num_rows)]
-    calm_collector()  # as `eagre serve` does
+    freeze_gc()  # as `eagre serve` does
     asyncio.run(_read_all(EngineClient(engine), prompts, params))
     full_steps = meter.full_steps[NUM_SETTLING_STEPS:]
     if len(full_steps) <= num_steps:

@@ -24,7 +24,7 @@ from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from sampling.host.params import SamplingParams
-from server.cli.collector import calm_collector
+from server.cli.memory import freeze_gc
 from server.model_sources.cache_folder import cache_folder
 from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     config = EngineConfig(compilation_cache=str(cache_folder() / "compiled"), seed=0)
     with ProgressReporter() as progress:
         engine = Engine.load(ensure_model(options.model, progress), config, progress)
-    calm_collector()  # as `eagre serve` does
+    freeze_gc()  # as `eagre serve` does
     asyncio.run(measure(engine, options))
     return 0
 

@@ -29,7 +29,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 ROOMS = (
     "server.cli", "server.cli.chat", "server.cli.top", "server.cli.bench",
     "server.cli.bench.load", "server.cli.client", "server.router.ray",
-    "server.router", "server.router.local",
+    "server.router.local", "server.router",
     "server.http", "server.http.responses", "server.http.streams",
     "server.http.entry", "server.api.openapi",
     "server.http.transport", "server.offline",

@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 
 from benchmarks.fanout.engine import InstantEngine
-from server.cli.collector import calm_collector
+from server.cli.memory import freeze_gc
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
@@ -25,7 +25,7 @@ async def main(port: int, ahead: int = 1, max_model_len: int = 1 << 16) -> None:
     await runner.setup()
     engine.start(asyncio.get_running_loop())
     served.first.open(engine.client, FakeTextModel().model)
-    calm_collector()  # as `eagre serve` does
+    freeze_gc()  # as `eagre serve` does
     await web.TCPSite(runner, "127.0.0.1", port, backlog=2048).start()
     await asyncio.Event().wait()
 

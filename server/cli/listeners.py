@@ -1,4 +1,4 @@
-"""Where a server listens: a port or a Unix socket, with or without TLS, and a port of its own for metrics."""
+"""The listening sockets of a server: a port or a Unix socket, with or without TLS, and a port for metrics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from server.startup.logs import log
 from server.startup.settings import ServerSettings
 
 # Connections that may wait to be accepted, as far as the system allows. A Unix socket refuses those beyond it at once,
-# so a front whose clients all come together would lose some of them there.
+# so a router whose clients all come together would lose some of them there.
 BACKLOG = 4096
-# So many of those that wait are accepted in one turn of the loop, because the tokens of all streams wait meanwhile.
-# What arrives on them is not handled in that turn, nor all of it in the next one: like what arrives on connections that
-# are open already, it waits for its own (`server/admission/loop_throttle.py`).
+# So many of them are accepted in one turn of the loop, because the tokens of all streams wait meanwhile. Their requests
+# are throttled like those of open connections (`server/admission/loop_throttle.py`).
 ACCEPTED_AT_ONCE = 8
 
 
@@ -32,15 +31,12 @@ class CannotListen(Exception):
 
 
 class Listeners:
-    """The open doors of one server."""
+    """The sockets of one server, with the keys and the certificate that SIGHUP reads again."""
 
     def __init__(
         self, settings: ServerSettings, keys: KeyRing, app: web.Application, metrics_app: web.Application | None
     ) -> None:
-        """Reads the certificate.
-
-        Args:
-            keys: those of `app`, which a reload reads again.
+        """Reads the certificate. `keys` are those of `app`.
 
         Raises:
             CertificateError: it cannot be used.
@@ -59,20 +55,13 @@ class Listeners:
 
     @classmethod
     def of(cls, served: ServedModels) -> Listeners:
-        """The doors of a server of these models.
-
-        Raises:
-            KeyFileError, CertificateError: keys or certificate cannot be used.
-        """
+        """Raises `KeyFileError` or `CertificateError` where keys or certificate cannot be used."""
         settings, keys = served.settings, read_keys(served.settings)
         metrics_app = None if settings.metrics_port is None else build_metrics_app(served)
         return cls(settings, keys, build_app(served, keys), metrics_app)
 
     async def open(self) -> None:
-        """
-        Raises:
-            CannotListen: an address is taken or invalid.
-        """
+        """Raises `CannotListen` where an address is taken or invalid."""
         settings = self._settings
         await self._runner.setup()
         if settings.uds is not None:
@@ -92,7 +81,7 @@ class Listeners:
             await start_site(Site(self._metrics_runner, settings.host, port), port)
 
     async def close(self) -> None:
-        """Lets nobody in any more and ends what is open."""
+        """Stops listening and closes all connections."""
         await self._runner.cleanup()
         if self._metrics_runner is not None:
             await self._metrics_runner.cleanup()
@@ -100,7 +89,7 @@ class Listeners:
             unix_socket.remove(Path(self._settings.uds))
 
     async def reload(self) -> None:
-        """Reads the file of keys and the certificate again. What cannot be used is logged, and the old stays."""
+        """Reads the file of keys and the certificate again. One that cannot be used is logged and ignored."""
         try:
             await asyncio.to_thread(self._keys.reload)
             log.info("keys_reloaded", num_keys=self._keys.num_keys)
@@ -125,10 +114,14 @@ class Listeners:
         scheme = "http" if self._certificate is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    @property
-    def metrics_port(self) -> int | None:
-        """The port of the metrics; None where they have none of their own."""
-        return None if self._metrics_runner is None else int(self._metrics_runner.addresses[0][1])
+    def welcome(self, what: str) -> str:
+        """The line that says what is served and where."""
+        address = self.address
+        where = f" at {address}" if address.startswith("unix:") else f"; open {address}/ in a browser"
+        metrics = self._metrics_runner
+        return f"Eagre serves {what}{where}" + (
+            "" if metrics is None else f"; metrics have port {metrics.addresses[0][1]}"
+        )
 
 
 class Site(web.TCPSite):
@@ -141,16 +134,12 @@ class Site(web.TCPSite):
         await super().start()
         assert isinstance(self._server, asyncio.Server)
         for listening in self._server.sockets:
-            with socket.socket(fileno=os.dup(listening.fileno())) as same:  # asyncio's own cannot be told to listen
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:  # asyncio's own object has no `listen`
                 same.listen(BACKLOG)
 
 
 async def start_site(site: web.TCPSite, port: int) -> None:
-    """Listens at a port.
-
-    Raises:
-        CannotListen: the address is taken or invalid.
-    """
+    """Raises `CannotListen` where the address is taken or invalid."""
     try:
         await site.start()
     except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name

@@ -50,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from server.cli.collector import put_off_collections
+    from server.cli.memory import postpone_gc
 
-    put_off_collections()
+    postpone_gc()
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings, SettingsError
 
@@ -61,13 +61,13 @@ def _serve(options: argparse.Namespace) -> int:
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     if settings.engine.host_index:
-        from server.cli.follow import run_follower
+        from server.cli.follower import run_follower
 
         return run_follower(settings, _announce)
     if settings.data_parallel > 1:
-        from server.cli.front import run_front
+        from server.cli.router import run_local_replicas
 
-        return run_front(settings, _announce)
+        return run_local_replicas(settings, _announce)
     return run_server(settings, _announce)
 
 
@@ -80,7 +80,7 @@ def _deploy(options: argparse.Namespace) -> int:
         plan = DeployPlan.from_sources(flags, os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
-    from server.cli.deployment import run_deployment
+    from server.cli.deploy import run_deployment
 
     return run_deployment(plan, flags, os.environ, _announce)
 

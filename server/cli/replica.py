@@ -1,4 +1,4 @@
-"""A server behind the front of its parent process: `eagre serve` with its settings in the environment alone."""
+"""The process of one replica: `eagre serve` with its settings in the environment, which ends with its parent."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 
-from server.cli.collector import put_off_collections
+from server.cli.memory import postpone_gc
 
-LAST_S = 5.0  # beside the time of its streams, for a server whose front is gone
+LAST_S = 5.0  # for a server without its parent to end, in addition to the time of its streams
 
 
 def main() -> int:
-    """Serves until the parent says so, or is no more."""
-    put_off_collections()
+    """Serves until a signal of the parent, or until its end."""
+    postpone_gc()
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings
 

@@ -1,1 +1,1 @@
-"""One front before several servers: which of them gets a request, how its answer passes, what happens when one dies."""
+"""The router: chooses a replica for each request, proxies its answer, and moves streams when a replica dies."""

@@ -1,4 +1,4 @@
-"""The aiohttp application of a front: the routes of a server, each with the way to its replica."""
+"""The aiohttp application of the router: the same routes as a server's, each forwarded to a replica."""
 
 from __future__ import annotations
 
@@ -19,82 +19,80 @@ from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.open_sockets import OpenSockets
-from server.router import owned_routes as things
-from server.router import probes, resuming
+from server.router import failover, health_routes, sticky_routes
 from server.router.forwarding import forward_to_all, forward_to_best
-from server.router.front import FRONT, Front
 from server.router.replicas import Replicas
-from server.router.sockets import relay_socket
+from server.router.router import ROUTER, Router
+from server.router.websocket_proxy import proxy_websocket
 from server.startup.settings import ServerSettings
 
-# Paths as they are registered, where they differ from the document's.
+# Paths as they are registered, where they differ from the OpenAPI document's.
 _PATTERNS = {"/static/{path}": "/static/{path:.+}", "/v1/models/{id}": "/v1/models/{id:.+}"}
 
 _HANDLERS: dict[tuple[str, str], Handler] = {
-    **{("POST", route.path): resuming.forward_generation for route in ROUTES if isinstance(route, BodyRoute)},
-    ("POST", RESPONSES): things.forward_response,
-    ("GET", "/v1/streams/{id}"): resuming.resume,
-    ("DELETE", "/v1/streams/{id}"): resuming.stop,
-    ("GET", "/v1/requests"): things.forward_to_named,
-    ("GET", "/engine/events"): things.forward_to_named,
-    ("GET", "/admin/trace"): things.forward_to_named,
-    ("GET", LIVENESS): probes.liveness,
-    ("GET", READINESS): probes.readiness,
-    ("GET", "/health"): probes.health,
-    ("GET", "/metrics"): probes.metrics,
+    **{("POST", route.path): failover.forward_generation for route in ROUTES if isinstance(route, BodyRoute)},
+    ("POST", RESPONSES): sticky_routes.forward_response,
+    ("GET", "/v1/streams/{id}"): failover.resume_stream,
+    ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
+    ("GET", "/v1/requests"): sticky_routes.forward_to_named,
+    ("GET", "/engine/events"): sticky_routes.forward_to_named,
+    ("GET", "/admin/trace"): sticky_routes.forward_to_named,
+    ("GET", LIVENESS): health_routes.liveness,
+    ("GET", READINESS): health_routes.readiness,
+    ("GET", "/health"): health_routes.health,
+    ("GET", "/metrics"): health_routes.metrics,
 }
-_FIGURES = ("/health", "/metrics")
+_METRICS_PORT_PATHS = ("/health", "/metrics")
 
 
-def front_application(replicas: Replicas, settings: ServerSettings, keys: KeyRing | None = None) -> web.Application:
-    """The application of a front with these replicas, which may change while it runs.
+def router_application(replicas: Replicas, settings: ServerSettings, keys: KeyRing | None = None) -> web.Application:
+    """The application of a router before these replicas, which it does not close.
 
     Args:
-        replicas: within their context; the application does not close them.
-        settings: the doors, limits and timeouts of the front. With `front_key`, which the replicas must have too,
-            resumable streams survive the replica that makes them.
-        keys: of the front; those of the settings if None.
+        settings: the router's own. With `front_key`, which the replicas must have too, resumable streams survive the
+            replica that generates them.
+        keys: those of the settings if None.
 
     Raises:
         KeyFileError: a key is unfit, or the file of keys cannot be read.
     """
     keys = read_keys(settings) if keys is None else keys
     hosts = None if settings.uds is not None else hosts_of(settings)
-    app = _make(Front(replicas, settings), Guard(keys, hosts, settings.allowed_origins))
+    app = _make_app(Router(replicas, settings), Guard(keys, hosts, settings.allowed_origins))
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(operation.path for operation in OPERATIONS if operation.is_socket)
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
     app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
-    app.on_cleanup.append(_close)
+    app.on_cleanup.append(_close_workers)
     for operation in OPERATIONS:
-        if settings.metrics_port is None or operation.path not in _FIGURES:
-            _add(app, operation, _handler_of(operation))
+        if settings.metrics_port is None or operation.path not in _METRICS_PORT_PATHS:
+            _add_route(app, operation)
     return app
 
 
-def front_metrics_application(app: web.Application) -> web.Application:
-    """What machines ask of the front `app`, for a port that only they can reach: no key is wanted there."""
-    front = app[FRONT]
-    own = _make(front, Guard(None, hosts_of(front.settings), ()))
-    own[ERROR_SHAPES] = {}
-    own[SOCKET_ROUTES] = frozenset()
+def router_metrics_application(app: web.Application) -> web.Application:
+    """Health and metrics of the router `app`, for a port of its own that needs no API key."""
+    router = app[ROUTER]
+    metrics_app = _make_app(router, Guard(None, hosts_of(router.settings), ()))
+    metrics_app[ERROR_SHAPES] = {}
+    metrics_app[SOCKET_ROUTES] = frozenset()
     for operation in OPERATIONS:
-        if operation.path in (*_FIGURES, *PROBES):
-            _add(own, operation, _handler_of(operation))
-    return own
+        if operation.path in (*_METRICS_PORT_PATHS, *PROBES):
+            _add_route(metrics_app, operation)
+    return metrics_app
 
 
-def make_front_runner(app: web.Application) -> web.AppRunner:
-    """A runner in which a client that leaves cancels its handler, and with it the request to the replica."""
-    return GuardedRunner(app, app[FRONT].settings)
+def make_router_runner(app: web.Application) -> web.AppRunner:
+    """A runner that cancels the handler of a client that leaves, and with it the request to the replica."""
+    return GuardedRunner(app, app[ROUTER].settings)
 
 
-def _make(front: Front, guard: Guard) -> web.Application:
+def _make_app(router: Router, guard: Guard) -> web.Application:
     app = web.Application(
-        middlewares=[log_access, answer_errors, guard_requests], client_max_size=front.settings.max_body_bytes
+        middlewares=[log_access, answer_errors, guard_requests], client_max_size=router.settings.max_body_bytes
     )
-    app[FRONT] = front
+    app[ROUTER] = router
     app[GUARD] = guard
     app[TURNS] = LoopThrottle()
     app[GENERATING] = frozenset()
@@ -102,24 +100,24 @@ def _make(front: Front, guard: Guard) -> web.Application:
     return app
 
 
-async def _close(app: web.Application) -> None:
-    app[FRONT].workers.close()
+async def _close_workers(app: web.Application) -> None:
+    app[ROUTER].workers.close()
 
 
 def _handler_of(operation: Operation) -> Handler:
-    known = _HANDLERS.get((operation.method, operation.path))
-    if known is not None:
-        return known
+    special = _HANDLERS.get((operation.method, operation.path))
+    if special is not None:
+        return special
     if operation.is_socket:
-        return relay_socket
+        return proxy_websocket
     if operation.tag is Tag.ADMIN and operation.method == "POST":
         return forward_to_all
     is_by_id = "{id}" in operation.path and operation.tag is not Tag.MODELS
-    return things.forward_to_owner if is_by_id else forward_to_best
+    return sticky_routes.forward_to_owner if is_by_id else forward_to_best
 
 
-def _add(app: web.Application, operation: Operation, handler: Handler) -> None:
-    path = _PATTERNS.get(operation.path, operation.path)
+def _add_route(app: web.Application, operation: Operation) -> None:
+    path, handler = _PATTERNS.get(operation.path, operation.path), _handler_of(operation)
     if operation.method == "GET":
         has_head = operation.tag in (Tag.MODELS, Tag.HEALTH, Tag.PAGES) and operation.event is None
         app.router.add_get(path, handler, allow_head=has_head and "stream" not in str(operation.answer))

@@ -1,51 +1,56 @@
-"""How a request's headers go to a replica, and how an answer comes back: bytes are passed on as they come."""
+"""The headers of requests to replicas, and the responses that pass a replica's answer on to the client."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from typing import Any, Self
 
 import aiohttp
 from aiohttp import hdrs, web
 
+from server.api.openai.chat import CHAT_COMPLETIONS
+from server.api.responses import events
+from server.api.route import BodyRoute
 from server.http.entry.access_log import REQUEST_ID
+from server.http.responses.routes import RESPONSES
 from server.http.streams.fronted import FRONT_HEADERS
+from server.http.table import ROUTES
 from server.http.transport.write_watch import WriteWatch
-from server.router.replica import ReplicaLost
+from server.protocol.errors import ApiError
+from server.router.replica import ReplicaLost, read_piece
 from server.startup.logs import REQUEST_ID_HEADER
 from server.startup.settings import ServerSettings
 
 REPLICA_HEADER = "X-Eagre-Replica"
 EVENT_STREAM = "text/event-stream"
 BETWEEN_EVENTS = b"\n\n"
-MAX_TOLD = 1 << 26  # bytes of an answer that is read whole, however long it says that it is
 MAX_EVENT = 1 << 28  # bytes; only the log probabilities of a very long prompt come near
-MAX_WHOLE = 1 << 16  # bytes of an answer that is taken whole, so that a replica that dies meanwhile is not noticed
+_BODY_ROUTES = {route.path: route for route in ROUTES if isinstance(route, BodyRoute)}
+_SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
 
-# They speak of one connection (RFC 9110, section 7.6.1), or of a body that is decoded here and framed anew.
-_OF_A_CONNECTION = frozenset(
+# Hop-by-hop headers (RFC 9110, section 7.6.1), and the length of a body that is decoded here and framed anew.
+_HOP_BY_HOP = frozenset(
     {
         "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
         "transfer-encoding", "upgrade", "content-length",
     }
 )  # fmt: skip
-# Host and origin are checked by the front, for a name that is its own.
-_NOT_ASKED = _OF_A_CONNECTION | {"host", "origin", "expect", "content-encoding", "accept-encoding"}
-_NOT_ASKED_OF_SOCKETS = frozenset(
-    {"sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol"}
+# The router checks host and origin itself. A router's own headers mean nothing from a client.
+_NOT_SENT = (
+    _HOP_BY_HOP
+    | {"host", "origin", "expect", "content-encoding", "accept-encoding"}
+    | {"sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol"}
+    | FRONT_HEADERS
 )
-_NOT_TOLD = _OF_A_CONNECTION | {"date", "server"}
+_NOT_RETURNED = _HOP_BY_HOP | {"date", "server"}
 
 
 def request_headers(request: web.Request) -> dict[str, str]:
-    """The headers of `request` for a replica, with the request's id. Nothing in them says that a front asks."""
+    """The headers of `request` for a replica, with the id of the request."""
     found = {
         name: value
         for name, value in request.headers.items()
-        if (lower := name.lower()) not in _NOT_ASKED
-        and lower not in _NOT_ASKED_OF_SOCKETS
-        and lower not in FRONT_HEADERS
-        and not lower.startswith("sec-fetch-")
+        if (lower := name.lower()) not in _NOT_SENT and not lower.startswith("sec-fetch-")
     }
     found[REQUEST_ID_HEADER] = request[REQUEST_ID]
     return found
@@ -53,7 +58,7 @@ def request_headers(request: web.Request) -> dict[str, str]:
 
 def answer_headers(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
     """The headers of a replica's answer for the client."""
-    return [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_TOLD]
+    return [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_RETURNED]
 
 
 def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
@@ -61,24 +66,22 @@ def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
 
 
 class ProxyResponse:
-    """An answer on its way to the client; used as `async with`.
+    """The response to a client that streams the answer of one or more replicas; used as `async with`.
 
     A client that takes nothing for the write timeout is cut off. While it is slow, nothing is read from the replica, so
-    no more than some buffers' worth is held here.
+    no more than some buffers are held here.
     """
 
     def __init__(self, request: web.Request, settings: ServerSettings, *, ping: bytes = b"") -> None:
-        """Args:
-        ping: what the client gets where nothing else comes for the ping interval; empty for nothing.
-        """
+        """`ping` is written where nothing else was for the ping interval, unless it is empty."""
         self._request = request
         self._settings = settings
         self._ping = ping
+        self._response: web.StreamResponse | None = None
         self._watch: WriteWatch | None = None
-        self.response: web.StreamResponse | None = None
-        self.last = b""  # what was passed on last
+        self._last = b""
 
-    async def __aenter__(self) -> ProxyResponse:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: Any) -> None:
@@ -88,14 +91,14 @@ class ProxyResponse:
 
     @property
     def is_open(self) -> bool:
+        """Whether the client has the status and the headers."""
         return self._watch is not None
 
-    async def open(self, answer: aiohttp.ClientResponse, replica: str, extra: Mapping[str, str] | None = None) -> None:
+    async def open(self, answer: aiohttp.ClientResponse, replica: str) -> None:
         """Sends the status and the headers of `answer`."""
-        response = self.response = web.StreamResponse(status=answer.status, reason=answer.reason)
+        response = self._response = web.StreamResponse(status=answer.status, reason=answer.reason)
         response.headers.extend(answer_headers(answer))
         response.headers[REPLICA_HEADER] = replica
-        response.headers.update(extra or {})
         if answer.content_length is not None and not is_event_stream(answer):
             response.content_length = answer.content_length
         await response.prepare(self._request)
@@ -106,60 +109,42 @@ class ProxyResponse:
         self._watch = await watch.__aenter__()
 
     async def write(self, data: bytes) -> None:
-        """Passes bytes on; waits while the client is slow."""
+        """Writes a piece of the body; waits while the client is slow."""
         assert self._watch is not None
-        self.last = data
+        self._last = data
         await self._watch.write(data)
 
-    async def end(self) -> None:
-        """Nothing more will be written."""
+    async def write_error(self, path: str, error: ApiError) -> None:
+        """Writes an error as the last event of a stream, in the form of the route `path` that began it."""
+        if path.startswith(RESPONSES):
+            numbers = _SEQUENCE_NUMBER.findall(self._last)
+            await self.write(events.error_event(error, int(numbers[-1]) + 1 if numbers else 0).to_sse())
+        else:
+            route = _BODY_ROUTES.get(path, CHAT_COMPLETIONS)
+            await self.write(route.encode_error_event(error, self._request[REQUEST_ID]))
+
+    async def end(self) -> web.StreamResponse:
         assert self._watch is not None
-        assert self.response is not None
-        await self._watch.finish(self.response.write_eof)
+        assert self._response is not None
+        await self._watch.finish(self._response.write_eof)
+        return self._response
 
     def cut(self) -> None:
-        """Breaks the connection off, so that the client cannot take what it has for all of the answer."""
+        """Aborts the connection, so that the client cannot take what it has for the whole answer."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
 
-async def read_piece(answer: aiohttp.ClientResponse, replica: str) -> bytes:
-    """What has come since the last call, or the next that comes; empty at the end of the answer.
-
-    Raises:
-        ReplicaLost: the connection ended before the answer did.
-    """
-    try:
-        return await answer.content.readany()
-    except (aiohttp.ClientError, OSError) as error:
-        raise ReplicaLost(f"{replica} broke off in its answer", was_asked=True) from error
-
-
-async def read_whole(answer: aiohttp.ClientResponse, replica: str) -> bytes:
-    """All of a body.
-
-    Raises:
-        ReplicaLost: the connection ended before the body did, or the body is longer than `MAX_TOLD`.
-    """
-    body = bytearray()
-    while piece := await read_piece(answer, replica):
-        body += piece
-        if len(body) > MAX_TOLD:
-            raise ReplicaLost(f"{replica} sent more than {MAX_TOLD} bytes", was_asked=True)
-    return bytes(body)
-
-
 class EventReader:
-    """Reads whole events of an answer, so that an error event can follow wherever the replica breaks off."""
+    """Reads an event stream in whole events, so that an error event can follow wherever the replica breaks off."""
 
     def __init__(self, answer: aiohttp.ClientResponse, replica: str) -> None:
         self._answer = answer
         self._replica = replica
-        self._rest = bytearray()  # of an event that has not come whole
+        self._rest = bytearray()  # the beginning of an event
 
     async def read(self) -> bytes:
-        """The events that have come since the last call, or the next ones. At the end of the answer what is left of
-        an unfinished event, and then nothing.
+        """The next events. At the end of the answer what is left of an unfinished event, and then nothing.
 
         Raises:
             ReplicaLost: the connection ended before the answer did, or an event is longer than `MAX_EVENT`.
@@ -168,15 +153,15 @@ class EventReader:
         while piece := await read_piece(self._answer, self._replica):
             if not rest and piece.endswith(BETWEEN_EVENTS):
                 return piece
-            from_here = max(len(rest) - 1, 0)  # what stands before was looked at when it came
+            searched = max(len(rest) - 1, 0)
             rest += piece
-            end = rest.rfind(BETWEEN_EVENTS, from_here) + len(BETWEEN_EVENTS)
+            end = rest.rfind(BETWEEN_EVENTS, searched) + len(BETWEEN_EVENTS)
             if end >= len(BETWEEN_EVENTS):
-                events = bytes(rest[:end])
+                whole = bytes(rest[:end])
                 del rest[:end]
-                return events
+                return whole
             if len(rest) > MAX_EVENT:
-                raise ReplicaLost(f"{self._replica} sent an event of more than {MAX_EVENT} bytes", was_asked=True)
+                raise ReplicaLost(f"{self._replica} sent an event of more than {MAX_EVENT} bytes", was_sent=True)
         left = bytes(rest)
         rest.clear()
         return left

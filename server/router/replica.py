@@ -1,4 +1,4 @@
-"""One server behind the front: where it is, how it is, and what is open on it."""
+"""The HTTP client of one server behind the router: its health, its open requests, and the prefixes it has seen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import errno
 import io
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import aiohttp
@@ -14,46 +15,57 @@ import orjson
 from yarl import URL
 
 from server.admission.probes import READINESS
-from server.router.prefixes import RememberedPrefixes
+from server.router.prefixes import PrefixIndex
 
 UNIX = "unix:"
 CONNECT_S = 5.0  # a server that runs accepts at once
-HEALTH_S = 5.0  # for an answer about its health; a busy one may take a while
-# A server that has left so many looks at its health without an answer is frozen: what is open on it is given up. They
-# are counted, and not the seconds, so that a front that was frozen itself does not blame its replicas.
+HEALTH_S = 5.0  # for the answer to a health check; a busy server may take a while
+# A server that leaves so many health checks in a row unanswered is frozen: the requests open on it fail. Checks are
+# counted, and not seconds, so that a router that was frozen itself does not blame its replicas.
 MOST_UNANSWERED = 3
-# So many looks at its health, one after the other, may find no way to its machine. One without power never ends the
-# connections that it has, and the network refuses new ones in its place, often at once; a route comes back sooner.
+# So many health checks in a row may find no route to the machine. One without power never ends its connections, and the
+# network refuses new ones for it, often at once; a route that was lost for a moment comes back sooner.
 MOST_UNREACHABLE = 30
-_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
-# A Unix socket whose queue is full takes nobody in, and asyncio finds that out at the first write. A network would let
-# the look wait, so this one waits too: a server that is only busy empties its queue meanwhile, a frozen one never does.
-_CROWDED = errno.ENOTCONN
-# The front itself has no room for a connection more, which says nothing of the replica.
+_NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
+# A Unix socket whose backlog is full refuses connections, which asyncio finds out at the first write. A network would
+# let the check wait, so this one waits too: a server that is only busy accepts meanwhile, a frozen one never does.
+_BACKLOG_FULL = errno.ENOTCONN
+# The router itself can open no further connection, which says nothing of the replica.
 _OWN_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 IDLE_S = 20.0  # after which an unused connection is closed, before the server closes it at any moment
 _MANY_BYTES = 1 << 18  # of a body
 _MAX_READINESS = 1 << 20  # bytes of an answer about readiness
+MAX_BUFFERED = 1 << 26  # bytes of an answer that is read whole, however long it says that it is
 
 
-class State(StrEnum):
-    """How a replica is, as far as the front knows."""
+class ReplicaState(StrEnum):
+    """The state of a replica by its last health check."""
 
-    STARTING = "starting"  # nobody has answered there yet
+    STARTING = "starting"  # it has not answered yet
     READY = "ready"
     NOT_READY = "not_ready"  # it answers that it loads or drains, or does not answer
     GONE = "gone"  # it refuses connections
 
 
 class ReplicaLost(Exception):
-    """A replica broke off before the end of its answer, or could not be reached."""
+    """A replica could not be reached, or broke off before the end of its answer."""
 
-    def __init__(self, reason: str, *, was_asked: bool) -> None:
-        """Args:
-        was_asked: whether the request may have reached it.
-        """
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
+        """`was_sent`: whether the request may have reached it."""
         super().__init__(reason)
-        self.was_asked = was_asked
+        self.was_sent = was_sent
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """A client's request as it is sent to a replica, and again to another one."""
+
+    method: str
+    path: str  # with its query
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    fields: Mapping[str, str | bool] = field(default_factory=dict)  # of the body, those that decide about the replica
+    blocks: tuple[int, ...] = ()  # of its prompt
 
 
 class Replica:
@@ -75,16 +87,16 @@ class Replica:
             raise ValueError(f"the address is {address!r}; it must begin with {UNIX}, http:// or https://")
         self.name = name
         self.address = address
-        self.state = State.STARTING
+        self.state = ReplicaState.STARTING
         self.detail = "nobody has answered there yet"
-        self.is_leaving = False  # it gets nothing new and is forgotten once nothing is open on it
+        self.is_leaving = False  # it gets no new requests, and is removed once none is open on it
         self.has_been_ready = False
-        self.num_open = 0
-        self.num_unanswered = 0  # looks at its health, one after the other
+        self.num_open = 0  # requests
+        self.num_unanswered = 0  # health checks in a row
         self._num_unreachable = 0  # likewise
-        self._asking: set[asyncio.Timeout] = set()  # of requests that have no answer yet
-        self._reading: set[aiohttp.ClientResponse] = set()  # answers that have begun
-        self.prefixes = RememberedPrefixes()
+        self._pending: set[asyncio.Timeout] = set()  # of requests whose answers have not begun
+        self._answers: set[aiohttp.ClientResponse] = set()  # that are being read
+        self.prefixes = PrefixIndex()
         # Answers come when the model has them, so only connecting has a deadline.
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -96,38 +108,38 @@ class Replica:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may get something new."""
-        return self.state is State.READY and not self.is_leaving
+        """Whether it may get new requests."""
+        return self.state is ReplicaState.READY and not self.is_leaving
 
-    def num_remembered(self, blocks: Sequence[int]) -> int:
-        """How many blocks at the beginning of these it has met."""
-        return self.prefixes.count(blocks)
+    def num_cached_blocks(self, blocks: Sequence[int]) -> int:
+        """How many blocks at the beginning of a prompt are probably in its prefix cache."""
+        return self.prefixes.match(blocks)
 
     @contextmanager
-    def use(self, blocks: Sequence[int] = ()) -> Iterator[None]:
-        """Counts a request as open on it while the context lasts; it is expected to remember the prompt's blocks."""
+    def track(self, blocks: Sequence[int] = ()) -> Iterator[None]:
+        """Counts a request as open while the context lasts, and the prompt's blocks as cached from now on."""
         self.num_open += 1
-        self.prefixes.remember(blocks)
+        self.prefixes.add(blocks)
         try:
             yield
         finally:
             self.num_open -= 1
 
     @asynccontextmanager
-    async def ask(
+    async def request(
         self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a request, whose body is still to be read. Leaving the context before its end breaks it off.
+        """Sends a request and gives its answer, whose body is still to be read. Leaving the context breaks it off.
 
         Args:
-            path: with the query, as the client has written them.
+            path: with its query, percent-encoded.
 
         Raises:
             ReplicaLost: there was no answer.
         """
         try:
             async with asyncio.timeout(None) as deadline:
-                self._asking.add(deadline)
+                self._pending.add(deadline)
                 try:
                     answer = await self._session.request(
                         method, URL(self._url + path, encoded=True), headers=headers,
@@ -135,76 +147,74 @@ class Replica:
                         allow_redirects=False,
                     )  # fmt: skip
                 finally:
-                    self._asking.discard(deadline)
+                    self._pending.discard(deadline)
         except aiohttp.ClientConnectorError as error:
-            if error.errno not in _OWN_SHORTAGE:
-                self.note_gone(str(error))
-            raise ReplicaLost(f"{self.name} cannot be reached", was_asked=False) from error
+            if error.errno not in _OWN_SHORTAGE and self.state is not ReplicaState.STARTING:
+                self._set_state(ReplicaState.GONE, str(error))
+            raise ReplicaLost(f"{self.name} cannot be reached", was_sent=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or "it is silent"
-            raise ReplicaLost(f"{self.name} gave no answer: {reason}", was_asked=True) from error
-        self._reading.add(answer)
+            raise ReplicaLost(f"{self.name} gave no answer: {reason}", was_sent=True) from error
+        self._answers.add(answer)
         try:
             yield answer
         finally:
-            self._reading.discard(answer)
+            self._answers.discard(answer)
             answer.close()  # does nothing where the answer was read to its end, and the connection is used again
 
-    async def check(self) -> None:
-        """Asks the replica whether it is ready, and notes what it says.
+    def send(self, proxied: ProxyRequest) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """`request` of a client's request."""
+        return self.request(proxied.method, proxied.path, headers=proxied.headers, body=proxied.body)
 
-        One that is frozen, or whose machine is gone, loses what is open on it.
+    async def check_health(self) -> None:
+        """Requests the replica's readiness and notes its state. Fails the open requests of one that is frozen, or whose
+        machine is gone.
         """
         self._fail_ended()
         try:
             async with asyncio.timeout(HEALTH_S):
-                async with self.ask("GET", READINESS, headers={}) as answer:
-                    status, told = answer.status, orjson.loads(await _read_readiness(answer))
+                async with self.request("GET", READINESS, headers={}) as answer:
+                    status, fields = answer.status, orjson.loads(await read_whole(answer, self.name, _MAX_READINESS))
         except ReplicaLost as lost:
             number = lost.__cause__.errno if isinstance(lost.__cause__, OSError) else None
             if number in _OWN_SHORTAGE:
                 return
-            if number == _CROWDED:
+            if number == _BACKLOG_FULL:
                 await asyncio.sleep(HEALTH_S)
                 self._note_unanswered("it accepts nobody")
                 return
             if isinstance(lost.__cause__, aiohttp.ConnectionTimeoutError):
                 self._note_unanswered("no connection")
                 return
-            if lost.was_asked:  # a server that runs answers; whether this one does, the next look tells
-                self._note(State.NOT_READY, str(lost))
-            elif number in _NO_WAY:
+            if lost.was_sent:  # a server that runs answers; whether this one does, the next check shows
+                self._set_state(ReplicaState.NOT_READY, str(lost))
+            elif number in _NO_ROUTE:
                 self._num_unreachable += 1
                 if self._num_unreachable >= MOST_UNREACHABLE:
-                    self._break_off()
+                    self._fail_open_requests()
                 return
         except TimeoutError:
             self._note_unanswered("no answer")
             return
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            self._note(State.NOT_READY, f"no sense in its answer: {error}")
+        except ValueError as error:
+            self._set_state(ReplicaState.NOT_READY, f"no sense in its answer: {error}")
         else:
-            detail = str(told.get("detail", "")) if isinstance(told, dict) else ""
-            self._note(State.READY if status == 200 else State.NOT_READY, detail)
+            detail = str(fields.get("detail", "")) if isinstance(fields, dict) else ""
+            self._set_state(ReplicaState.READY if status == 200 else ReplicaState.NOT_READY, detail)
         self.num_unanswered = self._num_unreachable = 0
 
-    def note_gone(self, reason: str) -> None:
-        """Nobody listens there."""
-        if self.state is not State.STARTING:
-            self._note(State.GONE, reason)
-
     @asynccontextmanager
-    async def open_socket(
+    async def connect_websocket(
         self, path: str, headers: Mapping[str, str], protocols: Sequence[str], heartbeat: float, max_message: int
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
-        """A WebSocket to it, which is closed with the context.
+        """Opens a WebSocket, which is closed with the context.
 
         Args:
             heartbeat: seconds between two pings.
             max_message: bytes; a longer one closes the socket with the code 1009.
 
         Raises:
-            aiohttp.ClientError, OSError: there is none, or not within `HEALTH_S`.
+            aiohttp.ClientError, OSError: it was not opened within `HEALTH_S`.
         """
         async with asyncio.timeout(HEALTH_S):
             socket = await self._session.ws_connect(
@@ -215,48 +225,55 @@ class Replica:
             yield socket
 
     async def close(self) -> None:
-        """Breaks off everything that is open on it."""
+        """Closes all connections, which fails the open requests."""
         await self._session.close()
 
     def _note_unanswered(self, what: str) -> None:
         self.num_unanswered += 1
-        self._note(State.NOT_READY, f"{what} within {HEALTH_S:g} s, {self.num_unanswered} times")
+        self._set_state(
+            ReplicaState.NOT_READY, f"{what} within {HEALTH_S:g} s, {self.num_unanswered} times"
+        )  # fmt: skip
         if self.num_unanswered >= MOST_UNANSWERED:
-            self._break_off()
+            self._fail_open_requests()
 
-    def _break_off(self) -> None:
-        """Ends every request to it with `ReplicaLost`. Its connections cannot tell: the system holds them open."""
+    def _fail_open_requests(self) -> None:
+        """Ends every request with `ReplicaLost`, because the system holds connections to a dead machine open."""
         now = asyncio.get_running_loop().time()
-        for deadline in self._asking:
+        for deadline in self._pending:
             deadline.reschedule(now)
-        for answer in self._reading:
+        for answer in self._answers:
             answer.content.set_exception(aiohttp.ClientPayloadError("the server is silent"))
 
     def _fail_ended(self) -> None:
-        """Ends answers whose connection has ended while aiohttp leaves their readers waiting: it does so where what
-        came was no HTTP.
+        """Fails answers whose connection has ended while aiohttp leaves their readers waiting, as it does where what
+        came was not HTTP.
         """
-        for answer in self._reading:
+        for answer in self._answers:
             connection, content = answer.connection, answer.content
             is_waiting = not content.is_eof() and content.exception() is None
             if is_waiting and connection is not None and connection.transport is None:
                 content.set_exception(aiohttp.ClientPayloadError("what came is no HTTP"))
 
-    def _note(self, state: State, detail: str) -> None:
-        if State.GONE in (state, self.state):
-            self.prefixes.forget()  # whoever listens there next starts with an empty cache
+    def _set_state(self, state: ReplicaState, detail: str) -> None:
+        if ReplicaState.GONE in (state, self.state):
+            self.prefixes.clear()  # the server that listens there next starts with an empty cache
         self.state, self.detail = state, detail
-        self.has_been_ready |= state is State.READY
+        self.has_been_ready |= state is ReplicaState.READY
 
 
-async def _read_readiness(answer: aiohttp.ClientResponse) -> bytes:
-    """
-    Raises:
-        ValueError: it is too long to be one.
-    """
+async def read_piece(answer: aiohttp.ClientResponse, replica: str) -> bytes:
+    """The next bytes of a body; empty at its end. Raises `ReplicaLost` where the connection ended before."""
+    try:
+        return await answer.content.readany()
+    except (aiohttp.ClientError, OSError) as error:
+        raise ReplicaLost(f"{replica} broke off in its answer", was_sent=True) from error
+
+
+async def read_whole(answer: aiohttp.ClientResponse, replica: str, max_bytes: int = MAX_BUFFERED) -> bytes:
+    """A whole body. Raises `ReplicaLost` where it breaks off or is longer than `max_bytes`."""
     body = bytearray()
-    while piece := await answer.content.readany():
+    while piece := await read_piece(answer, replica):
         body += piece
-        if len(body) > _MAX_READINESS:
-            raise ValueError(f"it is longer than {_MAX_READINESS} bytes")
+        if len(body) > max_bytes:
+            raise ReplicaLost(f"no sense in the answer of {replica}: more than {max_bytes} bytes", was_sent=True)
     return bytes(body)

@@ -1,1 +1,1 @@
-"""Replicas that are processes of this machine: what each gets of it, and how they are started and ended."""
+"""Servers that are processes of this machine: their supervisor, their shares of it, and the source of replicas."""

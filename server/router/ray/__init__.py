@@ -1,1 +1,1 @@
-"""`eagre deploy`: Ray Serve places servers on the machines of a cluster, and one front streams from them."""
+"""`eagre deploy`: replicas that Ray Serve places on the machines of a cluster: placement, autoscaling, addresses."""

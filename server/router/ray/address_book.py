@@ -1,6 +1,6 @@
-"""Which replicas there are and where: replicas write it, the front reads it.
+"""The registry of a deployment's replicas and their addresses: replicas renew their entries, the router reads them.
 
-The other way round it has one number, by which replicas see that they shall read their keys again.
+In the other direction it has a counter, by which replicas see that they shall read their keys again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-LEASE_S = 15.0  # a replica that has not said for so long that it is there counts as gone
+LEASE_S = 15.0  # after which an entry that was not renewed expires
 LONGEST_WAIT_S = 2.0
 
 
-class Front(NamedTuple):
-    """The reader of the book: a replica beside it can listen on a Unix socket, and all know it by its key."""
+class RouterInfo(NamedTuple):
+    """The router of a deployment. A replica on its machine can listen on a Unix socket."""
 
     node: str  # Ray's id of the machine
     user: int  # who alone can open such a socket
-    key: str  # as the setting `front_key`
+    key: str  # the setting `front_key`
 
 
 class Addresses(NamedTuple):
@@ -33,36 +33,35 @@ class Addresses(NamedTuple):
 @dataclass(slots=True)
 class _Entry:
     address: str
-    until: float
+    expires_at: float
 
 
 class AddressBook:
-    """The book; Ray makes an actor of it, whose coroutines share one loop.
+    """The registry; Ray makes an actor of it, whose coroutines share one loop.
 
-    Replicas renew their entries all the time, so a new book that stands in for a lost one fills by itself.
+    Replicas renew their entries all the time, so a new book that replaces a lost one fills by itself.
     """
 
-    def __init__(self, front: Front, clock: Callable[[], float] = time.monotonic) -> None:
-        self._front = front
+    def __init__(self, router: RouterInfo, clock: Callable[[], float] = time.monotonic) -> None:
+        self._router = router
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._version = 0
         self._num_reloads = time.time_ns()  # never what a lost book had, so that replicas see the difference
         self._changed = asyncio.Event()
 
-    async def front(self) -> Front:
-        """Who reads this book."""
-        return self._front
+    async def router(self) -> RouterInfo:
+        return self._router
 
-    async def ask_reload(self) -> None:
-        """Every replica shall read its keys again; each notices when it next renews its entry."""
+    async def request_reload(self) -> None:
+        """Has every replica read its keys again; each notices when it next renews its entry."""
         self._num_reloads += 1
 
     async def num_reloads(self) -> int:
-        """Grows whenever the replicas are asked to. A server that starts afterwards has read the keys since."""
+        """Grows with each `request_reload`. A server that starts afterwards has read the keys since."""
         return self._num_reloads
 
-    async def enter(self, replica: str, address: str) -> int:
+    async def register(self, replica: str, address: str) -> int:
         """Writes or renews an entry; returns `num_reloads`."""
         known = self._entries.get(replica)
         self._entries[replica] = _Entry(address, self._clock() + LEASE_S)
@@ -70,8 +69,8 @@ class AddressBook:
             self._note_change()
         return self._num_reloads
 
-    async def strike(self, replica: str) -> None:
-        """Removes an entry, if it is there: nothing new shall go to this replica."""
+    async def deregister(self, replica: str) -> None:
+        """Removes an entry, so that the replica gets no new requests. Idempotent."""
         if self._entries.pop(replica, None) is not None:
             self._note_change()
 
@@ -87,7 +86,7 @@ class AddressBook:
 
     def _drop_expired(self) -> None:
         now = self._clock()
-        expired = [replica for replica, entry in self._entries.items() if entry.until < now]
+        expired = [replica for replica, entry in self._entries.items() if entry.expires_at < now]
         for replica in expired:
             del self._entries[replica]
         if expired:

@@ -1,4 +1,4 @@
-"""How many replicas there should be, from the prompts that wait in them. Ray Serve's controller asks `ScaleByQueue`."""
+"""The autoscaling policy of `eagre deploy`: the number of replicas by their queued prompt tokens and busy slots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-# Of its slots, so many may run in a replica that is left when others go; more of them would soon have a queue again.
+# Share of a replica's slots that may be busy after a downscale; with more it would soon have a queue again.
 FULL_ENOUGH = 0.8
 
 QUEUED_TOKENS = "queued_prompt_tokens"
@@ -14,23 +14,23 @@ BUSY_SLOTS = "busy_slots"
 
 
 class ReplicaLoad(NamedTuple):
-    """What one replica has to do."""
+    """The load of one replica."""
 
     queued_tokens: float  # of prompts that have not begun
     busy_slots: float  # running requests as a share of those that can run at once
 
 
 def replicas_wanted(loads: Iterable[ReplicaLoad], num_replicas: int, target_queued_tokens: int) -> int:
-    """How many replicas the present load wants, before any bound.
+    """The number of replicas for the present load, before any bound.
 
-    More are wanted where the prompts that wait would be more than the target in each. An empty queue alone is no reason
-    to have fewer, because it is empty also where each replica has exactly as much to do as it can. Fewer are enough
-    where they have slots for the requests that run.
+    More are wanted where the queued tokens exceed the target in each. An empty queue alone is no reason for fewer,
+    because it is empty also where each replica is exactly busy. Fewer are enough where they have slots for the running
+    requests.
 
     Args:
-        loads: of the replicas that have said theirs; those that are starting have none.
-        num_replicas: how many there are or are being started.
-        target_queued_tokens: waiting prompt tokens in each replica.
+        loads: those that are known; a replica that is starting has none.
+        num_replicas: that run or are starting.
+        target_queued_tokens: in each replica.
     """
     known = list(loads)
     by_queue = math.ceil(sum(load.queued_tokens for load in known) / target_queued_tokens)
@@ -39,16 +39,16 @@ def replicas_wanted(loads: Iterable[ReplicaLoad], num_replicas: int, target_queu
 
 
 class ScaleByQueue:
-    """Ray Serve's form of an autoscaling policy: called with the state of the deployment, in the controller."""
+    """An autoscaling policy in Ray Serve's form, which its controller calls."""
 
     def __init__(self, target_queued_tokens: int) -> None:
         self._target = target_queued_tokens
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """How many replicas are wanted, and no state; Ray applies delays and bounds to the number.
+        """The number of replicas, to which Ray applies delays and bounds, and no state.
 
         Args:
-            context: Ray's `AutoscalingContext`, with what the replicas' `record_autoscaling_stats` gave.
+            context: Ray's `AutoscalingContext`, with what `record_autoscaling_stats` of the replicas gave.
         """
         metrics: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
         queued, busy = metrics.get(QUEUED_TOKENS, {}), metrics.get(BUSY_SLOTS, {})

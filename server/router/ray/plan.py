@@ -1,4 +1,4 @@
-"""What the user of `eagre deploy` decides: how many replicas there are, what each takes, and where Ray runs."""
+"""The settings of `eagre deploy`: the number of replicas, their resources, and the Ray cluster."""
 
 from __future__ import annotations
 
@@ -79,45 +79,43 @@ class DeployPlan:
 
     @property
     def is_autoscaled(self) -> bool:
-        """Whether the number of replicas follows the load."""
         return self.min_replicas is not None or self.max_replicas is not None
 
     @property
     def least(self) -> int:
-        """The fewest replicas, with which the application begins."""
+        """The fewest replicas, also at the start."""
         return self.replicas or self.min_replicas or 1
 
     @property
     def most(self) -> int:
-        """The most replicas."""
         if not self.is_autoscaled:
             return self.least
         return self.max_replicas or max(self.least, DEFAULT_MAX_REPLICAS)
 
     @classmethod
     def add_flags(cls, parser: argparse.ArgumentParser) -> None:
-        """One flag for each field. A flag that is not given is None in the namespace."""
+        """Adds a flag for each field; one that is not given is None in the namespace."""
         for declared in settings_of(cls).values():
             add_flag(parser, declared)
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, Any], environment: Mapping[str, str]) -> DeployPlan:
-        """The first of flag, environment variable and default that is given.
-
-        A flag for a fixed number wins over variables for autoscaling, and the other way round.
+        """The first of flag, environment variable and default that is given. A flag for a fixed number also wins over
+        variables for autoscaling, and the other way round.
 
         Raises:
             SettingsError: a value cannot be read or is outside its limits.
         """
         scaling = ("min_replicas", "max_replicas")
-        beaten: tuple[str, ...] = ()
+        overridden: tuple[str, ...] = ()
         if flags.get("replicas") is not None:
-            beaten = scaling
+            overridden = scaling
         elif any(flags.get(name) is not None for name in scaling):
-            beaten = ("replicas",)
-        kept = {name: text for name, text in environment.items() if name not in {f"EAGRE_{b.upper()}" for b in beaten}}
+            overridden = ("replicas",)
+        ignored = {f"EAGRE_{name.upper()}" for name in overridden}
+        variables = {name: text for name, text in environment.items() if name not in ignored}
         try:
-            return cls(**read(settings_of(cls).values(), flags, kept))
+            return cls(**read(settings_of(cls).values(), flags, variables))
         except SettingsError:
             raise
         except ValueError as error:

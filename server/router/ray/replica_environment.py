@@ -1,4 +1,4 @@
-"""The settings of a replica's server: those of the command, without those of the front."""
+"""The environment of a Ray replica's server: the settings of the command, without the router's own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.interface.setting import Setting
+from server.router.local.replica_settings import THREADS
 from server.startup.flags import ENVIRONMENT_PREFIX, flag_name, variable_name
 from server.startup.settings import ServerSettings, SettingsError
 
-# The front listens for clients; where a replica listens is decided where it is placed.
-OF_THE_FRONT = (
+# The router listens for clients; the address of a replica is chosen on its machine.
+_ROUTER_KEYS = (
     "host", "port", "uds", "metrics_port", "ssl_certfile", "ssl_keyfile", "front_key", "replica_name",
 )  # fmt: skip
-# What several servers cannot share, and why.
-OF_ONE_SERVER = {
+# Settings that several servers cannot share, and why.
+_NOT_SHARED = {
     "store": "the file belongs to one server alone",
     "data_parallel": "it is Ray that places several servers on a machine",
     "num_hosts": "each replica is one process",
@@ -22,22 +23,20 @@ OF_ONE_SERVER = {
     "kv_events": "the replicas of one machine cannot share a port",
 }
 
-THREADS = "EAGRE_THREADS"
-MOST_OF_MEMORY = 0.8  # for the pages of all replicas of a machine together
+MAX_MEMORY = 0.8  # for the pages of all replicas of a machine together
 
 
 def replica_environment(
     flags: Mapping[str, Any], environment: Mapping[str, str], replica_cpus: float
 ) -> dict[str, str]:
-    """The variables that give a replica's server the settings of the command line and of the environment.
+    """The settings of the command line and of `environment` as variables for a replica's server.
 
-    Settings travel as variables, because other users of a machine can read the command lines there, and keys are
-    among them.
+    They are not passed as flags, because other users of a machine can read the command lines there, and keys are among
+    them.
 
     Args:
         flags: by the settings' keys, as `ServerSettings.add_flags` leaves them in the namespace.
-        replica_cpus: cores that the replica reserves; its kernels have as many threads, at least one, unless
-            EAGRE_THREADS says how many.
+        replica_cpus: cores that the replica reserves; also its number of threads, unless EAGRE_THREADS is given.
 
     Raises:
         SettingsError: a setting is given that several servers cannot share.
@@ -45,11 +44,11 @@ def replica_environment(
     declared = {setting.key: setting for setting in ServerSettings.declared()}
     given = {name: text for name, text in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}
     given |= _as_variables(declared.values(), flags)
-    for key, reason in OF_ONE_SERVER.items():
+    for key, reason in _NOT_SHARED.items():
         setting = declared[key]
         if given.get(variable_name(setting)):
             raise SettingsError(f"{flag_name(setting)} does not go with `eagre deploy`: {reason}")
-    for key in OF_THE_FRONT:
+    for key in _ROUTER_KEYS:
         given.pop(variable_name(declared[key]), None)
     return {THREADS: str(max(1, int(replica_cpus)))} | given
 
@@ -65,6 +64,6 @@ def _as_variables(settings: Iterable[Setting], flags: Mapping[str, Any]) -> dict
     return texts
 
 
-def share_of_memory(asked: float, num_replicas: int) -> float:
-    """`--memory-utilization` of one of `num_replicas` replicas of a machine: what was asked for, if all can have it."""
-    return min(asked, MOST_OF_MEMORY / num_replicas)
+def share_of_memory(wanted: float, num_replicas: int) -> float:
+    """`--memory-utilization` of one of `num_replicas` replicas of a machine: what is wanted, if all can have it."""
+    return min(wanted, MAX_MEMORY / num_replicas)

@@ -16,23 +16,25 @@ import pytest
 
 from benchmarks.fleet.checks import CHECKS, checks_of
 from benchmarks.fleet.deployed import DeployedReplica, Deployment
-from benchmarks.fleet.eagre_front import TakingTurns
 from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY
-from server.router.replica import State
+from server.router.policies import PrefixAffinity, RoundRobin, RoutingPolicy
+from server.router.replica import ReplicaState
 from server.router.replicas import Replicas
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux tells a process's environment")
 
 
-@pytest.mark.parametrize(("make", "num_chosen"), [(Replicas, 1), (TakingTurns, 3)])
-async def test_a_front_that_takes_turns_forgets_prefixes(make: type[Replicas], num_chosen: int, tmp_path: Path) -> None:
-    async with make() as replicas:
+@pytest.mark.parametrize(("policy", "num_chosen"), [(PrefixAffinity(), 1), (RoundRobin(), 3)])
+async def test_a_front_that_takes_turns_forgets_prefixes(
+    policy: RoutingPolicy, num_chosen: int, tmp_path: Path
+) -> None:
+    async with Replicas(policy) as replicas:
         for name in "abc":
-            replicas.add(name, f"unix:{tmp_path}/{name}").state = State.READY
+            replicas.add(name, f"unix:{tmp_path}/{name}").state = ReplicaState.READY
         chosen = []
         for _ in range(6):
             chosen.append(replicas.choose((1, 2, 3)))
-            with chosen[-1].use((1, 2, 3)):
+            with chosen[-1].track((1, 2, 3)):
                 pass
         assert {replica.name: chosen.count(replica) for replica in chosen} == {
             replica.name: 6 // num_chosen for replica in chosen

@@ -19,12 +19,12 @@ GRACE_S = 30.0  # of Kubernetes
 
 
 def test_all_waits_together_are_within_the_grace_period() -> None:
-    waits = ServerSettings().shutdown_timeout + serve.LAST_WORDS_S + 1.0 + CLOSE_TIMEOUT_S + SHUTDOWN_S + serve.JOIN_S
+    waits = ServerSettings().shutdown_timeout + serve.LAST_EVENT_S + 1.0 + CLOSE_TIMEOUT_S + SHUTDOWN_S + serve.JOIN_S
     assert waits < GRACE_S - 2
 
 
 async def test_a_hung_engine_still_lets_each_stream_end_once(start_server: StartServer, monkeypatch) -> None:
-    monkeypatch.setattr(serve, "LAST_WORDS_S", 0.2)
+    monkeypatch.setattr(serve, "LAST_EVENT_S", 0.2)
     engine = FakeEngineClient(is_manual=True)
     server = await start_server(engine)
     asking = [asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab"})) for _ in range(3)]

@@ -16,7 +16,7 @@ import pytest
 
 from server.admission import unix_socket
 from server.cli.listeners import ACCEPTED_AT_ONCE
-from server.cli.serve import EXIT_OK, EXIT_USAGE
+from server.cli.process import EXIT_OK, EXIT_USAGE
 from tests.patience import PATIENCE_S
 from tests.server.admission.test_certificate import make_certificate, needs_openssl
 from tests.server.cli.test_serve import Life, finish

@@ -21,7 +21,8 @@ import pytest
 
 from benchmarks.serving.server_process import free_port
 from engine.interface.types import Progress
-from server.cli.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, JOIN_S, raise_file_limit, serve
+from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, raise_file_limit
+from server.cli.serve import JOIN_S, serve
 from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
@@ -243,14 +244,14 @@ async def test_an_invalid_host_name_is_reported_in_one_line() -> None:
 
 SEVERAL_SIGNALS = """
 import asyncio, os, signal, sys
-from server.cli import serve
+from server.cli import process, serve
 from server.startup.loaded_model import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 import aiohttp
 
-serve.SAME_SIGNAL_S = float(sys.argv[1])
+process.SAME_SIGNAL_S = float(sys.argv[1])
 engine = FakeEngineClient(is_manual=True)
 async def main():
     ready = asyncio.get_running_loop().create_future()

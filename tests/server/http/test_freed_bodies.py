@@ -1,6 +1,6 @@
 """What a request has sent is given back with its answer, and not first by a garbage collection.
 
-The collector of a server runs seldom (server/cli/collector.py), so what only it could free would add up.
+The collector of a server runs seldom (server/cli/memory.py), so what only it could free would add up.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from server.router.application import front_application, front_metrics_application, make_front_runner
-from server.router.front import FRONT, Front
+from server.router.application import make_router_runner, router_application, router_metrics_application
 from server.router.replicas import Replicas
+from server.router.router import ROUTER, Router
 from server.startup.settings import ServerSettings
 from tests.server.conftest import Address, RunningServer, eventually
 
@@ -21,7 +21,7 @@ FRONT_KEY = "a-secret-of-fronts-alone"
 class RunningFront(Address):
     """A front and its metrics' port, and the servers behind it by their names."""
 
-    front: Front
+    router: Router
     metrics_url: str
     servers: dict[str, RunningServer]
 
@@ -37,16 +37,16 @@ async def start_front() -> AsyncIterator[StartFront]:
         async def start(servers: Sequence[RunningServer], **settings: object) -> RunningFront:
             replicas = await ending.enter_async_context(Replicas())
             of_front = ServerSettings(host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
-            app = front_application(replicas, of_front)
+            app = router_application(replicas, of_front)
             urls = []
-            for each in (app, front_metrics_application(app)):
-                runner = make_front_runner(each)
+            for each in (app, router_metrics_application(app)):
+                runner = make_router_runner(each)
                 ending.push_async_callback(runner.cleanup)
                 await runner.setup()
                 await web.TCPSite(runner, "127.0.0.1", 0).start()
                 urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
             running = RunningFront(urls[0], await ending.enter_async_context(aiohttp.ClientSession()))
-            running.front, running.metrics_url = app[FRONT], urls[1]
+            running.router, running.metrics_url = app[ROUTER], urls[1]
             running.servers = {str(number): server for number, server in enumerate(servers)}
             replicas.update({name: server.url for name, server in running.servers.items()})
             if servers:

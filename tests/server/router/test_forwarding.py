@@ -108,7 +108,7 @@ async def test_a_client_that_leaves_ends_its_request_at_once(slow: RunningFront)
         else:
             asking.cancel()
         await eventually(lambda engine=engine: not engine.running)  # type: ignore[misc]
-    assert all(not replica.num_open for replica in slow.front.replicas)
+    assert all(not replica.num_open for replica in slow.router.replicas)
 
 
 async def test_a_slow_reader_holds_up_its_replica_and_not_the_front(pair: RunningFront) -> None:
@@ -231,7 +231,7 @@ async def test_sockets_pass_in_both_directions_and_end_with_their_replica(pair: 
         assert kinds[0] == "start"
         await socket.send_bytes(b"x")
         assert (await socket.receive_json())["error"]["code"] == "binary_frame"
-        [used] = [replica for replica in pair.front.replicas if replica.num_open]
+        [used] = [replica for replica in pair.router.replicas if replica.num_open]
         await pair.servers[used.name].cut_connections()
         end = await socket.receive()
         assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.SERVICE_RESTART)
@@ -275,7 +275,7 @@ async def test_health_tells_of_all_replicas(pair: RunningFront) -> None:
     assert (status, told["status"], set(told["replicas"])) == (200, "ready", {"0", "1"})
     assert told["replicas"]["0"]["health"]["status"] == "ready"
     await pair.servers["0"].cut_connections()
-    await eventually(lambda: len(pair.front.replicas.usable) == 1)
+    await eventually(lambda: len(pair.router.replicas.usable) == 1)
     status, told = await pair.get("/health")
     assert (status, told["replicas"]["0"]["state"], told["replicas"]["0"]["health"]) == (200, "gone", None)
     assert (await pair.get("/readiness"))[1]["detail"] == "1 of 2 replicas accept requests"
@@ -286,15 +286,15 @@ async def test_replicas_come_and_go(slow: RunningFront) -> None:
     await eventually(lambda: any(server.engine.running for server in slow.servers.values()))
     [(name, left)] = [(name, server) for name, server in slow.servers.items() if server.engine.running]
     kept = {other: server.url for other, server in slow.servers.items() if other != name}
-    slow.front.replicas.update(kept)
-    assert [replica.name for replica in slow.front.replicas.usable] == list(kept)
+    slow.router.replicas.update(kept)
+    assert [replica.name for replica in slow.router.replicas.usable] == list(kept)
     left.engine.step(9)
     assert (await reading).endswith(b"[DONE]\n\n")
-    await eventually(lambda: len(slow.front.replicas) == 1)
-    slow.front.replicas.update({**kept, "new": left.url})
-    await eventually(lambda: len(slow.front.replicas.usable) == 2)
+    await eventually(lambda: len(slow.router.replicas) == 1)
+    slow.router.replicas.update({**kept, "new": left.url})
+    await eventually(lambda: len(slow.router.replicas.usable) == 2)
     with pytest.raises(ValueError, match="unix:"):
-        slow.front.replicas.add("odd", "ftp://x")
+        slow.router.replicas.add("odd", "ftp://x")
 
 
 async def test_a_front_never_rests_because_no_engine_waits_for_it(
@@ -309,5 +309,5 @@ async def test_a_front_never_rests_because_no_engine_waits_for_it(
 
     monkeypatch.setattr(CpuThrottle, "call", call)
     front = await start_front([])
-    assert await front.front.workers.run_large(len, "abc") == 3
+    assert await front.router.workers.run_large(len, "abc") == 3
     assert num_rests == 0

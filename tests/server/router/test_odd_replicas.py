@@ -16,10 +16,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from server.router.followed_stream import RECORD_BYTES, FollowedStream, FollowedStreams
-from server.router.front import deciding_fields
-from server.router.probes import join_metrics
-from server.router.replica import MOST_UNANSWERED, Replica, ReplicaLost, State
+from server.router.health_routes import join_metrics
+from server.router.replica import MOST_UNANSWERED, Replica, ReplicaLost, ReplicaState
+from server.router.routed_streams import RECORD_BYTES, RoutedStream, RoutedStreams
+from server.router.router import routing_fields
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 from tests.server.router.conftest import FRONT_KEY, RunningFront, StartFront
@@ -104,7 +104,7 @@ async def test_a_stream_that_goes_on_in_nonsense_ends_with_one_error(
     *before, last = await ask(front, body)
     assert set(before) == {b"data: {}"}
     assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "replica_lost"
-    await eventually(lambda: not front.front.num_open)
+    await eventually(lambda: not front.router.num_open)
 
 
 async def test_events_pass_whole_however_they_come_and_are_bounded(
@@ -124,14 +124,14 @@ async def test_an_answer_about_readiness_that_makes_no_sense_is_none(
 ) -> None:
     monkeypatch.setattr("server.router.replica._MAX_READINESS", 5000)
     front, odd = await make_front()
-    [replica] = front.front.replicas
+    [replica] = front.router.replicas
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     for nonsense in (b"[" * 4000, b'"%b"' % (b"x" * 9000), b"\xff"):
         odd.ready = head + nonsense
-        await replica.check()
-        assert (replica.state, replica.detail[:8]) == (State.NOT_READY, "no sense")
+        await replica.check_health()
+        assert (replica.state, replica.detail[:8]) == (ReplicaState.NOT_READY, "no sense")
         odd.ready = READY
-        await replica.check()
+        await replica.check_health()
         assert replica.is_usable
 
 
@@ -146,15 +146,15 @@ async def test_ids_that_are_too_long_or_refused_are_not_remembered(make_front: M
     odd.answer = [b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"]
     for thing in ("x" * 5000, "known"):
         await ask(front, {"input": "a", "previous_response_id": thing}, "/v1/responses")
-        assert front.front.places.get(thing) is None
+        assert front.router.owners.get(thing) is None
     assert odd.asked == ["/v1/responses", "/v1/responses/known", "/v1/responses"]
     async with front.http.get(front.url + "/v1/responses/mine?stream=odd") as answer:
-        assert (answer.status, front.front.places.get("mine")) == (400, None)
+        assert (answer.status, front.router.owners.get("mine")) == (400, None)
 
 
 def test_of_a_body_the_front_keeps_only_what_decides() -> None:
     fields = {"prompt": [1, 2], "stream": True, "resumable": None, "conversation": {"id": "conv_1", "more": [[]]}}
-    assert deciding_fields(fields) == {"stream": True, "conversation": "conv_1"}
+    assert routing_fields(fields) == {"stream": True, "conversation": "conv_1"}
 
 
 async def test_streams_that_are_open_are_not_being_prepared(make_front: MakeFront) -> None:
@@ -164,14 +164,14 @@ async def test_streams_that_are_open_are_not_being_prepared(make_front: MakeFron
         for _ in range(3):
             answer = await ending.enter_async_context(front.http.post(front.url + "/v1/completions", json=BODY))
             assert answer.status == 200
-        assert front.front.num_open == 3
+        assert front.router.num_open == 3
 
 
 def test_a_stream_for_which_there_is_never_room_displaces_no_other() -> None:
-    streams = FollowedStreams(grace=60, max_bytes=3 * RECORD_BYTES, max_streams=9)
+    streams = RoutedStreams(grace=60, max_bytes=3 * RECORD_BYTES, max_streams=9)
 
-    def stream(name: str, num_bytes: int) -> FollowedStream:
-        return FollowedStream(name, "", "/v1/completions", {}, b"x" * num_bytes, ())
+    def stream(name: str, num_bytes: int) -> RoutedStream:
+        return RoutedStream(name, "", "/v1/completions", {}, b"x" * num_bytes, ())
 
     small, read = stream("small", 1), stream("read", 1)
     assert streams.add(small)
@@ -193,7 +193,7 @@ async def test_a_socket_to_a_replica_that_never_answers_is_given_up(
         await client.send_json({"type": "generate"})
         end = await client.receive()
     assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.TRY_AGAIN_LATER)
-    await eventually(lambda: not front.front.num_open)
+    await eventually(lambda: not front.router.num_open)
 
 
 async def test_a_front_without_descriptors_blames_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,17 +206,17 @@ async def test_a_front_without_descriptors_blames_no_replica(tmp_path: Path, mon
         ending.push_async_callback(odd.close)
         replica = Replica("0", f"unix:{path}")
         ending.push_async_callback(replica.close)
-        await replica.check()
+        await replica.check_health()
         with monkeypatch.context() as patch:
             patch.setattr(asyncio.get_running_loop(), "create_unix_connection", none_left)
-            await replica.check()
+            await replica.check_health()
             with pytest.raises(ReplicaLost) as refusal:
-                async with replica.ask("GET", "/health", headers={}):
+                async with replica.request("GET", "/health", headers={}):
                     pass
         assert replica.is_usable
-        assert not refusal.value.was_asked
+        assert not refusal.value.was_sent
         odd.is_let_go.set()
-        async with replica.ask("GET", "/health", headers={}) as answer:
+        async with replica.request("GET", "/health", headers={}) as answer:
             assert answer.status == 200
 
 
@@ -230,5 +230,5 @@ async def test_a_machine_that_takes_no_connection_leaves_looks_unanswered(monkey
         replica = Replica("0", f"http://127.0.0.1:{listener.getsockname()[1]}")
         ending.push_async_callback(replica.close)
         for _ in range(MOST_UNANSWERED):
-            await replica.check()
-        assert (replica.state, replica.num_unanswered) == (State.NOT_READY, MOST_UNANSWERED)
+            await replica.check_health()
+        assert (replica.state, replica.num_unanswered) == (ReplicaState.NOT_READY, MOST_UNANSWERED)

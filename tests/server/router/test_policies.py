@@ -7,54 +7,54 @@ from typing import Any
 
 import pytest
 
-from server.router.policies import MOST_AHEAD, Choice
-from server.router.prefixes import BLOCK_BYTES, MAX_BLOCKS, RememberedPrefixes, prefix_blocks
+from server.router.policies import MOST_AHEAD, PrefixAffinity
+from server.router.prefixes import BLOCK_BYTES, MAX_BLOCKS, PrefixIndex, prefix_blocks
 
 LONG = "The harbour master keeps a log of every tide. " * 40
 
 
-@dataclass
+@dataclass(eq=False)
 class Candidate:
     num_open: int = 0
-    prefixes: RememberedPrefixes = field(default_factory=RememberedPrefixes)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
 
-    def num_remembered(self, blocks: Sequence[int]) -> int:
-        return self.prefixes.count(blocks)
+    def num_cached_blocks(self, blocks: Sequence[int]) -> int:
+        return self.prefixes.match(blocks)
 
 
 def common(one: dict[str, Any], other: dict[str, Any], tenants: tuple[str, str] = ("", "")) -> int:
     """How many blocks two requests have in common."""
-    known = RememberedPrefixes()
-    known.remember(prefix_blocks(one, tenants[0]))
-    return known.count(prefix_blocks(other, tenants[1]))
+    known = PrefixIndex()
+    known.add(prefix_blocks(one, tenants[0]))
+    return known.match(prefix_blocks(other, tenants[1]))
 
 
 def test_without_a_known_prefix_the_least_loaded_replicas_take_turns() -> None:
-    candidates, choice = [Candidate(3), Candidate(1), Candidate(1)], Choice()
-    taken = Counter(candidates.index(choice.of(candidates)) for _ in range(30))
+    candidates, policy = [Candidate(3), Candidate(1), Candidate(1)], PrefixAffinity()
+    taken = Counter(candidates.index(policy.choose(candidates)) for _ in range(30))
     assert taken.keys() == {1, 2}
     assert min(taken.values()) >= 10
 
 
 def test_a_prefix_goes_where_it_was_until_that_replica_is_too_far_ahead() -> None:
-    candidates, choice = [Candidate(), Candidate()], Choice()
+    candidates, policy = [Candidate(), Candidate()], PrefixAffinity()
     blocks = prefix_blocks({"prompt": LONG}, "")
-    candidates[1].prefixes.remember(blocks)
+    candidates[1].prefixes.add(blocks)
     for num_open in range(MOST_AHEAD + 1):
         candidates[1].num_open = num_open
-        assert choice.of(candidates, blocks) is candidates[1]
+        assert policy.choose(candidates, blocks) is candidates[1]
     candidates[1].num_open = MOST_AHEAD + 1
-    assert choice.of(candidates, blocks) is candidates[0]
+    assert policy.choose(candidates, blocks) is candidates[0]
 
 
 def test_the_longest_known_beginning_wins_and_of_equal_ones_the_least_loaded() -> None:
     short, long = prefix_blocks({"prompt": LONG[:600]}, ""), prefix_blocks({"prompt": LONG}, "")
-    candidates, choice = [Candidate(0), Candidate(2), Candidate(1)], Choice()
-    candidates[0].prefixes.remember(short)
-    candidates[1].prefixes.remember(long)
-    assert choice.of(candidates, long) is candidates[1]
-    candidates[2].prefixes.remember(long)
-    assert choice.of(candidates, long) is candidates[2]
+    candidates, policy = [Candidate(0), Candidate(2), Candidate(1)], PrefixAffinity()
+    candidates[0].prefixes.add(short)
+    candidates[1].prefixes.add(long)
+    assert policy.choose(candidates, long) is candidates[1]
+    candidates[2].prefixes.add(long)
+    assert policy.choose(candidates, long) is candidates[2]
 
 
 def test_equal_beginnings_share_blocks_on_every_route() -> None:
@@ -82,11 +82,11 @@ def test_what_is_looked_at_is_bounded_whatever_comes() -> None:
 
 
 def test_the_beginnings_that_were_not_met_for_longest_are_forgotten_and_of_each_its_end_first() -> None:
-    known = RememberedPrefixes(max_blocks=6)
-    known.remember([1, 2, 3, 4])
-    known.remember([10, 11, 12])
+    known = PrefixIndex(max_blocks=6)
+    known.add([1, 2, 3, 4])
+    known.add([10, 11, 12])
     assert len(known) == 6
-    assert known.count([1, 2, 3, 4]) == 3
-    assert known.count([10, 11, 12, 13]) == 3
-    known.forget()
-    assert known.count([10]) == 0
+    assert known.match([1, 2, 3, 4]) == 3
+    assert known.match([10, 11, 12, 13]) == 3
+    known.clear()
+    assert known.match([10]) == 0

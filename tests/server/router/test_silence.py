@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import aiohappyeyeballs
 import pytest
 
-from server.router.replica import MOST_UNANSWERED, Replica, State
+from server.router.replica import MOST_UNANSWERED, Replica, ReplicaState
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.router.conftest import FRONT_KEY, StartFront
@@ -86,7 +86,7 @@ async def test_streams_of_a_frozen_replica_move_or_end_with_one_error(
     async with AsyncExitStack() as ending:
         carriers = [await ending.enter_async_context(freezing(server)) for server in servers]
         front = await start_front(carriers, front_key=FRONT_KEY)
-        replicas = front.front.replicas
+        replicas = front.router.replicas
         names = [replica.name for replica in replicas]
         other = replicas.get(names[1])
         assert other is not None
@@ -133,6 +133,6 @@ async def test_a_frozen_replica_whose_socket_takes_nobody_more_is_frozen_all_the
         replica = Replica("0", f"unix:{path}")
         ending.push_async_callback(replica.close)
         for _ in range(MOST_UNANSWERED):
-            await replica.check()
-        assert (replica.state, replica.num_unanswered) == (State.NOT_READY, MOST_UNANSWERED)
+            await replica.check_health()
+        assert (replica.state, replica.num_unanswered) == (ReplicaState.NOT_READY, MOST_UNANSWERED)
         assert "accepts nobody" in replica.detail

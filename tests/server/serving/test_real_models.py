@@ -15,7 +15,7 @@ from aiohttp import web
 
 from engine.interface.config import EngineConfig
 from engine.interface.types import Progress
-from server.cli.model_loads import ModelLoads
+from server.cli.model_loader import ModelLoader
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.loaded_model import LoadedModel, load_with
@@ -58,12 +58,12 @@ async def server(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[Seve
 
     settings = ServerSettings(port=0, models=tuple(map(str, folders.values())), models_max=2, engine=engine)
     served = ServedModels(settings, settings_of_each(settings))
-    loads = ModelLoads(served, load, silent)
+    loader = ModelLoader(served, load, silent)
     runner = make_runner(build_app(served, read_keys(settings)))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    served.start(loads.bring)
-    assert await loads.first()
+    served.start(loader.load)
+    assert await loader.load_first()
     async with aiohttp.ClientSession() as http:
         yield SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, {})
     await runner.cleanup()

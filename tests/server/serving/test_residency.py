@@ -13,7 +13,7 @@ import pytest
 
 from engine.interface.background import CALM_NICE, is_narrow_here
 from engine.interface.types import EngineError, Progress
-from server.cli.model_loads import ModelLoads
+from server.cli.model_loader import ModelLoader
 from server.serving import residency
 from server.startup.loaded_model import LoadedModel
 from server.startup.progress import silent
@@ -61,16 +61,16 @@ async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that
             raise ValueError("it was noted")
 
         three = server.served.find("three")
-        loads = ModelLoads(server.served, load, silent)
+        loader = ModelLoader(server.served, load, silent)
         usual = os.getpriority(os.PRIO_PROCESS, 0)
         calm = max(CALM_NICE, usual) if sys.platform == "linux" else usual
         one, two = (server.engine(name).lifecycle for name in ("one", "two"))
         for change in (one.sleep(), two.pause(), two.resume()):
             with pytest.raises(ValueError, match="noted"):
-                await loads.bring(three)
+                await loader.load(three)
             await change
         with pytest.raises(ValueError, match="noted"):
-            await loads.bring(three)
+            await loader.load(three)
         # Both run, then one sleeps and one runs, then that one is paused, and then it runs again.
         assert found == [(True, calm), (True, calm), (False, calm), (True, calm)]
 
@@ -254,8 +254,8 @@ async def test_where_the_models_of_the_start_fail_the_next_one_is_served(start_s
         for name, source in server.sources.items():
             source.error = None if name == "good" else ValueError(f"{name} is no GGUF file")
             source.may_load.set()
-        loads = ModelLoads(server.served, lambda settings, progress: pytest.fail("it was loaded twice"), silent)
-        assert await loads.first()
+        loader = ModelLoader(server.served, lambda settings, progress: pytest.fail("it was loaded twice"), silent)
+        assert await loader.load_first()
         assert server.states() == {"bad": "failed", "worse": "failed", "good": "ready"}
         assert text_of(await server.complete("good")) == "good:ab"
 

@@ -12,6 +12,7 @@ import pytest
 from server.router.ray import application
 from server.router.ray.application import CannotDeploy, RayApplication
 from server.router.ray.plan import DeployPlan
+from server.startup.settings import ServerSettings
 
 
 class SilentBook:
@@ -31,9 +32,9 @@ async def test_a_book_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(application, "BOOK_S", 0.02)
-    deployed = RayApplication(DeployPlan())
+    deployed = RayApplication(DeployPlan(), ServerSettings(), {})
     deployed.find_book()
     with pytest.raises(CannotDeploy, match="silent"):
         await deployed.read_book(-1)
     with pytest.raises(CannotDeploy, match="silent"):
-        await deployed.reload_replicas()
+        await deployed.reload()

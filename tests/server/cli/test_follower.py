@@ -20,8 +20,8 @@ from engine.interface.types import HostLost, Progress
 from engine.multihost.follower import Follower
 from engine.multihost.leader import Leader
 from engine.multihost.messages import Kind
-from server.cli import follow as command
-from server.cli.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
+from server.cli import follower as command
+from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
 from server.startup.settings import ServerSettings
 from tests.patience import PATIENCE_S
 

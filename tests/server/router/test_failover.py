@@ -66,7 +66,7 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
     for index in range(body.get("n", 1)):
         assert follower.text(index) == TEXT
     assert len({chunk["id"] for chunk in follower.chunks}) == 1
-    assert slow.front.num_moved == 2
+    assert slow.router.num_moved == 2
     for server in slow.servers.values():
         await server.served.held.close()
 
@@ -74,7 +74,7 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
 async def test_it_outlives_any_number_of_replicas_on_which_it_went_on_for_a_while(
     start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.router.resuming.STEADY_S", 0.0)
+    monkeypatch.setattr("server.router.failover.STEADY_S", 0.0)
     engines = [FakeEngineClient(is_manual=True) for _ in range(MAX_LOSSES + 2)]
     servers = [await start_server(engine, front_key=FRONT_KEY) for engine in engines]
     front = await start_front(servers, front_key=FRONT_KEY)
@@ -91,7 +91,7 @@ async def test_it_outlives_any_number_of_replicas_on_which_it_went_on_for_a_whil
     await reading
     assert follower.is_done
     assert follower.text() == TEXT
-    assert front.front.num_moved == MAX_LOSSES + 1
+    assert front.router.num_moved == MAX_LOSSES + 1
     for server in servers:
         await server.served.held.close()
 
@@ -127,7 +127,7 @@ async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
     start_server: StartServer, start_front: StartFront
 ) -> None:
     cut = await cut_beside_a_full_server(start_server, start_front)
-    await eventually(lambda: len(cut.front.front.replicas.usable) == 1)
+    await eventually(lambda: len(cut.front.router.replicas.usable) == 1)
     cut.full.engine.step(99)
     await cut.beside
     await eventually(lambda: bool(cut.full.engine.running) or cut.reading.done())
@@ -142,8 +142,8 @@ async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
 async def test_a_stream_waits_for_room_no_longer_than_its_patience(
     start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.router.resuming.PATIENCE_S", 0.2)
-    monkeypatch.setattr("server.router.resuming.RETRY_S", 0.05)
+    monkeypatch.setattr("server.router.failover.PATIENCE_S", 0.2)
+    monkeypatch.setattr("server.router.failover.RETRY_S", 0.05)
     cut = await cut_beside_a_full_server(start_server, start_front)
     async with asyncio.timeout(PATIENCE_S):
         await cut.reading
@@ -196,18 +196,18 @@ async def test_a_stream_that_is_stopped_between_two_replicas_is_not_begun_again(
     server = await busy(slow)
     server.engine.step(7)
     await eventually(lambda: bool(follower.data))
-    others = [replica for replica in slow.front.replicas if slow.servers[replica.name] is not server]
+    others = [replica for replica in slow.router.replicas if slow.servers[replica.name] is not server]
     for replica in others:
         replica.is_leaving = True
     await server.cut_connections()
-    await eventually(lambda: not slow.front.replicas.usable)
+    await eventually(lambda: not slow.router.replicas.usable)
     async with slow.http.delete(f"{slow.url}/v1/streams/{follower.stream_id}") as answer:
         assert answer.status == 200
     for replica in others:
         replica.is_leaving = False
     async with asyncio.timeout(PATIENCE_S):
         await reading
-    assert slow.front.num_moved == 0
+    assert slow.router.num_moved == 0
     assert not any(each.engine.submitted for each in slow.servers.values() if each is not server)
     for each in slow.servers.values():
         await each.served.held.close()

@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 
 from benchmarks.serving.server_process import eagre_command, free_port
-from server.cli.front import MOST_FROZEN, end_frozen
-from server.router.local.replica_process import ReplicaProcess
+from server.router.local.source import MOST_FROZEN, restart_frozen
+from server.router.local.supervisor import Supervisor
 from server.router.replicas import Replicas
 from tests.model_folders import write_folder
 from tests.server.admission.test_certificate import make_certificate, needs_openssl
@@ -146,28 +146,28 @@ async def test_a_server_that_stays_frozen_is_ended_and_started_again(
 ) -> None:
     monkeypatch.setattr("server.router.replica.HEALTH_S", 0.05)
     monkeypatch.setattr("server.router.replicas.CHECK_S", 0.01)
-    monkeypatch.setattr("server.cli.front.CHECK_S", 0.01)
-    monkeypatch.setattr("server.router.local.replica_process.FIRST_DELAY_S", 0.1)
+    monkeypatch.setattr("server.router.local.source.CHECK_S", 0.01)
+    monkeypatch.setattr("server.router.local.supervisor.FIRST_DELAY_S", 0.1)
     path = tmp_path / "0.sock"
     command = (sys.executable, "-S", "-c", FREEZING, str(path), str(tmp_path / "mark"))
-    monkeypatch.setattr("server.router.local.replica_process.COMMAND", command)
-    process = ReplicaProcess("0", os.environ)
+    monkeypatch.setattr("server.router.local.supervisor.COMMAND", command)
+    supervisor = Supervisor("0", os.environ)
     async with Replicas() as replicas:
         replica = replicas.add("0", f"unix:{path}")
-        tasks = [asyncio.ensure_future(process.keep_running())]
+        tasks = [asyncio.ensure_future(supervisor.run())]
         try:
             await eventually(lambda: replica.has_been_ready)
-            first = process.pid
-            tasks.append(asyncio.ensure_future(end_frozen({"0": process}, replicas)))
+            first = supervisor.pid
+            tasks.append(asyncio.ensure_future(restart_frozen({"0": supervisor}, replicas)))
             await eventually(lambda: replica.num_unanswered > MOST_FROZEN)
-            assert process.pid == first  # nobody ends a server that is still being started
-            process.is_proven = True
-            await eventually(lambda: process.pid not in (first, None) and replica.is_usable)
+            assert supervisor.pid == first  # nobody ends a server that is still being started
+            supervisor.has_been_ready = True
+            await eventually(lambda: supervisor.pid not in (first, None) and replica.is_usable)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await process.wait_ended(0.1)
+            await supervisor.stop(0.1)
 
 
 async def doors_hold(address: Address, metrics: Address, process: subprocess.Popen[bytes], keys: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from server.router.ray import placed_server
+from server.router.local import supervisor
 from server.router.ray.autoscaling import ReplicaLoad
-from server.router.ray.placed_server import PlacedServer, ServerUnwell, free_port
+from server.router.ray.replica_server import ReplicaServer, ServerUnwell, free_port
 from tests.patience import PATIENCE_S
 
 KEY = "a-key-of-the-front"
@@ -49,6 +49,7 @@ async def main():
     await runner.setup()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, begin_drain)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_keys)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # as a server does: its supervisor blocks it until then
     if "EAGRE_UDS" in os.environ:
         await web.UnixSite(runner, os.environ["EAGRE_UDS"]).start()
     else:
@@ -63,14 +64,14 @@ asyncio.run(main())
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "stand_in.py"
     script.write_text(STAND_IN)
-    monkeypatch.setattr(placed_server, "PROGRAM", (sys.executable, str(script)))
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(script)))
 
 
-def place(address: str, drains: float = 0.0) -> PlacedServer:
-    return PlacedServer(address, {"STAND_IN_DRAINS": str(drains)}, "/no/such/folder", 8, KEY)
+def place(address: str, drains: float = 0.0) -> ReplicaServer:
+    return ReplicaServer(address, {"STAND_IN_DRAINS": str(drains)}, "/no/such/folder", 8, KEY)
 
 
-async def checked_for_ever(server: PlacedServer) -> None:
+async def checked_for_ever(server: ReplicaServer) -> None:
     while True:
         await server.check()
 
@@ -102,7 +103,7 @@ async def test_an_answer_of_another_program_is_no_sign_of_health(
 ) -> None:
     script = tmp_path / "stranger.py"
     script.write_text(STAND_IN.replace("web.json_response(", f"web.Response(text={body!r}) or web.json_response("))
-    monkeypatch.setattr(placed_server, "PROGRAM", (sys.executable, str(script)))
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(script)))
     server = place(f"unix:{tmp_path}/of-it/replica.sock")
     (tmp_path / "of-it").mkdir()
     try:
@@ -124,7 +125,7 @@ async def test_a_server_that_does_not_end_is_killed_and_one_that_is_lost_is_noti
     await server.wait_ready()
     assert await server.load() == ReplicaLoad(60, 0.5)
     await server.stop(0.01)
-    assert server.wait_end() == -9
+    assert server.exited.result() == -9
     with pytest.raises(ServerUnwell, match="has ended with status -9"):
         await server.wait_ready()
     with pytest.raises(ServerUnwell, match="does not say how much it has to do"):

@@ -1,10 +1,11 @@
-"""What each of several servers on one machine gets of the settings, the cores and the memory."""
+"""The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from engine.interface.config import EngineConfig
@@ -13,14 +14,13 @@ from server.startup.flags import variable_name, write
 from server.startup.settings import ServerSettings, SettingsError
 
 THREADS = "EAGRE_THREADS"
-CONNECTIONS_OF_FRONT = 64  # beside those of its clients: looks at health, and idle ones
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_GPUS = Path("/proc/driver/nvidia/gpus")  # the driver has a folder there for each
+ROUTER_CONNECTIONS = 64  # in addition to those of its clients: health checks, and idle ones
 
 
 def check_shared(settings: ServerSettings) -> None:
-    """
-    Raises:
-        SettingsError: a setting is for one server alone.
-    """
+    """Raises `SettingsError` where a setting is for one server alone."""
     num_replicas, engine = settings.data_parallel, settings.engine
     if engine.tensor_parallel > 1:
         raise SettingsError(
@@ -42,8 +42,8 @@ def check_shared(settings: ServerSettings) -> None:
 def settings_of_replica(settings: ServerSettings, index: int, folder: Path) -> ServerSettings:
     """The settings of one of `settings.data_parallel` servers, which listens on a Unix socket in `folder`.
 
-    The doors are the front's: certificate, host names and web origins. Pages and their memory are divided, and each
-    server has a store of its own.
+    Certificate, host names and web origins are the router's. Pages and their memory are divided, and each server has a
+    store of its own.
     """
     num_replicas, engine = settings.data_parallel, settings.engine
     share = replace(
@@ -61,7 +61,7 @@ def settings_of_replica(settings: ServerSettings, index: int, folder: Path) -> S
         ssl_keyfile=None,
         allowed_hosts=(),
         allowed_origins=(),
-        max_connections=settings.max_connections + CONNECTIONS_OF_FRONT,
+        max_connections=settings.max_connections + ROUTER_CONNECTIONS,
         replica_name=str(index),
         store=None if settings.store is None else f"{settings.store}.{index}",
         engine=share,
@@ -69,26 +69,57 @@ def settings_of_replica(settings: ServerSettings, index: int, folder: Path) -> S
 
 
 def socket_of(folder: Path, index: int) -> Path:
-    """Where the server of this index listens."""
     return folder / f"{index}.sock"
 
 
 def environment_of(settings: ServerSettings, num_replicas: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server with these settings, which is one of `num_replicas`.
-
-    Args:
-        environment: of this process.
-    """
+    """The environment of a server with these settings, which is one of `num_replicas`, from that of this process."""
     declared = {variable_name(setting) for setting in ServerSettings.declared()}
-    kept = {name: value for name, value in environment.items() if name not in declared}
+    others = {name: value for name, value in environment.items() if name not in declared}
     own = write(settings_of(ServerSettings).values(), settings)
     of_engine = write(settings_of(EngineConfig).values(), settings.engine)
-    return {**kept, **own, **of_engine, THREADS: str(max(1, _num_threads(environment) // num_replicas))}
+    return {**others, **own, **of_engine, THREADS: str(max(1, _num_threads(environment) // num_replicas))}
 
 
 def _num_threads(environment: Mapping[str, str]) -> int:
-    """The threads that one server would take: those that are given, or one for each core that it may use."""
+    """The threads of a server that is alone: those that are given, or one for each core that it may use."""
     given = environment.get(THREADS, "")
     if given.isdigit() and int(given) > 0:
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpu_of_each(
+    num_replicas: int, environment: Mapping[str, str], *, has_plugin: bool | None = None, gpus: Path = _GPUS
+) -> list[str] | None:
+    """CUDA_VISIBLE_DEVICES of each server; None where JAX computes on the CPU.
+
+    A process of JAX takes nearly all memory of each GPU that it sees, so two servers cannot share one.
+
+    Args:
+        environment: of this process; JAX_PLATFORMS and CUDA_VISIBLE_DEVICES count.
+        has_plugin: whether JAX can use NVIDIA's GPUs; looked up if None.
+
+    Raises:
+        SettingsError: there are GPUs, and fewer than servers.
+    """
+    platform = environment.get("JAX_PLATFORMS", "").split(",")[0].strip()
+    if platform not in ("", "cuda", "gpu") or not (_has_plugin() if has_plugin is None else has_plugin):
+        return None
+    listed = environment.get(VISIBLE_GPUS)
+    if listed is not None:
+        visible = [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
+    else:
+        visible = [str(number) for number, _ in enumerate(gpus.iterdir())] if gpus.is_dir() else []
+    if not visible:
+        return None
+    if len(visible) < num_replicas:
+        raise SettingsError(
+            f"data_parallel is {num_replicas} and this machine shows {len(visible)} GPUs; each server needs one of "
+            f"its own, or JAX_PLATFORMS=cpu for all of them"
+        )
+    return visible[:num_replicas]
+
+
+def _has_plugin() -> bool:
+    return any("cuda" in plugin.name for plugin in entry_points(group="jax_plugins"))

@@ -1,4 +1,4 @@
-"""How the models of a server come to be: each is loaded in a thread, and its engine is started."""
+"""Loads the models of a server in threads, starts their engines, and notices when one fails."""
 
 from __future__ import annotations
 
@@ -24,40 +24,37 @@ QUIET_POLL_S = 0.25
 Load: TypeAlias = Callable[[ServerSettings, Progress], LoadedModel]
 
 
-class ModelLoads:
-    """Loads models that were never loaded, and notices when one of their engines fails."""
+class ModelLoader:
+    """Loads models that were not loaded before. Made in the asyncio loop."""
 
     def __init__(self, served: ServedModels, load: Load, progress: Progress) -> None:
-        """Must be called in the asyncio loop.
-
-        Args:
-            load: loads the model of some settings; called in a thread.
-            progress: shows how it goes.
+        """Args:
+        load: loads the model of some settings; called in a thread.
         """
         self._served = served
         self._load = load
         self._progress = progress
-        self._running: set[asyncio.Future[None]] = set()  # a task that nobody holds may be collected before it ends
+        self._running: set[asyncio.Future[None]] = set()  # asyncio does not hold its tasks
         # The first engine that fails, and why. One failed engine ends the process: it may hold what the others need.
         self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
 
-    async def bring(self, model: ServedModel) -> None:
-        """Loads a model and opens it. The load stands back behind other models, and leaves a core to those that run.
+    async def load(self, model: ServedModel) -> None:
+        """Loads a model and opens it. Where others are open, the load has a lower priority and leaves a core to them.
 
-        A load whose caller is cancelled goes on to its end, because a thread cannot be cancelled, and its engine is
-        shut down then. So is one that cannot be started.
+        A load whose caller is cancelled goes on to its end, because a thread cannot be cancelled; then its engine is
+        shut down. So is one that cannot be started.
 
         Raises:
             Exception: what the load raises, or the start of the engine.
         """
         is_calm = any(other.is_open for other in self._served.all)  # one that sleeps may be woken meanwhile
         is_narrow = self._served.residency.is_beside_others(model)
-        load = partial(self._load, model.settings, self._tell(model))
+        load = partial(self._load, model.settings, self._progress_of(model))
         loading = run_in_background(load, name="eagre-load", is_calm=is_calm, is_narrow=is_narrow)
         try:
             loaded = await asyncio.shield(loading)
         except asyncio.CancelledError:
-            loading.add_done_callback(self._let_go)
+            loading.add_done_callback(self._discard)
             raise
         finally:
             del loading  # the future keeps the error, whose traceback keeps this frame and so the future
@@ -71,10 +68,10 @@ class ModelLoads:
         self._run(prepare_when_quiet(self._served, model))
         _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
 
-    async def first(self) -> bool:
-        """Waits until a model is there; returns False if none can be loaded.
+    async def load_first(self) -> bool:
+        """Waits until a model is loaded; returns False if none can be.
 
-        Where all that come at the start fail, the others are tried, so that one bad file in a folder ends nothing.
+        Where all models of the start fail, the others are tried, so that one bad file in a folder ends nothing.
         """
         residency = self._served.residency
         for index, model in enumerate(self._served.all):
@@ -86,17 +83,17 @@ class ModelLoads:
                 return True
         return False
 
-    def _tell(self, model: ServedModel) -> Progress:
-        """A progress that also updates the stage which readiness reports."""
+    def _progress_of(self, model: ServedModel) -> Progress:
+        """Also updates the stage that readiness reports."""
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def report(stage: str, done: int, total: int) -> None:
             model.loading_stage = f"{stage}, {done} of {total}" if total else stage
             self._progress(stage, done, total)
 
-        return tell
+        return report
 
-    def _let_go(self, loading: asyncio.Future[LoadedModel]) -> None:
-        """Shuts down the engine of a load that has ended and that nobody waits for any more."""
+    def _discard(self, loading: asyncio.Future[LoadedModel]) -> None:
+        """Shuts down the engine of a load whose caller was cancelled."""
         if not loading.cancelled() and loading.exception() is None:
             self._run(loading.result().engine.shutdown_in_background())
 
@@ -113,9 +110,9 @@ class ModelLoads:
 
 
 async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:
-    """Prepares a model for grammars when no model has answered anything for a while.
+    """Prepares a model for grammars when no model has generated anything for a while.
 
-    The library builds its vocabulary with the interpreter lock held: streams beside it would pause, and readiness would
+    The library builds its vocabulary with the interpreter lock held: streams would pause meanwhile, and readiness would
     come later. A grammar that comes before has it built at once.
     """
     seconds = 0.0
@@ -124,12 +121,12 @@ async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:
         seconds = 0.0 if served.num_generations else seconds + QUIET_POLL_S
     try:
         await run_in_background(model.prepare_grammars, name="eagre-grammars")
-    except Exception as error:  # noqa: BLE001 - the first grammar tries again, and its request is told
+    except Exception as error:  # noqa: BLE001 - the first grammar tries again, and its request gets the error
         log.warning("grammars_not_prepared", model=model.model_name, reason=str(error))
 
 
 def _log_backends(model: str, info: ModelInfo, wanted: EngineConfig) -> None:
-    """Logs which bodies compute; a warning says why a faster one is missing and how to get it."""
+    """Logs which backends compute; a warning says why a faster one is missing and how to get it."""
     pairs = ((info.matmul_backend, wanted.matmul_backend), (info.attention_backend, wanted.attention_backend))
     fell_back = info.device == "cpu" and (BACKEND_NAMES[-1], "auto") in pairs
     backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from engine.interface.types import EngineError, Progress
-from server.cli import model_loads
-from server.cli.model_loads import ModelLoads, prepare_when_quiet
+from server.cli import model_loader
+from server.cli.model_loader import ModelLoader, prepare_when_quiet
 from server.serving import served_model
 from server.serving.served_models import ServedModels
 from server.startup.loaded_model import LoadedModel
@@ -35,7 +35,7 @@ class Loaded:
         settings = ServerSettings(models=("one=x",))
         self.served = ServedModels(settings, settings_of_each(settings))
         self.model = self.served.first
-        self.loads = ModelLoads(self.served, self.load, silent)
+        self.loader = ModelLoader(self.served, self.load, silent)
 
     def load(self, settings: ServerSettings, progress: Progress) -> LoadedModel:
         assert self.may_end.wait(PATIENCE_S)
@@ -53,10 +53,10 @@ async def test_an_engine_that_cannot_be_started_is_shut_down(monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(loaded.engine, "start", refuse)
         with pytest.raises(EngineError, match="let go"):
-            await loaded.loads.bring(loaded.model)
+            await loaded.loader.load(loaded.model)
     assert loaded.engine.is_shut_down
     assert not loaded.model.is_open
-    assert not loaded.loads.failed.done()
+    assert not loaded.loader.failed.done()
     await loaded.served.close()
 
 
@@ -78,12 +78,12 @@ async def test_the_engine_of_a_model_that_cannot_be_opened_is_shut_down(
         patch.setattr(served_model, part, refuse)
         patch.setattr(GrammarCompiler, "close", close)
         with pytest.raises(MemoryError, match="no room"):
-            await loaded.loads.bring(loaded.model)
+            await loaded.loader.load(loaded.model)
     assert loaded.engine.is_shut_down
     assert not loaded.model.is_open
     assert len(closed) == 1
     await asyncio.sleep(0)
-    assert not loaded.loads.failed.done()  # one that is shut down has not failed
+    assert not loaded.loader.failed.done()  # one that is shut down has not failed
     await loaded.served.close()
 
 
@@ -99,14 +99,14 @@ async def test_an_error_of_the_shutdown_keeps_that_of_the_start(monkeypatch: pyt
     monkeypatch.setattr(loaded.engine, "start", refuse)
     monkeypatch.setattr(loaded.engine, "shutdown_in_background", refuse_too)
     with pytest.raises(OSError, match="folder of pages") as raised:
-        await loaded.loads.bring(loaded.model)
+        await loaded.loader.load(loaded.model)
     assert isinstance(raised.value.__context__, EngineError)
     await loaded.served.close()
 
 
 async def test_an_engine_whose_load_is_cancelled_is_shut_down_once_it_is_loaded() -> None:
     loaded = Loaded()
-    bringing = asyncio.create_task(loaded.loads.bring(loaded.model))
+    bringing = asyncio.create_task(loaded.loader.load(loaded.model))
     await asyncio.sleep(0)
     bringing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -122,8 +122,8 @@ async def test_an_engine_is_shut_down_that_was_loaded_in_the_moment_of_the_cance
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded, loading = Loaded(), asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(model_loads, "run_in_background", lambda *_, **__: loading)
-    bringing = asyncio.create_task(loaded.loads.bring(loaded.model))
+    monkeypatch.setattr(model_loader, "run_in_background", lambda *_, **__: loading)
+    bringing = asyncio.create_task(loaded.loader.load(loaded.model))
     await asyncio.sleep(0)
     loading.set_result(LoadedModel(loaded.engine.client, FakeTextModel().model))
     bringing.cancel()
@@ -137,7 +137,7 @@ async def test_an_engine_is_shut_down_that_was_loaded_in_the_moment_of_the_cance
 async def test_a_cancelled_load_that_fails_troubles_nobody(caplog: pytest.LogCaptureFixture) -> None:
     loaded = Loaded()
     loaded.error = ValueError("no model")
-    bringing = asyncio.create_task(loaded.loads.bring(loaded.model))
+    bringing = asyncio.create_task(loaded.loader.load(loaded.model))
     await asyncio.sleep(0)
     bringing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -154,8 +154,8 @@ async def test_a_cancelled_load_that_fails_troubles_nobody(caplog: pytest.LogCap
 async def test_a_model_is_prepared_once_no_model_answers(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    monkeypatch.setattr(model_loads, "QUIET_POLL_S", 0.001)
-    monkeypatch.setattr(model_loads, "QUIET_S", 0.004)
+    monkeypatch.setattr(model_loader, "QUIET_POLL_S", 0.001)
+    monkeypatch.setattr(model_loader, "QUIET_S", 0.004)
     prepared = 0
 
     def prepare() -> None:

@@ -67,20 +67,20 @@ async def test_a_first_message_of_any_kind_reaches_a_replica(pair: RunningFront)
         async with pair.http.ws_connect(pair.url + "/v1/stream", protocols=PROTOCOLS) as socket:
             await socket.send_str(first)
             assert (await socket.receive_json())["type"] == "error"
-            [used] = [replica for replica in pair.front.replicas if replica.num_open]
+            [used] = [replica for replica in pair.router.replicas if replica.num_open]
             assert used.num_open == 1
-        await eventually(lambda: not any(replica.num_open for replica in pair.front.replicas))
+        await eventually(lambda: not any(replica.num_open for replica in pair.router.replicas))
 
 
 async def test_a_message_of_a_replica_that_is_too_long_loses_the_socket(
     pair: RunningFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.router.sockets.MAX_EVENT", 40)
+    monkeypatch.setattr("server.router.websocket_proxy.MAX_EVENT", 40)
     async with asyncio.timeout(60), pair.http.ws_connect(pair.url + "/v1/stream", protocols=PROTOCOLS) as socket:
         await socket.send_json({"type": "generate", "id": "a" * 40, "prompt": "tide", "max_tokens": 9})
         end = await socket.receive()
     assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.SERVICE_RESTART)
-    await eventually(lambda: not any(replica.num_open for replica in pair.front.replicas))
+    await eventually(lambda: not any(replica.num_open for replica in pair.router.replicas))
 
 
 async def test_streams_of_responses_are_found_after_a_cut(start_server: StartServer, start_front: StartFront) -> None:

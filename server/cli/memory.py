@@ -1,0 +1,50 @@
+"""The garbage collector and the memory allocator of a process that only serves. The owner of the process alone may call
+these functions, because they change settings of the whole process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+
+# A young collection starts when so many more objects were made than freed. It stops every thread while it frees what it
+# finds, which takes some microseconds for each object: fifty thousand at once were a quarter of a second, when closed
+# connections were left to it (server/http/transport/cycles.py has why they are not).
+_THRESHOLD = 1_000
+# More than a start makes. Each collection would walk over modules and classes of which nothing is garbage: all of them
+# took an eighth of the time of the imports.
+_START_THRESHOLD = 1_000_000
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+
+
+def postpone_gc() -> None:
+    """Keeps the garbage collector from running until `freeze_gc`. Called before a start imports what it needs."""
+    gc.set_threshold(_START_THRESHOLD)
+
+
+def freeze_gc() -> None:
+    """Keeps the garbage collector from stopping the engine thread and the event loop while they serve.
+
+    All objects that are alive now are excluded from later collections, which are frequent and therefore short. A later
+    call, after one more model was loaded, excludes the new ones too.
+
+    It does not collect before. A collection would stop the engines of the other models, and at a start it took a third
+    of a second of two, while the garbage that is kept instead made no difference to the resident memory.
+    """
+    gc.freeze()
+    gc.set_threshold(_THRESHOLD, 5, 20)
+
+
+def limit_malloc_arenas() -> None:
+    """Limits glibc to one memory arena for each core, and at least two, instead of eight for each core.
+
+    A thread keeps what it has freed in its arena, up to 64 MiB, and another thread cannot use it there. More arenas
+    than threads that run at once only keep more memory. Must be called before threads are started. It has no effect
+    with other C libraries, and none where the environment variable MALLOC_ARENA_MAX decides.
+    """
+    if "MALLOC_ARENA_MAX" in os.environ:
+        return
+    with contextlib.suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL("libc.so.6").mallopt(_M_ARENA_MAX, max(2, os.cpu_count() or 1))
