@@ -187,18 +187,15 @@ def _chat(options: argparse.Namespace) -> int:
 
 def _top(options: argparse.Namespace) -> int:
     import asyncio
-    from contextlib import nullcontext
 
     from server.cli.client.address import DEFAULT_URL
     from server.cli.client.errors import NoAnswer
     from server.cli.client.server_client import ServerClient
-    from server.cli.top.top import follow, own_screen
+    from server.cli.top.top import follow
 
-    is_once = options.once or not sys.stdout.isatty()
     try:
         client = ServerClient(options.url or DEFAULT_URL, _key(options))
-        with nullcontext() if is_once else own_screen():
-            asyncio.run(follow(client, options.model, is_once=is_once))
+        asyncio.run(follow(client, options.model, is_once=options.once))
     except NoAnswer as error:
         return _fail(str(error), EXIT_FAILURE)
     except KeyboardInterrupt:
