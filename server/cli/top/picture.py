@@ -15,8 +15,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 _PAGES = {"shared": ("█", "magenta"), "active": ("▓", "green"), "cached": ("▒", "cyan"), "free": ("·", "dim")}
 _STATES = {"prompt": "yellow", "answer": "green"}
 _LABEL_WIDTH = 11
-_COLUMNS = ("slot", "state", "prompt", "computed", "cached", "output", "pages", "age", "answer", "request")
-_LEFT_ALIGNED = ("state", "answer", "request")
+_WIDTHS = {
+    "slot": 4, "state": 7, "prompt": 7, "computed": 8, "cached": 6, "output": 6, "pages": 5, "age": 8, "answer": 11,
+}  # fmt: skip
+_LEFT_ALIGNED = ("state", "answer")
+_MIN_TABLE_WIDTH = sum(_WIDTHS.values()) + 2 * len(_WIDTHS) + 20  # a narrower terminal cuts it off
 _NUM_OTHER_LINES = 10  # above the first request
 
 
@@ -55,9 +58,9 @@ def draw(event: dict[str, Any], history: History, *, width: int, height: int | N
     requests = [*event["slots"], *event["queue"]]
     room = len(requests) if height is None else max(0, height - _NUM_OTHER_LINES)
     if len(requests) <= room:
-        return Group(*lines, _table(requests))
+        return Group(*lines, _table(requests, width))
     shown = max(0, room - 1)
-    return Group(*lines, _table(requests[:shown]), Text(f"… and {len(requests) - shown} more requests"))
+    return Group(*lines, _table(requests[:shown], width), Text(f"… and {len(requests) - shown} more requests"))
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -80,25 +83,26 @@ def page_bar(pages: dict[str, Any], width: int) -> Text:
 
 
 def _labelled(label: str, text: str) -> Text:
-    return Text(f"{label:<{_LABEL_WIDTH}}", "dim").append(text, "not dim")
+    return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), text)
 
 
-def _table(requests: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", overflow="crop", no_wrap=True)
+def _table(requests: list[dict[str, Any]], width: int) -> Table:
+    table = Table(
+        box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), width=max(width, _MIN_TABLE_WIDTH)
+    )
+    for name, column in _WIDTHS.items():
+        table.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", width=column, no_wrap=True)
+    table.add_column("request", ratio=1, no_wrap=True, overflow="crop")
     for request in requests:
         slot, prompt, state = request["slot"], request["prompt"], request["state"]
         progress = min(1.0, request["computed"] / prompt) if prompt else 1.0
         age = request["age_ms"] / 1000
         rate = f"{request['output'] / age:.1f}/s" if age > 0 else ""
         cells = (
-            slot if slot >= 0 else "-", state, prompt, min(request["computed"], prompt), request["cached"],
-            request["output"], request["pages"], f"{age:.1f} s",
+            slot if slot >= 0 else "-", Text(state, _STATES.get(state, "")), prompt, min(request["computed"], prompt),
+            request["cached"], request["output"], request["pages"], f"{age:.1f} s",
             "" if state == "waiting" else f"prompt {progress:.0%}" if state == "prompt" else rate,
-            request["id"] or "(of another key)",
+            Text(without_controls(request["id"] or "(of another key)").replace("\n", " ")),
         )  # fmt: skip
-        table.add_row(
-            *(Text(without_controls(str(cell)).replace("\n", " ")) for cell in cells), style=_STATES.get(state)
-        )
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
     return table
