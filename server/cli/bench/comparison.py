@@ -1,4 +1,4 @@
-"""Several rounds of the same loads: medians, and with two servers the ratio between them."""
+"""Comparison of two servers over several rounds: the medians of each figure, and their ratio."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from server.cli.bench.load.report import Report
+from server.cli.bench.plan import Server
 from server.cli.bench.table import number
 
 
@@ -57,7 +58,7 @@ def figures_of(report: Report) -> dict[str, float]:
 
 
 def compare(turns: Sequence[Turn], servers: tuple[str, str]) -> list[Ratio]:
-    """The figures of all loads. A round counts where both servers have ended it and have the figure."""
+    """The ratios of all loads, from the rounds that both servers have completed with that figure."""
     pairs: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for turn in turns:
         if not turn.report.num_cut:
@@ -68,13 +69,12 @@ def compare(turns: Sequence[Turn], servers: tuple[str, str]) -> list[Ratio]:
             one, other = (by_server[name] for name in servers)
             for figure in one.keys() & other.keys():
                 samples.setdefault((load, figure), []).append((one[figure], other[figure]))
-    order = {name: place for place, name in enumerate(_ORDER)}
     loads = list(dict.fromkeys(turn.load for turn in turns))
     return [
-        Ratio(load, figure, tuple(one for one, _ in both), tuple(other for _, other in both))
-        for (load, figure), both in sorted(
-            samples.items(), key=lambda item: (loads.index(item[0][0]), order[item[0][1]])
-        )
+        Ratio(load, figure, *zip(*samples[load, figure], strict=True))
+        for load in loads
+        for figure in _ORDER
+        if (load, figure) in samples
     ]
 
 
@@ -89,12 +89,15 @@ def ratio_text(ratio: Ratio) -> str:
     return f"{ratio.of_medians:.2f}{ends}"
 
 
-def comparison_lines(ratios: Sequence[Ratio], servers: tuple[str, str]) -> list[str]:
-    """A table for the terminal."""
-    rows = [("load", "figure", *servers, f"{servers[0]} / {servers[1]}")]
-    rows += [
+def ratio_head(servers: Sequence[Server]) -> tuple[str, ...]:
+    """The headings of `ratio_rows`."""
+    first, second = servers[0].name, servers[1].name
+    return ("load", "figure", first, second, f"{first} / {second}")
+
+
+def ratio_rows(ratios: Sequence[Ratio]) -> list[tuple[str, ...]]:
+    """For each ratio the medians of both servers and `ratio_text`."""
+    return [
         (ratio.load, ratio.figure, number(median(ratio.first)), number(median(ratio.second)), ratio_text(ratio))
         for ratio in ratios
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
