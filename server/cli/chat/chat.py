@@ -1,4 +1,4 @@
-"""The chat itself: reads, asks, writes, and remembers."""
+"""The loop of `eagre chat`: reads a line, runs it as a command or sends it as a question, writes the answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.cli.client.server_client import Piece
 
 
 class Screen(Protocol):
-    """What the chat needs of a terminal."""
+    """The interface of `Terminal` that the chat uses."""
 
     is_interactive: bool
 
@@ -26,22 +26,20 @@ class Screen(Protocol):
 
 
 class Chat:
-    """One conversation with one source of answers."""
-
     def __init__(self, conversation: Conversation, answers: Answers, screen: Screen) -> None:
         self._conversation = conversation
         self._answers = answers
         self._screen = screen
 
     def run(self) -> bool:
-        """Chats until the input ends or `/quit`; False where something failed and nobody was there to see it."""
+        """Chats until the input ends or `/quit`; False if something failed in a chat that is not interactive."""
         screen, is_good = self._screen, True
         while True:
             try:
                 line = screen.read()
                 if line is None:
                     return is_good
-                outcome = self._understand(line)
+                outcome = self._parse(line)
             except KeyboardInterrupt:
                 if not screen.is_interactive:
                     raise
@@ -58,13 +56,13 @@ class Chat:
             if outcome.question is not None and not self._ask(outcome.question):
                 is_good = screen.is_interactive
 
-    def _understand(self, line: str) -> Outcome:
+    def _parse(self, line: str) -> Outcome:
         if not line.strip():
             return Outcome()
         return run_command(line.strip(), self._conversation) if line.startswith("/") else Outcome(question=line)
 
     def _ask(self, question: str) -> bool:
-        """Writes the answer and remembers what came of it, also where it was stopped or broke."""
+        """Writes the answer and adds it to the conversation, even if it was stopped or failed halfway."""
         texts: list[str] = []
 
         def write(piece: Piece) -> None:

@@ -7,6 +7,7 @@ code. Only the incomplete rest below it is drawn again and again, and never more
 from __future__ import annotations
 
 import re
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ THEME = Theme(
     }
 )  # fmt: skip
 _CODE_THEME = "ansi_dark"  # the colours of the terminal, on its own background
-_FRAMES_PER_S = 12
+_FRAME_S = 0.08
 
 # HTML, images and automatic links are shown as they are written: rich would leave out a part of them.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["image", "autolink"])
@@ -58,27 +59,41 @@ class MarkdownStream:
         self._needs_gap = False  # an empty line comes before the next block
         self._draft: tuple[tuple[str, int, int], list[Line]] = (("", 0, 0), [])  # of which source, width and height
         self._live = Live(
-            console=console, transient=True, refresh_per_second=_FRAMES_PER_S, get_renderable=self._draw,
-            vertical_overflow="crop", redirect_stdout=False, redirect_stderr=False,
+            console=console, transient=True, auto_refresh=False, get_renderable=self._draw, vertical_overflow="crop",
+            redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
+        # Live has such a thread too, but does not keep it from writing in the middle of what is printed.
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
 
     def feed(self, text: str) -> None:
         """Shows `text` after what was written before."""
-        self._source += without_controls(text)
-        if not self._live.is_started:
-            self._live.start()
-        if "\n" in text:
-            self._print_complete()
-        if len(self._source) > self._console.width * self._max_height // 2:
-            self._cut_paragraph()
+        with self._lock:
+            self._source += without_controls(text)
+            if not self._live.is_started:
+                self._live.start()
+                self._thread.start()
+            if "\n" in text:
+                self._print_complete()
+            if len(self._source) > self._console.width * self._max_height // 2:
+                self._cut_paragraph()
 
     def finish(self) -> None:
         """Prints the rest."""
-        rest, self._source = _blocks(self._source), ""
-        if self._live.is_started:
-            self._live.stop()
-        for block in rest:
-            self._print(block)
+        self._end.set()
+        with self._lock:
+            rest, self._source = _blocks(self._source), ""
+            if self._live.is_started:
+                self._live.stop()
+            for block in rest:
+                self._print(block)
+
+    def _refresh(self) -> None:
+        while not self._end.wait(_FRAME_S):
+            with self._lock:
+                if self._live.is_started:
+                    self._live.refresh()
 
     @property
     def _max_height(self) -> int:

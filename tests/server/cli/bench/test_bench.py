@@ -116,8 +116,8 @@ async def test_names_in_a_line_of_a_file_are_not_those_of_a_message(stub: StubSe
         ("--dataset missing.jsonl", "--dataset missing.jsonl cannot be read"),
         ("--html /no/such/folder/report.html", "--html /no/such/folder/report.html cannot be written"),
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
-        ("--url http://me:se/same@host --model m", "eagre: http://…@host is no address of a server"),
-        ("--compare ftp://me:sesame@host --model m", "eagre: ftp://…@host is no address of a server"),
+        ("--url http://me:se/same@host --model m", "eagre: http://…@host is not the address of a server"),
+        ("--compare ftp://me:sesame@host --model m", "eagre: ftp://…@host is not the address of a server"),
         (
             "--url http://me:sesame@host --api-key of-the-first",
             "http://…@host has a name or a password, and there is a",
