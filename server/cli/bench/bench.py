@@ -1,4 +1,4 @@
-"""Runs the plan: every load on every server in turn, with a table that grows meanwhile."""
+"""`eagre bench`: runs every load of a plan on every server in turn, and prints and writes the figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from server.cli.client.server_client import ServerClient
 
 
 class Bench:
-    """Measures, and keeps what was measured."""
+    """One measurement: its plan, its servers, and the results so far."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server]) -> None:
         self._plan = plan
@@ -39,7 +39,7 @@ class Bench:
         self.is_complete = False
 
     async def run(self) -> None:
-        """Prints a line for each turn. A cancellation ends the turn that runs, and it counts as far as it came.
+        """Prints a line for each turn. The turn that a cancellation ends counts with what it has measured.
 
         Raises:
             NoAnswer: a request of the warm-up failed, or a server's WebSockets cannot be opened.
@@ -90,14 +90,14 @@ class Bench:
 
 
 def run_bench(options: argparse.Namespace, api_key: str | None) -> int:
-    """The exit status: 1 where requests failed, 130 after Ctrl-C.
+    """Runs the command; the exit status is 1 if requests failed, and 130 after Ctrl-C.
 
     Raises:
-        NoAnswer: nothing can be measured; the message tells the user why.
+        NoAnswer: nothing can be measured.
     """
     for flag, path in (("--json", options.json), ("--html", options.html)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise NoAnswer(f"{flag} {path} cannot be written: there is no such folder, or it is one itself")
+            raise NoAnswer(f"{flag} {path} cannot be written: there is no such folder, or it is a folder itself")
     plan = plan_of(options)
     servers = asyncio.run(_servers(options, api_key))
     bench = Bench(plan, servers)
@@ -156,7 +156,7 @@ async def _first_model(server: Server) -> str:
 
 @contextmanager
 def _connection_errors(server: Server) -> Iterator[None]:
-    """Errors of a connection as one sentence."""
+    """Turns errors of a connection into `NoAnswer`."""
     try:
         yield
     except (aiohttp.ClientError, OSError) as error:

@@ -32,7 +32,7 @@ class Ratio:
 
     @property
     def of_medians(self) -> float | None:
-        """The first server's median by the second's; None where that is 0."""
+        """The first server's median divided by the second's; None if that is 0."""
         below = median(self.second)
         return median(self.first) / below if below else None
 
@@ -44,7 +44,7 @@ class Ratio:
 
 
 def figures_of(report: Report) -> dict[str, float]:
-    """The figures that are compared, by name; times are in milliseconds."""
+    """The figures that are compared, by name; times in milliseconds."""
     figures = {"tok/s": report.tokens_per_s, "requests/s": report.requests_per_s}
     if report.ttft is not None:
         figures |= {"TTFT p50": report.ttft.p50, "TTFT p99": report.ttft.p99}
@@ -82,7 +82,7 @@ _ORDER = ("tok/s", "requests/s", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """As `1.25 (1.20..1.31)`."""
+    """The ratio of the medians and its spread, as `1.25 (1.20..1.31)`."""
     if ratio.of_medians is None or ratio.spread is None:
         return "-"
     ends = "" if len(ratio.first) == 1 else f" ({ratio.spread[0]:.2f}..{ratio.spread[1]:.2f})"

@@ -26,7 +26,7 @@ _PERCENTS = (*range(100), 99.5, 99.9, 100)
 
 
 class Group:
-    """All turns of one load on one server."""
+    """The turns of one load on one server."""
 
     def __init__(self, name: str, colour: int) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Group:
 
     @property
     def good(self) -> list[Trace]:
-        """The traces without an error, of all rounds."""
+        """The traces of all rounds without an error."""
         return [trace for load in self.loads for trace in load.traces if trace.error is None]
 
 
@@ -89,7 +89,7 @@ def _prompts(workload: Workload) -> str:
 
 
 def _figures(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of the table; server and round only where there are several."""
+    """The head and the rows of the table, with servers and rounds if there are several."""
     head = (
         "load", "server", "round", "requests", "failed", "tokens/s", "requests/s", "prompt tokens",
         "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "TPOT p50", "E2EL p50", "p99",
@@ -127,7 +127,7 @@ def _plots(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> It
 
 
 def _over_loads(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> Iterator[str]:
-    """How throughput and first token follow from the load."""
+    """Charts of throughput, first token and gaps by load."""
     has_rates = plan.loads[0].workload.rate is not None
     sizes = {load.name: (load.workload.rate if has_rates else load.workload.concurrency) or 0.0 for load in plan.loads}
     label = "requests per second that arrive" if has_rates else "clients"
@@ -151,7 +151,6 @@ def _over_loads(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) 
 
 
 def _quantiles(title: str, groups: Sequence[Group], samples: Sequence[Sequence[float]]) -> str:
-    """So many percent of the sample are below the line."""
     series = []
     for group, sample in zip(groups, samples, strict=True):
         ordered = sorted(1000 * value for value in sample)
@@ -163,7 +162,7 @@ def _quantiles(title: str, groups: Sequence[Group], samples: Sequence[Sequence[f
 
 
 def _course(title: str, groups: Sequence[Group]) -> str:
-    """Of the first round of each load, from its begin on."""
+    """A chart of the first round of each load."""
     series, seconds = [], 0.0
     for group in groups:
         began = min((trace.sent for trace in group.loads[0].traces), default=0.0)
@@ -191,7 +190,7 @@ def _course(title: str, groups: Sequence[Group]) -> str:
 
 
 def _scale(trace: Trace) -> float:
-    """Tokens for each token that the chunks tell of: servers may count them only at the end."""
+    """Output tokens by tokens counted in chunks: some servers count only at the end."""
     num_counted = sum(arrival.num_tokens for arrival in trace.arrivals)
     return trace.num_tokens / num_counted if num_counted else 1.0
 

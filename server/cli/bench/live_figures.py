@@ -1,4 +1,4 @@
-"""The figures of a load while it runs, from what has come since the last look."""
+"""The figures of a running load."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from server.cli.bench.load.report import percentile
 from server.cli.bench.load.trace import Trace
 
 WINDOW_S = 3.0  # over which the rate of now is measured
-_MAX_SAMPLES = 10_000  # of a distribution: the last ones, so that a look takes milliseconds whatever the load
+_MAX_SAMPLES = 10_000  # the last ones of a distribution, so that sorting takes milliseconds under any load
 
 
 class Percentiles(NamedTuple):
-    """Milliseconds."""
+    """Percentiles of a time, in milliseconds."""
 
     p50: float
     p90: float
@@ -23,7 +23,7 @@ class Percentiles(NamedTuple):
 
 
 class LiveFigures:
-    """`update` reads the load's traces; the requests themselves pay nothing for it."""
+    """Figures that `update` computes from the load's traces, without any work in the requests themselves."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -37,7 +37,7 @@ class LiveFigures:
         self.num_failed = 0
 
     def update(self) -> None:
-        """Takes what is new."""
+        """Reads what the traces have got since the last call."""
         traces = self._load.traces
         self._open += [(trace, 0) for trace in traces[self._num_seen :]]
         self._num_seen = len(traces)
@@ -72,7 +72,7 @@ class LiveFigures:
 
     @property
     def rate_now(self) -> float:
-        """Tokens per second in the last WINDOW_S."""
+        """Tokens per second over the last WINDOW_S."""
         (first, tokens), (last, all_tokens) = self._moments[0], self._moments[-1]
         return max(0, all_tokens - tokens) / (last - first) if last > first else 0.0
 
@@ -85,12 +85,12 @@ class LiveFigures:
 
     @property
     def ttft(self) -> Percentiles | None:
-        """Of the last requests."""
+        """Time to first token of the last requests."""
         return _percentiles(self._ttfts)
 
     @property
     def gap(self) -> Percentiles | None:
-        """Of the last chunks."""
+        """Gaps between the last chunks."""
         return _percentiles(self._gaps)
 
 

@@ -26,12 +26,11 @@ LEGEND = (
 
 
 def headings() -> str:
-    """The first line."""
     return _line(_HEADINGS)
 
 
 def line_of(name: str, report: Report) -> str:
-    """The line of a load that has ended, or was stopped."""
+    """The line of a load that has ended or was stopped."""
     return _line((
         name, f"{report.num_requests - report.num_failed:,}", "", number(report.tokens_per_s),
         *percentiles(report.ttft), *percentiles(report.itl),
@@ -40,7 +39,7 @@ def line_of(name: str, report: Report) -> str:
 
 
 def live_line(name: str, load: Load, figures: LiveFigures) -> str:
-    """The line of a load that runs."""
+    """The line of a running load."""
     total = load.workload.num_requests
     requests = f"{figures.num_ended:,}/{total:,}" if total else f"{figures.num_ended:,}"
     return _line((
@@ -50,17 +49,17 @@ def live_line(name: str, load: Load, figures: LiveFigures) -> str:
 
 
 def notes_on(load: Load, report: Report) -> list[str]:
-    """What a reader of the figures should know besides: one line each."""
+    """Warnings about the figures, one line each: failures, cut answers, requests that were late or not sent."""
     notes = [f"failed {count:,} times: {error}" for error, count in report.errors.items()]
     if report.num_failed > sum(report.errors.values()):
         notes.append(f"failed in other ways {report.num_failed - sum(report.errors.values()):,} times")
     if report.num_off_length:
         notes.append(
-            f"{report.num_off_length:,} of {report.num_requests:,} answers had another number of tokens than "
-            f"{load.workload.num_output_tokens:,}: the server may not know ignore_eos, or its context is too short"
+            f"{report.num_off_length:,} of {report.num_requests:,} answers did not have "
+            f"{load.workload.num_output_tokens:,} tokens: does the server know ignore_eos, and is its context long enough?"
         )
     if report.num_cut:
-        notes.append(f"{report.num_cut:,} answers were cut off where the load was stopped; their tokens count")
+        notes.append(f"{report.num_cut:,} answers were cut off when the load was stopped; their tokens count")
     if load.num_unsent:
         notes.append(
             f"{load.num_unsent:,} requests were due and not sent: all {load.workload.concurrency} clients were busy"
@@ -77,7 +76,7 @@ _MAX_DELAY_MS = 20.0  # beyond which sending so late is worth a note
 
 
 def number(value: float | None) -> str:
-    """Three digits or more; a dash where there is none."""
+    """At least three digits; a dash for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
