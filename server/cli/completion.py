@@ -1,4 +1,7 @@
-"""`eagre completion`: scripts that complete the command in a shell, made from the parser of its arguments."""
+"""`eagre completion`: completion scripts for bash, zsh and fish, generated from the argument parser.
+
+No library replaces this: shtab has no fish, and argcomplete starts the command for each completion.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ PROGRAM = "eagre"
 
 
 class Option(NamedTuple):
-    """One option of a command."""
+    """An option of a command."""
 
     flags: tuple[str, ...]  # such as -h and --help
     help: str
     takes_value: bool
-    choices: tuple[str, ...]  # of the value; empty: any, which may be the name of a file
+    choices: tuple[str, ...]  # of the value; if empty, it may be the name of a file
     is_repeatable: bool
 
 
 class Command(NamedTuple):
-    """One command, with its options, and the words that its argument may be."""
+    """A command, its options, and the choices of its argument."""
 
     name: str
     help: str
@@ -51,10 +54,7 @@ def read_commands() -> tuple[Command, ...]:
 def _read_command(
     name: str, summary: str, parser: argparse.ArgumentParser, words: Mapping[str, tuple[str, ...]]
 ) -> Command:
-    """
-    Args:
-        words: what the values of flags may be; the settings check it themselves, so that argparse does not know it.
-    """
+    """Reads a command; `words` has the choices of settings, which argparse does not know."""
     formatter = parser._get_formatter()
     options = tuple(
         Option(
@@ -100,7 +100,7 @@ def _bash(commands: tuple[Command, ...]) -> str:
             f"        '') words={shlex.quote(names + ' --help --version')} ;;",
             *(f"        {command.name}) words={shlex.quote(' '.join(_words(command)))} ;;" for command in commands),
             "      esac",
-            "      # Arguments that are no options may be files.",
+            "      # Arguments that are not options may be files.",
             f"      if [[ $command && $current != -* && '{closed}' != *\" $command \"* ]]; then return; fi",
             "      ;;",
             "  esac",
@@ -145,7 +145,7 @@ def _zsh(commands: tuple[Command, ...]) -> str:
             ),
             "  esac",
             "}",
-            "# Read as a file of $fpath, this is the function's body; read by `source`, it only tells of the function.",
+            "# Read as a file of $fpath, this is the function's body; read by `source`, it only declares the function.",
             f'if [[ "$funcstack[1]" == _{PROGRAM} ]]; then _{PROGRAM} "$@"; else compdef _{PROGRAM} {PROGRAM}; fi',
             "",
         )
@@ -154,10 +154,10 @@ def _zsh(commands: tuple[Command, ...]) -> str:
 
 def _zsh_specs(command: Command) -> Iterator[str]:
     for option in command.options:
-        told = option.help.translate({ord(mark): f"\\{mark}" for mark in "[]\\:"})
+        help_text = option.help.translate({ord(mark): f"\\{mark}" for mark in "[]\\:"})
         value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
         for flag in option.flags:
-            yield f"{'*' if option.is_repeatable else ''}{flag}[{told}]{value if option.takes_value else ''}"
+            yield f"{'*' if option.is_repeatable else ''}{flag}[{help_text}]{value if option.takes_value else ''}"
     yield f"*:argument:({' '.join(command.choices)})" if command.choices else "*:argument:_files"
 
 
@@ -176,7 +176,7 @@ def _fish(commands: tuple[Command, ...]) -> str:
 
 
 def _fish_quote(text: str) -> str:
-    """In fish's single quotes, backslash and single quote alone have a meaning."""
+    """Quotes `text` for fish, where only the backslash and the quote itself are special within single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

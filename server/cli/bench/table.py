@@ -56,7 +56,8 @@ def notes_on(load: Load, report: Report) -> list[str]:
     if report.num_off_length:
         notes.append(
             f"{report.num_off_length:,} of {report.num_requests:,} answers did not have "
-            f"{load.workload.num_output_tokens:,} tokens: does the server know ignore_eos, and is its context long enough?"
+            f"{load.workload.num_output_tokens:,} tokens: the server may not know ignore_eos, or its context may be "
+            "too short"
         )
     if report.num_cut:
         notes.append(f"{report.num_cut:,} answers were cut off when the load was stopped; their tokens count")
