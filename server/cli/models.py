@@ -114,7 +114,7 @@ def _note(model: MeasuredModel) -> str:
         return model.error
     if model.listed.download_bytes is not None:
         command = f"`eagre pull {model.listed.name}` fetches {_size(model.listed.download_bytes)}"
-        return f"not fetched yet; {command}, under the {model.listed.license}"
+        return f"not here yet; {command}, under the {model.listed.license}"
     return ""
 
 

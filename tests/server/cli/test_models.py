@@ -127,7 +127,7 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split() == ["NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000", "TOKENS", "FITS"]
     assert lines[1].split() == ["smollm2-135m-instruct", "built-in", "-", "-", "-", "-", "-"]
     assert (
-        lines[2] == "  not fetched yet; `eagre pull smollm2-135m-instruct` fetches 98.4 MB, under the Apache License 2.0"
+        lines[2] == "  not here yet; `eagre pull smollm2-135m-instruct` fetches 98.4 MB, under the Apache License 2.0"
     )
     assert lines[3].split()[:2] == ["gemma-3-270m", "built-in"]
     assert lines[4].endswith("fetches 253 MB, under the Gemma Terms of Use")
