@@ -57,17 +57,14 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
 
     def describe(model: MeasuredModel) -> dict[str, Any]:
         known = {} if model.footprint is None else asdict(model.footprint)
+        fields = ("architecture", "quantization", "num_parameters", "context_length", "weight_bytes")
         return {
             "name": model.listed.name,
             "source": model.listed.source,
             "path": None if model.listed.path is None else str(model.listed.path),
             "download_bytes": model.listed.download_bytes,
             "license": model.listed.license,
-            "architecture": known.get("architecture"),
-            "quantization": known.get("quantization"),
-            "num_parameters": known.get("num_parameters"),
-            "context_length": known.get("context_length"),
-            "weight_bytes": known.get("weight_bytes"),
+            **{field: known.get(field) for field in fields},
             "cache_bytes_per_1000_tokens": model.cache_bytes,
             "fits": model.fits(memory),
             "error": model.error,

@@ -28,11 +28,9 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     """Adds all flags except `--api-key`."""
     where = command.add_argument_group("the server")
     where.add_argument(
-        "--url",
-        "--base-url",
-        default=os.environ.get("EAGRE_URL"),
+        "--url", "--base-url", default=os.environ.get("EAGRE_URL"),
         help="its address (EAGRE_URL; default: port 8000 here)",
-    )
+    )  # fmt: skip
     where.add_argument("--model", help="the model to ask for (default: the first that the server lists)")
     where.add_argument(
         "--route", choices=("completions", "chat", "websocket"), default="completions",
@@ -60,21 +58,13 @@ def add_flags(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     load.add_argument("--duration", type=_positive, metavar="S", help="seconds for which requests are sent")
     load.add_argument(
-        "--input-tokens",
-        "--random-input-len",
-        type=_whole(1),
-        default=128,
-        metavar="N",
+        "--input-tokens", "--random-input-len", type=_whole(1), default=128, metavar="N",
         help="tokens of a prompt (default 128)",
-    )
+    )  # fmt: skip
     load.add_argument(
-        "--output-tokens",
-        "--random-output-len",
-        type=_whole(1),
-        default=128,
-        metavar="N",
+        "--output-tokens", "--random-output-len", type=_whole(1), default=128, metavar="N",
         help="tokens of an answer (default 128)",
-    )
+    )  # fmt: skip
     load.add_argument(
         "--shared-prefix", type=_whole(0), default=0, metavar="N",
         help="tokens at the start of a prompt that are the same in all requests (default 0)",

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import NamedTuple
 
 from server.cli.bench.load.load import Load
-from server.cli.bench.load.report import percentile
+from server.cli.bench.load.report import Spread
 from server.cli.bench.load.trace import Trace
 
 WINDOW_S = 3.0  # over which the rate of now is measured
 _MAX_SAMPLES = 10_000  # the last ones of a distribution, so that sorting takes milliseconds under any load
-
-
-class Percentiles(NamedTuple):
-    """Percentiles of a time, in milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
 
 
 class LiveFigures:
@@ -84,16 +75,11 @@ class LiveFigures:
         return self._num_tokens / seconds if seconds > 0 else 0.0
 
     @property
-    def ttft(self) -> Percentiles | None:
+    def ttft(self) -> Spread | None:
         """Time to first token of the last requests."""
-        return _percentiles(self._ttfts)
+        return Spread.of(self._ttfts)
 
     @property
-    def gap(self) -> Percentiles | None:
+    def gap(self) -> Spread | None:
         """Gaps between the last chunks."""
-        return _percentiles(self._gaps)
-
-
-def _percentiles(seconds: deque[float]) -> Percentiles | None:
-    ordered = sorted(seconds)
-    return Percentiles(*(1000 * percentile(ordered, percent) for percent in (50, 90, 99))) if ordered else None
+        return Spread.of(self._gaps)

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from server.cli.bench.live_figures import LiveFigures, Percentiles
+from server.cli.bench.live_figures import LiveFigures
 from server.cli.bench.load.load import Load
 from server.cli.bench.load.report import Report, Spread
 from server.cli.client.plain_text import without_controls
@@ -83,7 +83,7 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
 
 
-def percentiles(times: Spread | Percentiles | None) -> Sequence[str]:
+def percentiles(times: Spread | None) -> Sequence[str]:
     """p50, p90 and p99."""
     return ("-",) * 3 if times is None else (number(times.p50), number(times.p90), number(times.p99))
 

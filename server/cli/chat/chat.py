@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from server.cli.chat.answers import Answers
 from server.cli.chat.commands import Outcome, run_command
 from server.cli.chat.conversation import Conversation, ConversationError
+from server.cli.chat.terminal import Terminal
 from server.cli.client.errors import NoAnswer
 from server.cli.client.server_client import Piece
 
 
-class Screen(Protocol):
-    """The interface of `Terminal` that the chat uses."""
-
-    is_interactive: bool
-
-    def read(self) -> str | None: ...
-
-    def write(self, piece: Piece) -> None: ...
-
-    def end_answer(self) -> None: ...
-
-    def tell(self, text: str) -> None: ...
-
-
 class Chat:
-    def __init__(self, conversation: Conversation, answers: Answers, screen: Screen) -> None:
+    def __init__(self, conversation: Conversation, answers: Answers, screen: Terminal) -> None:
         self._conversation = conversation
         self._answers = answers
         self._screen = screen

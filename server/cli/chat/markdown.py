@@ -16,10 +16,9 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.containers import Renderables
 from rich.live import Live
 from rich.markdown import CodeBlock, Heading, ListItem, Markdown
-from rich.segment import Segment
+from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
@@ -57,7 +56,6 @@ class MarkdownStream:
         self._source = ""  # what is not complete
         self._num_printed = 0  # lines of the code at the beginning of `_source` that are printed already
         self._needs_gap = False  # an empty line comes before the next block
-        self._draft: tuple[tuple[str, int, int], list[Line]] = (("", 0, 0), [])  # of which source, width and height
         self._live = Live(
             console=console, transient=True, auto_refresh=False, get_renderable=self._draw, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,
@@ -149,21 +147,19 @@ class MarkdownStream:
             self._console.print(line, soft_wrap=True)
         self._num_printed = max(self._num_printed, len(lines))
 
-    def _draw(self) -> _Lines:
+    def _draw(self) -> Segments:
         """What Live shows: the last lines of what is not complete."""
-        key = (self._source, self._num_printed, self._console.width)
-        if self._draft[0] != key:
-            lines: list[Line] = []
-            for block in _blocks(key[0]):
-                if lines or (self._needs_gap and not key[1]):
-                    lines.append([])
-                if block.is_code:  # of which only the first block's lines can be printed already
-                    code = Text("\n").join(self._code_lines(block)[0 if lines else key[1] :])
-                    lines += [_stripped(line) for line in self._console.render_lines(code, pad=False)]
-                else:
-                    lines += self._lines(block)
-            self._draft = (key, lines)
-        return _Lines(self._draft[1][-self._max_height :] or [[]])
+        lines: list[Line] = []
+        for block in _blocks(self._source):
+            num_printed = 0 if lines else self._num_printed
+            if lines or (self._needs_gap and not num_printed):
+                lines.append([])
+            if block.is_code:
+                code = Text("\n").join(self._code_lines(block)[num_printed:])
+                lines += [_stripped(line) for line in self._console.render_lines(code, pad=False)]
+            else:
+                lines += self._lines(block)
+        return Segments(segment for line in lines[-self._max_height :] or [[]] for segment in (*line, Segment.line()))
 
     def _lines(self, block: Block) -> list[Line]:
         """The block as wrapped lines, without spaces at their ends or empty lines around it."""
@@ -218,18 +214,6 @@ def _blocks(source: str) -> list[Block]:
     return [Block(tokens[start:end]) for start, end in pairwise([*starts, len(tokens)])]
 
 
-class _Lines:
-    """Rendered lines as a renderable."""
-
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines = lines
-
-    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
-        for line in self._lines:
-            yield from line
-            yield Segment.line()
-
-
 class _Code(CodeBlock):
     """Code without a frame or a background, so that it can be copied from the terminal."""
 
@@ -244,21 +228,19 @@ class _Heading(Heading):
 class _Item(ListItem):
     """An item whose marker is at the left edge; a number is the one that is written, with a dot."""
 
-    elements: Renderables
-
-    def __init__(self, number: str = "") -> None:
-        super().__init__()
-        self._number = number
+    number = ""
 
     @classmethod
     def create(cls, markdown: Markdown, token: Token) -> _Item:
-        return cls(token.info)
+        item = cls()
+        item.number = token.info
+        return item
 
     def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
         return self._render(console, options, "• ")
 
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
-        return self._render(console, options, f"{self._number}. ")
+        return self._render(console, options, f"{self.number}. ")
 
     def _render(self, console: Console, options: ConsoleOptions, marker: str) -> RenderResult:
         inner = options.update(width=max(1, options.max_width - len(marker)))
