@@ -14,8 +14,6 @@ from server.cli.parser import build_parser
 from server.startup.flags import flag_name
 from server.startup.settings import ServerSettings
 
-PROGRAM = "eagre"
-
 
 class Option(NamedTuple):
     """An option of a command."""
@@ -71,45 +69,50 @@ def _read_command(
     return Command(name, summary, options, tuple(str(word) for action in positionals for word in action.choices or ()))
 
 
+_BASH = """\
+# eagre completion bash
+_eagre() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= word
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$word" in -*) ;; *) command=$word; break ;; esac
+  done
+  COMPREPLY=()
+  case "$command $previous" in
+%(values)s
+    *)
+      case "$command" in
+        '') words=%(names)s ;;
+%(words)s
+      esac
+      # Arguments that are not options may be files.
+      if [[ $command && $current != -* && ' %(closed)s ' != *" $command "* ]]; then return; fi
+      ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o bashdefault -o default -F _eagre eagre
+"""
+
+
 def _bash(commands: tuple[Command, ...]) -> str:
-    names = " ".join(command.name for command in commands)
-    closed = f" {' '.join(command.name for command in commands if command.choices)} "
-    return "\n".join(
-        (
-            f"# {PROGRAM} completion bash",
-            f"_{PROGRAM}() {{",
-            "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= word",
-            '  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do',
-            '    case "$word" in -*) ;; *) command=$word; break ;; esac',
-            "  done",
-            "  COMPREPLY=()",
-            '  case "$command $previous" in',
-            *(
-                f"    {_pattern(command, option)}) words={shlex.quote(' '.join(option.choices))} ;;"
-                for command in commands
-                for option in command.options
-                if option.choices
-            ),
-            *(
-                f"    {'|'.join(patterns)}) return ;;  # the value is a file, perhaps"
-                for command in commands
-                if (patterns := [_pattern(command, o) for o in command.options if o.takes_value and not o.choices])
-            ),
-            "    *)",
-            '      case "$command" in',
-            f"        '') words={shlex.quote(names + ' --help --version')} ;;",
-            *(f"        {command.name}) words={shlex.quote(' '.join(_words(command)))} ;;" for command in commands),
-            "      esac",
-            "      # Arguments that are not options may be files.",
-            f"      if [[ $command && $current != -* && '{closed}' != *\" $command \"* ]]; then return; fi",
-            "      ;;",
-            "  esac",
-            '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
-            "}",
-            f"complete -o bashdefault -o default -F _{PROGRAM} {PROGRAM}",
-            "",
-        )
+    values = [
+        f"    {_pattern(command, option)}) words={shlex.quote(' '.join(option.choices))} ;;"
+        for command in commands
+        for option in command.options
+        if option.choices
+    ]
+    values += (
+        f"    {'|'.join(patterns)}) return ;;  # the value is a file, perhaps"
+        for command in commands
+        if (patterns := [_pattern(command, o) for o in command.options if o.takes_value and not o.choices])
     )
+    words = (f"        {command.name}) words={shlex.quote(' '.join(_words(command)))} ;;" for command in commands)
+    return _BASH % {
+        "values": "\n".join(values),
+        "names": shlex.quote(" ".join((*(command.name for command in commands), "--help", "--version"))),
+        "words": "\n".join(words),
+        "closed": " ".join(command.name for command in commands if command.choices),
+    }
 
 
 def _pattern(command: Command, option: Option) -> str:
@@ -122,34 +125,36 @@ def _words(command: Command) -> Iterator[str]:
         yield from option.flags
 
 
+_ZSH = """\
+#compdef eagre
+_eagre() {
+  local -a commands
+  commands=(
+%(commands)s
+  )
+  if (( CURRENT == 2 )); then
+    _describe -t commands 'eagre command' commands
+    return
+  fi
+  local command=$words[2]
+  shift words
+  (( CURRENT-- ))
+  case $command in
+%(arguments)s
+  esac
+}
+# Read as a file of $fpath, this is the function's body; read by `source`, it only declares the function.
+if [[ "$funcstack[1]" == _eagre ]]; then _eagre "$@"; else compdef _eagre eagre; fi
+"""
+
+
 def _zsh(commands: tuple[Command, ...]) -> str:
-    return "\n".join(
-        (
-            f"#compdef {PROGRAM}",
-            f"_{PROGRAM}() {{",
-            "  local -a commands",
-            "  commands=(",
-            *(f"    {shlex.quote(f'{command.name}:{command.help}')}" for command in commands),
-            "  )",
-            "  if (( CURRENT == 2 )); then",
-            f"    _describe -t commands '{PROGRAM} command' commands",
-            "    return",
-            "  fi",
-            "  local command=$words[2]",
-            "  shift words",
-            "  (( CURRENT-- ))",
-            "  case $command in",
-            *(
-                f"    {command.name}) _arguments {' '.join(shlex.quote(spec) for spec in _zsh_specs(command))} ;;"
-                for command in commands
-            ),
-            "  esac",
-            "}",
-            "# Read as a file of $fpath, this is the function's body; read by `source`, it only declares the function.",
-            f'if [[ "$funcstack[1]" == _{PROGRAM} ]]; then _{PROGRAM} "$@"; else compdef _{PROGRAM} {PROGRAM}; fi',
-            "",
-        )
+    listed = (f"    {shlex.quote(f'{command.name}:{command.help}')}" for command in commands)
+    arguments = (
+        f"    {command.name}) _arguments {' '.join(shlex.quote(spec) for spec in _zsh_specs(command))} ;;"
+        for command in commands
     )
+    return _ZSH % {"commands": "\n".join(listed), "arguments": "\n".join(arguments)}
 
 
 def _zsh_specs(command: Command) -> Iterator[str]:
@@ -162,10 +167,10 @@ def _zsh_specs(command: Command) -> Iterator[str]:
 
 
 def _fish(commands: tuple[Command, ...]) -> str:
-    lines = [f"# {PROGRAM} completion fish", f"complete -c {PROGRAM} -n __fish_use_subcommand -f"]
+    lines = ["# eagre completion fish", "complete -c eagre -n __fish_use_subcommand -f"]
     for command in commands:
-        lines.append(f"complete -c {PROGRAM} -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.help)}")
-        within = f"complete -c {PROGRAM} -n '__fish_seen_subcommand_from {command.name}'"
+        lines.append(f"complete -c eagre -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.help)}")
+        within = f"complete -c eagre -n '__fish_seen_subcommand_from {command.name}'"
         if command.choices:
             lines.append(f"{within} -f -a {_fish_quote(' '.join(command.choices))}")
         for option in command.options:
