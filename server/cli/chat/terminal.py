@@ -67,9 +67,7 @@ class Terminal:
             self._stream = None
         else:
             print(flush=True)
-        if self._modes is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
-            self._modes = None
+        self._show_keys()
 
     def tell(self, text: str) -> None:
         """Writes a message of the chat itself: to standard error, unless a person reads standard output."""
@@ -77,6 +75,7 @@ class Terminal:
 
     def close(self) -> None:
         """Saves the lines that were entered for the next chat."""
+        self._show_keys()
         if self._readline is not None:
             with contextlib.suppress(OSError):
                 path = _history_path()
@@ -93,6 +92,11 @@ class Terminal:
             return input(prompt)
         except EOFError:
             return None
+
+    def _show_keys(self) -> None:
+        if self._modes is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+            self._modes = None
 
     def _open_stream(self, is_reasoning: bool) -> MarkdownStream:
         from rich.console import Console
