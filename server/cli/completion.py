@@ -16,8 +16,6 @@ from server.startup.settings import ServerSettings
 
 
 class Option(NamedTuple):
-    """An option of a command."""
-
     flags: tuple[str, ...]  # such as -h and --help
     help: str
     takes_value: bool
@@ -26,8 +24,6 @@ class Option(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command, its options, and the choices of its argument."""
-
     name: str
     help: str
     options: tuple[Option, ...]
@@ -35,7 +31,6 @@ class Command(NamedTuple):
 
 
 def completion_script(shell: str) -> str:
-    """The script for one of `SHELLS`."""
     return SHELLS[shell](read_commands())
 
 

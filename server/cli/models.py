@@ -19,8 +19,6 @@ NUM_TOKENS = 1000  # the KV cache is shown for so many
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model and its memory, or the error if it cannot be opened."""
-
     listed: ListedModel
     footprint: ModelFootprint | None
     error: str | None

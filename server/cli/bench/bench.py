@@ -28,8 +28,6 @@ from server.cli.client.server_client import ServerClient
 
 
 class Bench:
-    """One measurement: its plan, its servers, and the results so far."""
-
     def __init__(self, plan: Plan, servers: Sequence[Server]) -> None:
         self._plan = plan
         self._servers = servers
@@ -156,7 +154,6 @@ async def _first_model(server: Server) -> str:
 
 @contextmanager
 def _connection_errors(server: Server) -> Iterator[None]:
-    """Turns errors of a connection into `NoAnswer`."""
     try:
         yield
     except (aiohttp.ClientError, OSError) as error:

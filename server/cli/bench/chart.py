@@ -17,8 +17,6 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The points of one line or of dots of one colour."""
-
     label: str
     points: Sequence[Point]
     colour: int = 0
@@ -50,7 +48,6 @@ class Axis:
         return min(1.0, max(0.0, share))
 
     def ticks(self) -> Iterator[float]:
-        """Round values between the ends."""
         if self.is_logarithmic:
             decade = 10.0 ** math.floor(math.log10(self.low))
             steps = (1, 2, 5) if self.high / self.low < 1000 else (1,)
@@ -103,7 +100,6 @@ class Bar:
 
 
 def bars(title: str, x: Axis, rows: Sequence[Bar]) -> str:
-    """A chart with one bar below the other, each in two parts."""
     height = max(2.0, min(8.0, 460 / max(1, len(rows))))
     y = Axis("requests, in the order in which they were sent", 0, len(rows) or 1)
 

@@ -38,7 +38,6 @@ class Ratio:
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """The least and the largest of the ratios of single rounds."""
         ratios = [one / other for one, other in zip(self.first, self.second, strict=True) if other]
         return (min(ratios), max(ratios)) if ratios else None
 
@@ -90,7 +89,6 @@ def ratio_text(ratio: Ratio) -> str:
 
 
 def ratio_head(servers: Sequence[Server]) -> tuple[str, ...]:
-    """The headings of `ratio_rows`."""
     first, second = servers[0].name, servers[1].name
     return ("load", "figure", first, second, f"{first} / {second}")
 

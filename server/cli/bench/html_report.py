@@ -26,8 +26,6 @@ _PERCENTS = (*range(100), 99.5, 99.9, 100)
 
 
 class Group:
-    """The turns of one load on one server."""
-
     def __init__(self, name: str, colour: int) -> None:
         self.name = name
         self.colour = colour
@@ -36,7 +34,6 @@ class Group:
 
     @property
     def good(self) -> list[Trace]:
-        """The traces of all rounds without an error."""
         return [trace for load in self.loads for trace in load.traces if trace.error is None]
 
 
@@ -127,7 +124,6 @@ def _plots(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> It
 
 
 def _over_loads(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> Iterator[str]:
-    """Charts of throughput, first token and gaps by load."""
     has_rates = plan.loads[0].workload.rate is not None
     sizes = {load.name: (load.workload.rate if has_rates else load.workload.concurrency) or 0.0 for load in plan.loads}
     label = "requests per second that arrive" if has_rates else "clients"
@@ -162,7 +158,6 @@ def _quantiles(title: str, groups: Sequence[Group], samples: Sequence[Sequence[f
 
 
 def _course(title: str, groups: Sequence[Group]) -> str:
-    """A chart of the first round of each load."""
     series, seconds = [], 0.0
     for group in groups:
         began = min((trace.sent for trace in group.loads[0].traces), default=0.0)

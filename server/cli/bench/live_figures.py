@@ -28,7 +28,6 @@ class LiveFigures:
         self.num_failed = 0
 
     def update(self) -> None:
-        """Reads what the traces have got since the last call."""
         traces = self._load.traces
         self._open += [(trace, 0) for trace in traces[self._num_seen :]]
         self._num_seen = len(traces)
@@ -69,17 +68,14 @@ class LiveFigures:
 
     @property
     def rate(self) -> float:
-        """Tokens per second since the load began."""
         began = self._load.began
         seconds = time.perf_counter() - began if began is not None else 0.0
         return self._num_tokens / seconds if seconds > 0 else 0.0
 
     @property
     def ttft(self) -> Spread | None:
-        """Time to first token of the last requests."""
         return Spread.of(self._ttfts)
 
     @property
     def gap(self) -> Spread | None:
-        """Gaps between the last chunks."""
         return Spread.of(self._gaps)

@@ -20,8 +20,6 @@ _WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that is measured."""
-
     name: str  # in the table; empty where there is only one
     url: str = field(repr=False)  # may have a password
     model: str

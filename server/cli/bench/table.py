@@ -30,7 +30,6 @@ def headings() -> str:
 
 
 def line_of(name: str, report: Report) -> str:
-    """The line of a load that has ended or was stopped."""
     return _line((
         name, f"{report.num_requests - report.num_failed:,}", "", number(report.tokens_per_s),
         *percentiles(report.ttft), *percentiles(report.itl),
@@ -39,7 +38,6 @@ def line_of(name: str, report: Report) -> str:
 
 
 def live_line(name: str, load: Load, figures: LiveFigures) -> str:
-    """The line of a running load."""
     total = load.workload.num_requests
     requests = f"{figures.num_ended:,}/{total:,}" if total else f"{figures.num_ended:,}"
     return _line((
@@ -84,7 +82,6 @@ def number(value: float | None) -> str:
 
 
 def percentiles(times: Spread | None) -> Sequence[str]:
-    """p50, p90 and p99."""
     return ("-",) * 3 if times is None else (number(times.p50), number(times.p90), number(times.p99))
 
 

@@ -58,8 +58,6 @@ class ServerAnswers:
 
 
 class LocalAnswers:
-    """Answers of a model in this process."""
-
     def __init__(self, model: LocalModel) -> None:
         self._model = model
         self.name = model.name

@@ -66,7 +66,6 @@ class MarkdownStream:
         self._thread = threading.Thread(target=self._refresh, daemon=True)
 
     def feed(self, text: str) -> None:
-        """Shows `text` after what was written before."""
         with self._lock:
             self._source += without_controls(text)
             if not self._live.is_started:
@@ -78,7 +77,6 @@ class MarkdownStream:
                 self._cut_paragraph()
 
     def finish(self) -> None:
-        """Prints the rest."""
         self._end.set()
         with self._lock:
             rest, self._source = _blocks(self._source), ""
@@ -148,7 +146,6 @@ class MarkdownStream:
         self._num_printed = max(self._num_printed, len(lines))
 
     def _draw(self) -> Segments:
-        """What Live shows: the last lines of what is not complete."""
         lines: list[Line] = []
         for block in _blocks(self._source):
             num_printed = 0 if lines else self._num_printed
@@ -196,7 +193,6 @@ class Block:
 
     @property
     def items(self) -> list[int]:
-        """The indices of the tokens that open the items of a list."""
         return [i for i, token in enumerate(self.tokens) if token.type == "list_item_open" and token.level == 1]
 
     def part(self, begin: int, end: int, *, continues: bool = False) -> Block:

@@ -17,8 +17,6 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Piece(NamedTuple):
-    """A piece of an answer's text."""
-
     text: str
     is_reasoning: bool = False
 

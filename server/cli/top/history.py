@@ -40,7 +40,6 @@ class History:
 
     @property
     def generation_rate(self) -> float:
-        """Generated tokens per second."""
         return self._rate(1)
 
     @property
@@ -55,7 +54,6 @@ class History:
 
     @property
     def mean_rows(self) -> float:
-        """Requests of the last steps, on average."""
         return sum(rows for _, rows in self._steps) / len(self._steps) if self._steps else 0.0
 
     def _rate(self, field: int) -> float:

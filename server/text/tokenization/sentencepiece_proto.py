@@ -27,8 +27,6 @@ _ABSENT = -1  # the id of a token that SentencePiece must not add by itself
 
 
 class ModelType(IntEnum):
-    """The values of `TrainerSpec.model_type`."""
-
     UNIGRAM = 1
     BPE = 2
 
@@ -96,7 +94,6 @@ def without_prefix(proto: bytes) -> bytes:
 
 
 def _normalizer(metadata: GgufMetadata, model_type: ModelType) -> bytes:
-    """The `NormalizerSpec`, which describes what happens to a text before it is split."""
     prefix = metadata.add_space_prefix
     if prefix is None:
         prefix = model_type is ModelType.BPE  # as in llama.cpp
@@ -164,7 +161,6 @@ def _short_pieces(
 
 
 def _encoded(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The concatenated bytes of all texts, and the number of bytes of each."""
     together = np.frombuffer("\0".join(texts).encode("utf-8"), np.uint8)
     ends = np.flatnonzero(together == 0)
     if len(ends) == len(texts) - 1:
@@ -174,7 +170,6 @@ def _encoded(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[n
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The varint at `position`, and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]

@@ -82,7 +82,6 @@ def _take(trace: Trace, now: float, event: dict[str, Any]) -> None:
 
 
 def take_usage(trace: Trace, usage: dict[str, Any]) -> None:
-    """Records the token counts that the server reports."""
     trace.num_output_tokens = usage["completion_tokens"]
     trace.num_prompt_tokens = usage.get("prompt_tokens")
     trace.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

@@ -57,7 +57,6 @@ class Load:
             await clients.close()
 
     def report(self) -> Report:
-        """The figures so far."""
         workload = self.workload
         is_length_known = workload.ignore_eos and not workload.dataset
         return Report.of(
@@ -68,7 +67,6 @@ class Load:
 
     @property
     def is_over(self) -> bool:
-        """Whether the workload's duration has passed."""
         duration, began = self.workload.duration, self.began
         return duration is not None and began is not None and time.perf_counter() - began >= duration
 

@@ -25,7 +25,6 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> Spread | None:
-        """None for an empty sample."""
         ordered = sorted(1000 * value for value in seconds)
         if not ordered:
             return None

@@ -20,8 +20,6 @@ _MAX_QUOTED = 300  # characters of an error
 
 
 class StreamSocket:
-    """A WebSocket with concurrent requests."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._open: dict[str, tuple[Trace, asyncio.Future[None]]] = {}

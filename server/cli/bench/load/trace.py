@@ -48,7 +48,6 @@ class Trace:
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between consecutive chunks."""
         return [later.time - earlier.time for earlier, later in itertools.pairwise(self.arrivals)]
 
     @property

@@ -53,12 +53,10 @@ class Workload:
     timeout: float = 600.0  # seconds for one request
 
     def token_prompts(self) -> Iterator[list[int]]:
-        """A prompt for each request, as token ids."""
         rng = random.Random(self.seed)
         return self._prompts(lambda: rng.randrange(*self.token_ids))
 
     def text_prompts(self) -> Iterator[str]:
-        """A prompt for each request, as words."""
         rng = random.Random(self.seed)
         return (" ".join(words) for words in self._prompts(lambda: rng.choice(WORDS)))
 
@@ -72,7 +70,6 @@ class Workload:
         return iter(range(self.num_requests)) if self.num_requests else itertools.count()
 
     def bodies(self) -> Iterator[dict[str, Any]]:
-        """The bodies of the requests."""
         common = {"model": self.model, "max_tokens": self.num_output_tokens, **self.parameters}
         if self.ignore_eos:
             common["ignore_eos"] = True
