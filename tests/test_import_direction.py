@@ -75,7 +75,8 @@ ONLY_IN = {
     "tokenizers": ("server/text/", "server/structured_output/"),
     "sentencepiece": ("server/text/",),
     "huggingface_hub": ("server/model_sources/hub.py", "server/model_sources/hub_cache.py"),
-    "jinja2": ("server/text/",),
+    "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
+    "rich": ("server/cli/",),
     "llguidance": ("server/structured_output/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
     "orjson": ("server/",),

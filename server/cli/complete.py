@@ -1,10 +1,41 @@
-"""`eagre complete`: writes the answer to one prompt to standard output, from a server or from this process."""
+"""`eagre complete`: streams the answer to one prompt from a server, or from a model in this process."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import aclosing, closing
 from typing import Any
+
+from server.cli.client import address
+from server.cli.client.errors import NoServer
+from server.cli.client.server_client import ServerClient
+
+
+def write_answer(
+    url: str | None, model: str | None, api_key: str | None, body: dict[str, Any], write: Callable[[str], object],
+    *, is_local: bool,
+) -> None:  # fmt: skip
+    """Streams the answer to `body` from the server at `url`, or without a `url` from a local server or model.
+
+    Raises:
+        NoAnswer: there is no such server, the model cannot be loaded, or the request is refused or fails.
+    """
+    if not is_local:
+        try:
+            asyncio.run(write_remote(url or address.DEFAULT_URL, body, write, api_key))
+            return
+        except NoServer:
+            if url is not None:
+                raise
+            print(f"no server at {address.DEFAULT_URL}; loading the model here", file=sys.stderr)
+    from server.cli.client.local_model import LocalModel
+
+    LocalModel.check(body)
+    with closing(LocalModel(model)) as local:
+        for text in local.answer(body):
+            write(text)
 
 
 async def write_remote(
@@ -18,23 +49,7 @@ async def write_remote(
         NoServer: no server listens there.
         NoAnswer: the server refuses the request, fails, or closes the connection too early.
     """
-    from server.cli.client.server_client import ServerClient
-
     async with aclosing(ServerClient(url, api_key).answer(body)) as pieces:
         async for piece in pieces:
             if not piece.is_reasoning:
                 write(piece.text)
-
-
-def write_local(model: str | None, body: dict[str, Any], write: Callable[[str], object]) -> None:
-    """Loads the model into this process, with progress bars on standard error, and streams from it.
-
-    Raises:
-        NoAnswer: the model cannot be loaded, or the request is refused.
-    """
-    from server.cli.client.local_model import LocalModel
-
-    LocalModel.check(body)
-    with closing(LocalModel(model)) as local:
-        for text in local.answer(body):
-            write(text)

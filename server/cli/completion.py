@@ -1,4 +1,7 @@
-"""`eagre completion`: scripts that complete the command in a shell, made from the parser of its arguments."""
+"""`eagre completion`: completion scripts for bash, zsh and fish, generated from the argument parser.
+
+No library replaces this: shtab has no fish, and argcomplete starts the command for each completion.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,16 @@ from server.cli.parser import build_parser
 from server.startup.flags import flag_name
 from server.startup.settings import ServerSettings
 
-PROGRAM = "eagre"
-
 
 class Option(NamedTuple):
-    """One option of a command."""
-
     flags: tuple[str, ...]  # such as -h and --help
     help: str
     takes_value: bool
-    choices: tuple[str, ...]  # of the value; empty: any, which may be the name of a file
+    choices: tuple[str, ...]  # of the value; if empty, it may be the name of a file
     is_repeatable: bool
 
 
 class Command(NamedTuple):
-    """One command, with its options, and the words that its argument may be."""
-
     name: str
     help: str
     options: tuple[Option, ...]
@@ -34,7 +31,6 @@ class Command(NamedTuple):
 
 
 def completion_script(shell: str) -> str:
-    """The script for one of `SHELLS`."""
     return SHELLS[shell](read_commands())
 
 
@@ -51,10 +47,7 @@ def read_commands() -> tuple[Command, ...]:
 def _read_command(
     name: str, summary: str, parser: argparse.ArgumentParser, words: Mapping[str, tuple[str, ...]]
 ) -> Command:
-    """
-    Args:
-        words: what the values of flags may be; the settings check it themselves, so that argparse does not know it.
-    """
+    """Reads a command; `words` has the choices of settings, which argparse does not know."""
     formatter = parser._get_formatter()
     options = tuple(
         Option(
@@ -71,45 +64,50 @@ def _read_command(
     return Command(name, summary, options, tuple(str(word) for action in positionals for word in action.choices or ()))
 
 
+_BASH = """\
+# eagre completion bash
+_eagre() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= word
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$word" in -*) ;; *) command=$word; break ;; esac
+  done
+  COMPREPLY=()
+  case "$command $previous" in
+%(values)s
+    *)
+      case "$command" in
+        '') words=%(names)s ;;
+%(words)s
+      esac
+      # Arguments that are not options may be files.
+      if [[ $command && $current != -* && ' %(closed)s ' != *" $command "* ]]; then return; fi
+      ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o bashdefault -o default -F _eagre eagre
+"""
+
+
 def _bash(commands: tuple[Command, ...]) -> str:
-    names = " ".join(command.name for command in commands)
-    closed = f" {' '.join(command.name for command in commands if command.choices)} "
-    return "\n".join(
-        (
-            f"# {PROGRAM} completion bash",
-            f"_{PROGRAM}() {{",
-            "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= word",
-            '  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do',
-            '    case "$word" in -*) ;; *) command=$word; break ;; esac',
-            "  done",
-            "  COMPREPLY=()",
-            '  case "$command $previous" in',
-            *(
-                f"    {_pattern(command, option)}) words={shlex.quote(' '.join(option.choices))} ;;"
-                for command in commands
-                for option in command.options
-                if option.choices
-            ),
-            *(
-                f"    {'|'.join(patterns)}) return ;;  # the value is a file, perhaps"
-                for command in commands
-                if (patterns := [_pattern(command, o) for o in command.options if o.takes_value and not o.choices])
-            ),
-            "    *)",
-            '      case "$command" in',
-            f"        '') words={shlex.quote(names + ' --help --version')} ;;",
-            *(f"        {command.name}) words={shlex.quote(' '.join(_words(command)))} ;;" for command in commands),
-            "      esac",
-            "      # Arguments that are no options may be files.",
-            f"      if [[ $command && $current != -* && '{closed}' != *\" $command \"* ]]; then return; fi",
-            "      ;;",
-            "  esac",
-            '  COMPREPLY=($(compgen -W "$words" -- "$current"))',
-            "}",
-            f"complete -o bashdefault -o default -F _{PROGRAM} {PROGRAM}",
-            "",
-        )
+    values = [
+        f"    {_pattern(command, option)}) words={shlex.quote(' '.join(option.choices))} ;;"
+        for command in commands
+        for option in command.options
+        if option.choices
+    ]
+    values += (
+        f"    {'|'.join(patterns)}) return ;;  # the value is a file, perhaps"
+        for command in commands
+        if (patterns := [_pattern(command, o) for o in command.options if o.takes_value and not o.choices])
     )
+    words = (f"        {command.name}) words={shlex.quote(' '.join(_words(command)))} ;;" for command in commands)
+    return _BASH % {
+        "values": "\n".join(values),
+        "names": shlex.quote(" ".join((*(command.name for command in commands), "--help", "--version"))),
+        "words": "\n".join(words),
+        "closed": " ".join(command.name for command in commands if command.choices),
+    }
 
 
 def _pattern(command: Command, option: Option) -> str:
@@ -122,50 +120,52 @@ def _words(command: Command) -> Iterator[str]:
         yield from option.flags
 
 
+_ZSH = """\
+#compdef eagre
+_eagre() {
+  local -a commands
+  commands=(
+%(commands)s
+  )
+  if (( CURRENT == 2 )); then
+    _describe -t commands 'eagre command' commands
+    return
+  fi
+  local command=$words[2]
+  shift words
+  (( CURRENT-- ))
+  case $command in
+%(arguments)s
+  esac
+}
+# Read as a file of $fpath, this is the function's body; read by `source`, it only declares the function.
+if [[ "$funcstack[1]" == _eagre ]]; then _eagre "$@"; else compdef _eagre eagre; fi
+"""
+
+
 def _zsh(commands: tuple[Command, ...]) -> str:
-    return "\n".join(
-        (
-            f"#compdef {PROGRAM}",
-            f"_{PROGRAM}() {{",
-            "  local -a commands",
-            "  commands=(",
-            *(f"    {shlex.quote(f'{command.name}:{command.help}')}" for command in commands),
-            "  )",
-            "  if (( CURRENT == 2 )); then",
-            f"    _describe -t commands '{PROGRAM} command' commands",
-            "    return",
-            "  fi",
-            "  local command=$words[2]",
-            "  shift words",
-            "  (( CURRENT-- ))",
-            "  case $command in",
-            *(
-                f"    {command.name}) _arguments {' '.join(shlex.quote(spec) for spec in _zsh_specs(command))} ;;"
-                for command in commands
-            ),
-            "  esac",
-            "}",
-            "# Read as a file of $fpath, this is the function's body; read by `source`, it only tells of the function.",
-            f'if [[ "$funcstack[1]" == _{PROGRAM} ]]; then _{PROGRAM} "$@"; else compdef _{PROGRAM} {PROGRAM}; fi',
-            "",
-        )
+    listed = (f"    {shlex.quote(f'{command.name}:{command.help}')}" for command in commands)
+    arguments = (
+        f"    {command.name}) _arguments {' '.join(shlex.quote(spec) for spec in _zsh_specs(command))} ;;"
+        for command in commands
     )
+    return _ZSH % {"commands": "\n".join(listed), "arguments": "\n".join(arguments)}
 
 
 def _zsh_specs(command: Command) -> Iterator[str]:
     for option in command.options:
-        told = option.help.translate({ord(mark): f"\\{mark}" for mark in "[]\\:"})
+        help_text = option.help.translate({ord(mark): f"\\{mark}" for mark in "[]\\:"})
         value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
         for flag in option.flags:
-            yield f"{'*' if option.is_repeatable else ''}{flag}[{told}]{value if option.takes_value else ''}"
+            yield f"{'*' if option.is_repeatable else ''}{flag}[{help_text}]{value if option.takes_value else ''}"
     yield f"*:argument:({' '.join(command.choices)})" if command.choices else "*:argument:_files"
 
 
 def _fish(commands: tuple[Command, ...]) -> str:
-    lines = [f"# {PROGRAM} completion fish", f"complete -c {PROGRAM} -n __fish_use_subcommand -f"]
+    lines = ["# eagre completion fish", "complete -c eagre -n __fish_use_subcommand -f"]
     for command in commands:
-        lines.append(f"complete -c {PROGRAM} -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.help)}")
-        within = f"complete -c {PROGRAM} -n '__fish_seen_subcommand_from {command.name}'"
+        lines.append(f"complete -c eagre -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.help)}")
+        within = f"complete -c eagre -n '__fish_seen_subcommand_from {command.name}'"
         if command.choices:
             lines.append(f"{within} -f -a {_fish_quote(' '.join(command.choices))}")
         for option in command.options:
@@ -176,7 +176,7 @@ def _fish(commands: tuple[Command, ...]) -> str:
 
 
 def _fish_quote(text: str) -> str:
-    """In fish's single quotes, backslash and single quote alone have a meaning."""
+    """Quotes `text` for fish, where only the backslash and the quote itself are special within single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -1,8 +1,8 @@
-"""`eagre models`: what is on this machine, and how much memory each model would take."""
+"""`eagre models`: lists the models on this machine and the memory that each needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,31 +13,30 @@ from engine.interface.footprint import MachineMemory, ModelFootprint
 from server.model_sources.inventory import ListedModel, all_models
 
 HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
-NUM_TOKENS = 1000  # whose cache is shown
+_ALIGN = "<<<>>><"  # of the columns: words to the left, figures to the right
+NUM_TOKENS = 1000  # the KV cache is shown for so many
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model, and what it would take; of a model that cannot be opened, why."""
-
     listed: ListedModel
     footprint: ModelFootprint | None
     error: str | None
 
     @property
     def cache_bytes(self) -> int | None:
-        """Of NUM_TOKENS tokens."""
+        """The KV cache of NUM_TOKENS tokens."""
         return None if self.footprint is None else NUM_TOKENS * self.footprint.kv_bytes_per_token
 
     def fits(self, memory: MachineMemory) -> bool | None:
-        """Whether there is room now for the weights and for the cache of NUM_TOKENS tokens; None: it is not known."""
+        """Whether the weights and the cache of NUM_TOKENS tokens fit into the memory now; None if not known."""
         if self.footprint is None or self.cache_bytes is None:
             return None
         return self.footprint.weight_bytes + self.cache_bytes <= memory.usable
 
 
 def measure_models(paths: Iterable[str], config: EngineConfig) -> tuple[list[MeasuredModel], MachineMemory]:
-    """All models of this machine, those in `paths` among them. Only the headers of their files are read."""
+    """All models on this machine and in `paths`. Only the headers of their files are read."""
     from engine.client import EngineClient  # it imports JAX
 
     def measure(listed: ListedModel) -> MeasuredModel:
@@ -52,21 +51,18 @@ def measure_models(paths: Iterable[str], config: EngineConfig) -> tuple[list[Mea
 
 
 def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
-    """One object, in bytes and tokens; what is not known is null."""
+    """One JSON object, in bytes and tokens; unknown values are null."""
 
     def describe(model: MeasuredModel) -> dict[str, Any]:
         known = {} if model.footprint is None else asdict(model.footprint)
+        fields = ("architecture", "quantization", "num_parameters", "context_length", "weight_bytes")
         return {
             "name": model.listed.name,
             "source": model.listed.source,
             "path": None if model.listed.path is None else str(model.listed.path),
             "download_bytes": model.listed.download_bytes,
             "license": model.listed.license,
-            "architecture": known.get("architecture"),
-            "quantization": known.get("quantization"),
-            "num_parameters": known.get("num_parameters"),
-            "context_length": known.get("context_length"),
-            "weight_bytes": known.get("weight_bytes"),
+            **{field: known.get(field) for field in fields},
             "cache_bytes_per_1000_tokens": model.cache_bytes,
             "fits": model.fits(memory),
             "error": model.error,
@@ -77,21 +73,20 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
 
 
 def as_table(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
-    """Lines for people; what is wrong with a model stands below its line."""
-    rows: list[Sequence[str]] = [HEADER]
-    notes = [""]
-    for model in models:
-        rows.append(_row(model, memory))
-        notes.append(_note(model))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    """A table for people, with notes below the lines of models."""
+    rows = [(HEADER, ""), *((_row(model, memory), _note(model)) for model in models)]
+    widths = [max(len(row[column]) for row, _ in rows) for column in range(len(HEADER))]
     lines = []
-    for row, note in zip(rows, notes, strict=True):
-        lines.append(_line(row, widths))
-        if note:
-            lines.append(f"  {note}")
+    for row, note in rows:
+        lines.append(
+            "  ".join(
+                f"{cell:{_ALIGN[i]}{width}}" for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+        )
+        lines += [f"  {note}"] if note else []
     room, total = (f"{count / 1e9:.1f} GB" for count in (memory.usable, memory.total))
     lines.append(
-        f"\n{room} of {total} of memory can be had now. FITS counts the weights and the cache of 1,000 tokens."
+        f"\n{room} of {total} of memory are available now. FITS counts the weights and the cache of 1,000 tokens."
     )
     return "\n".join(lines) + "\n"
 
@@ -118,20 +113,12 @@ def _note(model: MeasuredModel) -> str:
     return ""
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Words to the left, figures to the right."""
-    aligned: list[Callable[[str, int], str]] = [
-        str.ljust, str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust,
-    ]  # fmt: skip
-    return "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
-
-
 def _size(num_bytes: int) -> str:
     return _short(num_bytes, (" GB", " MB", " KB"))
 
 
 def _short(count: int, units: tuple[str, str, str]) -> str:
-    """Two or three digits with the largest of the units for 10⁹, 10⁶ and 10³ that leaves at least 1."""
+    """Two or three digits with the largest unit (10⁹, 10⁶, 10³) that gives at least 1."""
     for power, unit in zip((1e9, 1e6, 1e3), units, strict=True):
         if count >= power:
             return f"{count / power:.{0 if count >= 100 * power else 1}f}{unit}"

@@ -1,4 +1,4 @@
-"""The arguments of the command `eagre`. Only `serve` and `deploy` need the settings, which are imported for them."""
+"""The argument parser of the command `eagre`. Only `serve` and `deploy` import the settings."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _SERVE_EXAMPLES = """examples:
   eagre serve bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
   EAGRE_PORT=9000 eagre serve --log-format json
 
-Every flag can be given as an environment variable: --max-num-seqs as EAGRE_MAX_NUM_SEQS.
-A flag wins over its variable. SIGTERM or Ctrl-C lets running streams end; a second one does not.
+Every flag has an environment variable: EAGRE_MAX_NUM_SEQS for --max-num-seqs. A flag overrides
+its variable. After SIGTERM or Ctrl-C running streams may end; a second signal stops at once.
 """
 
 _DEPLOY_EXAMPLES = """examples:
@@ -40,8 +40,8 @@ _DEPLOY_EXAMPLES = """examples:
   eagre deploy --ray-address auto --replicas 16 --replica-cpus 8 --host 0.0.0.0 ./my-model.gguf
   eagre deploy --update --dtype bfloat16
 
-Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` hold
-here too, for the front or for each replica. SIGTERM or Ctrl-C ends the front and its replicas in order.
+Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` apply
+to the router or to each replica. SIGTERM or Ctrl-C ends the router, then its replicas.
 """
 
 _PULL_EXAMPLES = """examples:
@@ -49,7 +49,7 @@ _PULL_EXAMPLES = """examples:
   eagre pull HuggingFaceTB/SmolLM2-360M-Instruct
   eagre pull bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0@main
 
-HF_TOKEN opens private and gated models of the Hub. What is here already is not fetched again.
+HF_TOKEN gives access to private and gated models of the Hub. Nothing is fetched twice.
 """
 
 _MODELS_EXAMPLES = """examples:
@@ -57,7 +57,7 @@ _MODELS_EXAMPLES = """examples:
   eagre models ~/models ./my-model.gguf
   EAGRE_DTYPE=float32 eagre models --json
 
-Listed are the built-in models, those of the Hub that were fetched, and what lies at each PATH.
+Lists the built-in models, the fetched models of the Hub, and the models at each PATH.
 """
 
 _COMPLETE_EXAMPLES = """examples:
@@ -77,7 +77,7 @@ _CHAT_EXAMPLES = """examples:
   echo "Why is the sky blue?" | eagre chat
 
 /help lists the commands of the chat; Ctrl-C stops an answer. Without a terminal each line is
-a question, and nothing but the answers is written to standard output.
+a question, and only the answers are written to standard output.
 Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
 loaded into this process.
 """
@@ -85,11 +85,11 @@ loaded into this process.
 _TOP_EXAMPLES = """examples:
   eagre top
   eagre top --url http://192.168.1.5:8000 --model gemma-3-270m
-  eagre top --once > picture.txt
+  eagre top --once > view.txt
 
-The picture is drawn again five times a second; Ctrl-C ends it. It shows the ids of the key's own
-requests, and those of all with the administrator's key. A server with --metrics-port shows it to
-the administrator alone.
+The view is drawn five times a second; Ctrl-C ends it. It shows the ids of the key's own requests,
+and with the administrator's key those of all requests. A server with --metrics-port shows it to
+the administrator only.
 """
 
 _COMPLETION_EXAMPLES = """examples:
@@ -100,7 +100,7 @@ _COMPLETION_EXAMPLES = """examples:
 
 
 class _ShowVersion(argparse.Action):
-    """argparse's own action wants the text at once, and the search for it takes longer than all of the help."""
+    """Shows the version. argparse's own action needs the text in advance, which takes longer than all of the help."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from server.startup.version import eagre_version
@@ -113,7 +113,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the whole command.
 
     Args:
-        arguments: what will be parsed; the flags of `serve` and `deploy` are there only if these are among them.
+        arguments: what will be parsed; the flags of `serve` and `deploy` are added only if these are among them.
     """
     parser = argparse.ArgumentParser(
         prog="eagre",
@@ -131,7 +131,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         ServerSettings.add_flags(serve)
 
-    deploy = _add_command(commands, "deploy", "serve replicas on a Ray cluster behind one front", _DEPLOY_EXAMPLES)
+    deploy = _add_command(commands, "deploy", "serve replicas on a Ray cluster behind one router", _DEPLOY_EXAMPLES)
     if "deploy" in arguments:
         from server.router.ray.plan import DeployPlan
         from server.startup.settings import ServerSettings
@@ -145,37 +145,41 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         "name", metavar="NAME", help="a built-in model, or owner/name[:file-or-quant][@revision] of the Hub"
     )
 
-    models = _add_command(commands, "models", "list the models of this machine and their memory", _MODELS_EXAMPLES)
+    models = _add_command(
+        commands, "models", "list the models on this machine and the memory they need", _MODELS_EXAMPLES
+    )
     models.add_argument("paths", metavar="PATH", nargs="*", help="model files, model folders or folders of them")
     models.add_argument("--json", action="store_true", help="one JSON object, in bytes")
 
     complete = _add_command(commands, "complete", "stream one answer to the terminal", _COMPLETE_EXAMPLES)
-    complete.add_argument("prompt", metavar="PROMPT", help="the text to go on from; - reads standard input")
+    complete.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
     _add_source(complete)
-    complete.add_argument("--model", help="what `eagre serve` would serve, for the in-process way")
+    complete.add_argument("--model", help="the model to load into this process, as for `eagre serve`")
     complete.add_argument("--chat", action="store_true", help="send the prompt as a chat message")
     complete.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="(default 256)")
     _add_sampling(complete)
 
     chat = _add_command(commands, "chat", "talk with a model in the terminal", _CHAT_EXAMPLES)
     _add_source(chat)
-    chat.add_argument("--model", help="a model of the server; in this process, what `eagre serve` would serve")
+    chat.add_argument(
+        "--model", help="a model of the server, or the one to load into this process, as for `eagre serve`"
+    )
     chat.add_argument("--system", metavar="TEXT", help="the system message")
-    chat.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: what the model can take)")
+    chat.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: as many as fit)")
     _add_sampling(chat)
-    chat.add_argument("--plain", action="store_true", help="write answers as they come, without markdown's styles")
+    chat.add_argument("--plain", action="store_true", help="write answers as they come, without rendering markdown")
 
-    top = _add_command(commands, "top", "show what a server's engine does", _TOP_EXAMPLES)
+    top = _add_command(commands, "top", "show a live view of a server's engine", _TOP_EXAMPLES)
     top.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of the server (EAGRE_URL)")
     _add_key(top)
     top.add_argument("--model", help="one of the server's models (default: the first)")
-    top.add_argument("--once", action="store_true", help="print one picture, as without a terminal")
+    top.add_argument("--once", action="store_true", help="print one view, as without a terminal")
 
     bench = _add_command(commands, "bench", "measure a server under load", BENCH_EXAMPLES)
     add_bench_flags(bench)
     _add_key(bench)
 
-    completion = _add_command(commands, "completion", "write a script for the shell", _COMPLETION_EXAMPLES)
+    completion = _add_command(commands, "completion", "write a completion script for the shell", _COMPLETION_EXAMPLES)
     completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     return parser
 
@@ -203,11 +207,11 @@ def _add_key(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--api-key",
         metavar="KEY",
-        help="key for the server; as EAGRE_API_KEY it is hidden from the other users of this machine",
+        help="key for the server; in EAGRE_API_KEY other users of this machine cannot see it",
     )
 
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--temperature", type=float, help="0 takes the most probable token each time (default 1)")
+    command.add_argument("--temperature", type=float, help="0 always takes the most probable token (default 1)")
     command.add_argument("--top-p", type=float, help="share of the distribution to draw from (default 1)")
     command.add_argument("--seed", type=int, help="the same seed gives the same answer")

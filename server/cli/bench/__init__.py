@@ -1,1 +1,1 @@
-"""`eagre bench`: load on a server that speaks OpenAI's API, its figures while it runs, and a report with plots."""
+"""`eagre bench`: measures a server that speaks OpenAI's API under load, and writes a report with plots."""

@@ -1,4 +1,4 @@
-"""Runs the plan: every load on every server in turn, with a table that grows meanwhile."""
+"""`eagre bench`: runs every load of a plan on every server in turn, and prints and writes the figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from server.cli.bench import table
-from server.cli.bench.comparison import Turn, compare, comparison_lines
+from server.cli.bench.comparison import Turn, compare, ratio_head, ratio_rows
 from server.cli.bench.html_report import html_report
 from server.cli.bench.live_figures import LiveFigures
 from server.cli.bench.load.load import Load
@@ -26,23 +26,18 @@ from server.cli.client.errors import NoAnswer
 from server.cli.client.plain_text import without_controls
 from server.cli.client.server_client import ServerClient
 
-_DRAWN_EVERY_S = 0.25
-
 
 class Bench:
-    """Measures, and keeps what was measured."""
-
     def __init__(self, plan: Plan, servers: Sequence[Server]) -> None:
         self._plan = plan
         self._servers = servers
         self._seeds = random.Random(plan.seed)
-        self._line = table.LiveLine()
         self.turns: list[Turn] = []
         self.loads: list[Load] = []  # one for each turn
         self.is_complete = False
 
     async def run(self) -> None:
-        """Prints a line for each turn. A cancellation ends the turn that runs, and it counts as far as it came.
+        """Prints a line for each turn. The turn that a cancellation ends counts with what it has measured.
 
         Raises:
             NoAnswer: a request of the warm-up failed, or a server's WebSockets cannot be opened.
@@ -61,7 +56,7 @@ class Bench:
         if self._plan.warm_up is None:
             return
         load = Load(NamedLoad("", self._plan.warm_up).on(server, self._next_seed()))
-        with _told(server):
+        with _connection_errors(server):
             await load.run()
         if errors := load.report().errors:
             raise NoAnswer(f"the warm-up at {server.address} failed: {without_controls(next(iter(errors)))}")
@@ -69,42 +64,38 @@ class Bench:
     async def _turn(self, number: int, named: NamedLoad, server: Server, seed: int) -> None:
         load = Load(named.on(server, seed))
         name = f"{named.name} {server.name}".strip()
-        drawing = asyncio.create_task(self._draw(name, load))
+        figures = LiveFigures(load)
+
+        def draw() -> str:
+            figures.update()
+            return table.live_line(name, load, figures)
+
         try:
-            with _told(server):
+            with table.live(draw), _connection_errors(server):
                 await load.run()
         finally:
-            drawing.cancel()
-            self._line.clear()
             if load.traces:
                 report = load.report()
                 self.turns.append(Turn(number, named.name, server.name, report))
                 self.loads.append(load)
                 print(table.line_of(name, report))
                 for note in table.notes_on(load, report):
-                    print(f"  {note}")
+                    table.print_text(f"  {note}")
                 sys.stdout.flush()
-
-    async def _draw(self, name: str, load: Load) -> None:
-        figures = LiveFigures(load)
-        while True:
-            figures.update()
-            self._line.draw(table.live_line(name, load, figures))
-            await asyncio.sleep(_DRAWN_EVERY_S)
 
     def _next_seed(self) -> int:
         return self._seeds.getrandbits(32)
 
 
 def run_bench(options: argparse.Namespace, api_key: str | None) -> int:
-    """The exit status: 1 where requests failed, 130 after Ctrl-C.
+    """Runs the command; the exit status is 1 if requests failed, and 130 after Ctrl-C.
 
     Raises:
-        NoAnswer: nothing can be measured; the message tells the user why.
+        NoAnswer: nothing can be measured.
     """
     for flag, path in (("--json", options.json), ("--html", options.html)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise NoAnswer(f"{flag} {path} cannot be written: there is no such folder, or it is one itself")
+            raise NoAnswer(f"{flag} {path} cannot be written: there is no such folder, or it is a folder itself")
     plan = plan_of(options)
     servers = asyncio.run(_servers(options, api_key))
     bench = Bench(plan, servers)
@@ -119,11 +110,12 @@ def run_bench(options: argparse.Namespace, api_key: str | None) -> int:
             raise
         print(f"eagre: {error}", file=sys.stderr)  # what was measured before still counts
         status = 1
-    print(table.LEGEND)
+    table.print_text(table.LEGEND)
     names = (servers[0].name, servers[-1].name)
     ratios = compare(bench.turns, names) if len(servers) == 2 else []
     if ratios:
-        print("\n" + "\n".join(comparison_lines(ratios, names)))
+        print()
+        table.print_table(ratio_head(servers), ratio_rows(ratios))
     if options.json is not None:
         results = results_of(plan, servers, bench.turns, ratios, is_complete=bench.is_complete)
         _write(options.json, "--json", orjson.dumps(results, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -161,8 +153,7 @@ async def _first_model(server: Server) -> str:
 
 
 @contextmanager
-def _told(server: Server) -> Iterator[None]:
-    """Errors of a connection as one sentence."""
+def _connection_errors(server: Server) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Charts as inline SVG. Colours are classes, so that the page's style gives them for light and for dark."""
+"""Charts as inline SVG. Colours are CSS classes, so that the page sets them for light and for dark."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart, or its dots."""
-
     label: str
     points: Sequence[Point]
     colour: int = 0
@@ -35,14 +33,14 @@ class Axis:
 
     @classmethod
     def over(cls, label: str, values: Sequence[float], *, is_logarithmic: bool = False) -> Axis:
-        """The axis that holds all values; a linear one begins at 0."""
+        """An axis with room for all values; a linear one begins at 0."""
         known = [value for value in values if math.isfinite(value) and (value > 0 or not is_logarithmic)]
         high = max(known, default=1.0)
         low = min(known, default=high / 10) if is_logarithmic else 0.0
         return cls(label, low, high if high > low else low * 2 or 1.0, is_logarithmic)
 
     def place(self, value: float) -> float:
-        """From 0 at the low end to 1 at the high one; values beyond are at the ends."""
+        """The position of `value` from 0 at the low end to 1 at the high end; values beyond are at the ends."""
         if self.is_logarithmic:
             share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -50,7 +48,6 @@ class Axis:
         return min(1.0, max(0.0, share))
 
     def ticks(self) -> Iterator[float]:
-        """Round values between the ends."""
         if self.is_logarithmic:
             decade = 10.0 ** math.floor(math.log10(self.low))
             steps = (1, 2, 5) if self.high / self.low < 1000 else (1,)
@@ -83,8 +80,6 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series], *, has_dots: b
 
 
 def dots(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """A chart with a dot for each point."""
-
     def draw(place: Callable[[float, float], str]) -> Iterator[str]:
         for one in series:
             for point in one.points:
@@ -96,7 +91,7 @@ def dots(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One request: it waited from `begin` to `middle` for its first token, and its tokens came until `end`."""
+    """One request, in seconds: `begin` to `middle` is the time to the first token, `middle` to `end` the rest."""
 
     begin: float
     middle: float
@@ -105,7 +100,6 @@ class Bar:
 
 
 def bars(title: str, x: Axis, rows: Sequence[Bar]) -> str:
-    """One bar under the other, each in two parts."""
     height = max(2.0, min(8.0, 460 / max(1, len(rows))))
     y = Axis("requests, in the order in which they were sent", 0, len(rows) or 1)
 

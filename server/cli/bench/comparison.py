@@ -1,4 +1,4 @@
-"""Several rounds of the same loads: medians, and with two servers the ratio between them."""
+"""Comparison of two servers over several rounds: the medians of each figure, and their ratio."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from server.cli.bench.load.report import Report
+from server.cli.bench.plan import Server
 from server.cli.bench.table import number
 
 
@@ -31,19 +32,18 @@ class Ratio:
 
     @property
     def of_medians(self) -> float | None:
-        """The first server's median by the second's; None where that is 0."""
+        """The first server's median divided by the second's; None if that is 0."""
         below = median(self.second)
         return median(self.first) / below if below else None
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """The least and the largest of the ratios of single rounds."""
         ratios = [one / other for one, other in zip(self.first, self.second, strict=True) if other]
         return (min(ratios), max(ratios)) if ratios else None
 
 
 def figures_of(report: Report) -> dict[str, float]:
-    """The figures that are compared, by name; times are in milliseconds."""
+    """The figures that are compared, by name; times in milliseconds."""
     figures = {"tok/s": report.tokens_per_s, "requests/s": report.requests_per_s}
     if report.ttft is not None:
         figures |= {"TTFT p50": report.ttft.p50, "TTFT p99": report.ttft.p99}
@@ -57,7 +57,7 @@ def figures_of(report: Report) -> dict[str, float]:
 
 
 def compare(turns: Sequence[Turn], servers: tuple[str, str]) -> list[Ratio]:
-    """The figures of all loads. A round counts where both servers have ended it and have the figure."""
+    """The ratios of all loads, from the rounds that both servers have completed with that figure."""
     pairs: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for turn in turns:
         if not turn.report.num_cut:
@@ -68,13 +68,12 @@ def compare(turns: Sequence[Turn], servers: tuple[str, str]) -> list[Ratio]:
             one, other = (by_server[name] for name in servers)
             for figure in one.keys() & other.keys():
                 samples.setdefault((load, figure), []).append((one[figure], other[figure]))
-    order = {name: place for place, name in enumerate(_ORDER)}
     loads = list(dict.fromkeys(turn.load for turn in turns))
     return [
-        Ratio(load, figure, tuple(one for one, _ in both), tuple(other for _, other in both))
-        for (load, figure), both in sorted(
-            samples.items(), key=lambda item: (loads.index(item[0][0]), order[item[0][1]])
-        )
+        Ratio(load, figure, *zip(*samples[load, figure], strict=True))
+        for load in loads
+        for figure in _ORDER
+        if (load, figure) in samples
     ]
 
 
@@ -82,19 +81,21 @@ _ORDER = ("tok/s", "requests/s", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """As `1.25 (1.20..1.31)`."""
+    """The ratio of the medians and its spread, as `1.25 (1.20..1.31)`."""
     if ratio.of_medians is None or ratio.spread is None:
         return "-"
     ends = "" if len(ratio.first) == 1 else f" ({ratio.spread[0]:.2f}..{ratio.spread[1]:.2f})"
     return f"{ratio.of_medians:.2f}{ends}"
 
 
-def comparison_lines(ratios: Sequence[Ratio], servers: tuple[str, str]) -> list[str]:
-    """A table for the terminal."""
-    rows = [("load", "figure", *servers, f"{servers[0]} / {servers[1]}")]
-    rows += [
+def ratio_head(servers: Sequence[Server]) -> tuple[str, ...]:
+    first, second = servers[0].name, servers[1].name
+    return ("load", "figure", first, second, f"{first} / {second}")
+
+
+def ratio_rows(ratios: Sequence[Ratio]) -> list[tuple[str, ...]]:
+    """For each ratio the medians of both servers and `ratio_text`."""
+    return [
         (ratio.load, ratio.figure, number(median(ratio.first)), number(median(ratio.second)), ratio_text(ratio))
         for ratio in ratios
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]

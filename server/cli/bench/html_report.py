@@ -1,21 +1,23 @@
-"""The report: one page without script and without requests, light or dark as its reader's system is."""
+"""The HTML report of a measurement, with its plots; the page itself is the jinja2 template `report.html`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from html import escape
+from pathlib import Path
 from statistics import median
+
+from jinja2 import Environment, StrictUndefined
 
 from server.cli.bench import chart
 from server.cli.bench.chart import Axis, Bar, Series
-from server.cli.bench.comparison import Ratio, Turn, ratio_text
+from server.cli.bench.comparison import Ratio, Turn, ratio_head, ratio_rows
 from server.cli.bench.load.load import Load
-from server.cli.bench.load.report import Report, Spread, percentile
+from server.cli.bench.load.report import Report, percentile
 from server.cli.bench.load.trace import Trace
-from server.cli.bench.page_style import STYLE
+from server.cli.bench.load.workload import Workload
 from server.cli.bench.plan import Plan, Server
-from server.cli.bench.table import LEGEND, notes_on, number
+from server.cli.bench.table import LEGEND, notes_on, number, percentiles
 
 _MAX_DOTS = 1500  # of one series
 _MAX_BARS = 200
@@ -24,8 +26,6 @@ _PERCENTS = (*range(100), 99.5, 99.9, 100)
 
 
 class Group:
-    """All turns of one load on one server."""
-
     def __init__(self, name: str, colour: int) -> None:
         self.name = name
         self.colour = colour
@@ -34,7 +34,6 @@ class Group:
 
     @property
     def good(self) -> list[Trace]:
-        """The traces without an error, of all rounds."""
         return [trace for load in self.loads for trace in load.traces if trace.error is None]
 
 
@@ -47,61 +46,47 @@ def html_report(
     *,
     is_complete: bool,
 ) -> str:
-    """The whole page.
-
-    Args:
-        loads: one for each turn.
-    """
+    """The whole page; `loads` has one for each turn."""
     groups: dict[tuple[str, str], Group] = {}
     for turn, load in zip(turns, loads, strict=True):
         name = f"{turn.load} {turn.server}".strip()
         group = groups.setdefault((turn.load, turn.server), Group(name, len(groups)))
         group.turns.append(turn)
         group.loads.append(load)
-    names = " and ".join(dict.fromkeys(server.model for server in servers))
-    body = [
-        f"<h1>{escape(names)} under load</h1>",
-        *_about(plan, servers, is_complete=is_complete),
-        "<h2>Figures</h2>",
-        _figures_table(turns),
-        f"<p class=small>{escape(LEGEND)}; E2EL: until the answer's end.</p>",
-        *_notes(turns, loads),
-        *(_ratio_table(ratios, servers) if ratios else ()),
-        "<h2>Plots</h2>",
-        *_plots(list(groups.values()), plan, servers),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f'<meta name="color-scheme" content="light dark"><title>{escape(names)} under load</title>'
-        f"<style>{STYLE}</style></head>\n<body><main>\n" + "\n".join(body) + "\n</main></body></html>\n"
+    # Not the environment of chat templates: this template is our own, and escapes what it is given.
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    template = environment.from_string(Path(__file__).with_name("report.html").read_text("utf-8"))
+    return template.render(
+        plan=plan,
+        servers=servers,
+        models=" and ".join(dict.fromkeys(server.model for server in servers)),
+        workload=plan.loads[0].workload,
+        prompts=_prompts(plan.loads[0].workload),
+        date=datetime.now(UTC),
+        is_complete=is_complete,
+        figures=_figures(turns),
+        legend=LEGEND,
+        notes=[
+            f"{turn.load} {turn.server}, round {turn.round + 1}: {note}"
+            for turn, load in zip(turns, loads, strict=True)
+            for note in notes_on(load, turn.report)
+        ],
+        ratios=(ratio_head(servers), ratio_rows(ratios)) if ratios else None,
+        plots=_plots(list(groups.values()), plan, servers),
     )
 
 
-def _about(plan: Plan, servers: Sequence[Server], *, is_complete: bool) -> Iterator[str]:
-    workload = plan.loads[0].workload
-    prompts = (
-        f"prompts of a file with {len(workload.dataset):,} lines"
-        if workload.dataset
-        else f"prompts of about {workload.num_prompt_tokens:,} tokens"
-        + (f", the first {workload.num_shared_tokens:,} the same in all" if workload.num_shared_tokens else "")
-    )
-    rounds = "" if plan.num_rounds == 1 else f"; {plan.num_rounds} rounds"
-    yield "<ul class=about>"
-    for server in servers:
-        label = f"{server.name}: " if server.name else ""
-        yield f"<li>{escape(label)}<b>{escape(server.model)}</b> at {escape(server.address)}</li>"
-    yield (
-        f"<li>route {workload.route}; {prompts}; up to {workload.num_output_tokens:,} tokens of output"
-        f"{', without an end before' if workload.ignore_eos else ''}{rounds}; seed {plan.seed}</li>"
-    )
-    yield f"<li>{datetime.now(UTC):%Y-%m-%d %H:%M} UTC</li></ul>"
-    if not is_complete:
-        yield "<p class=warning>The measurement was stopped before its end; this is what there was.</p>"
+def _prompts(workload: Workload) -> str:
+    if workload.dataset:
+        return f"prompts of a file with {len(workload.dataset):,} lines"
+    shared = f", the first {workload.num_shared_tokens:,} the same in all" if workload.num_shared_tokens else ""
+    return f"prompts of about {workload.num_prompt_tokens:,} tokens{shared}"
 
 
-def _figures_table(turns: Sequence[Turn]) -> str:
+def _figures(turns: Sequence[Turn]) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of the table, with servers and rounds if there are several."""
     head = (
         "load", "server", "round", "requests", "failed", "tokens/s", "requests/s", "prompt tokens",
         "TTFT p50", "p90", "p99", "ITL p50", "p90", "p99", "TPOT p50", "E2EL p50", "p99",
@@ -109,7 +94,7 @@ def _figures_table(turns: Sequence[Turn]) -> str:
     has_servers, has_rounds = any(turn.server for turn in turns), any(turn.round for turn in turns)
     shown = [index for index in range(len(head)) if (index != 1 or has_servers) and (index != 2 or has_rounds)]
     rows = [(turn.load, turn.server, str(turn.round + 1), *_cells(turn.report)) for turn in turns]
-    return _table([head[index] for index in shown], [[row[index] for index in shown] for row in rows])
+    return [head[index] for index in shown], [[row[index] for index in shown] for row in rows]
 
 
 def _cells(report: Report) -> Iterator[str]:
@@ -118,50 +103,11 @@ def _cells(report: Report) -> Iterator[str]:
     yield number(report.tokens_per_s)
     yield number(report.requests_per_s)
     yield "-" if report.num_prompt_tokens is None else f"{report.num_prompt_tokens:,}"
-
-    def of(spread: Spread | None, *names: str) -> Iterator[str]:
-        values = {} if spread is None else {"p50": spread.p50, "p90": spread.p90, "p99": spread.p99}
-        yield from (number(values.get(name)) for name in names)
-
-    yield from of(report.ttft, "p50", "p90", "p99")
-    yield from of(report.itl, "p50", "p90", "p99")
-    yield from of(report.tpot, "p50")
-    yield from of(report.e2el, "p50", "p99")
-
-
-def _notes(turns: Sequence[Turn], loads: Sequence[Load]) -> Iterator[str]:
-    notes = [
-        f"{turn.load} {turn.server}, round {turn.round + 1}: {note}"
-        for turn, load in zip(turns, loads, strict=True)
-        for note in notes_on(load, turn.report)
-    ]
-    if notes:
-        yield "<ul class=warning>" + "".join(f"<li>{escape(note)}</li>" for note in notes) + "</ul>"
-
-
-def _ratio_table(ratios: Sequence[Ratio], servers: Sequence[Server]) -> Iterator[str]:
-    first, second = servers[0].name, servers[1].name
-    yield f"<h2>{escape(first)} against {escape(second)}</h2>"
-    yield _table(
-        ["load", "figure", first, second, f"{first} / {second}"],
-        [
-            [ratio.load, ratio.figure, number(median(ratio.first)), number(median(ratio.second)), ratio_text(ratio)]
-            for ratio in ratios
-        ],
-    )
-    yield (
-        "<p class=small>Medians of the rounds, the ratio of the medians, and from where to where the ratios of "
-        "single rounds go.</p>"
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return (
-        '<div class=wide tabindex="0" role="region" aria-label="Table"><table>'
-        f"<thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>"
-    )
+    yield from percentiles(report.ttft)
+    yield from percentiles(report.itl)
+    yield percentiles(report.tpot)[0]
+    yield percentiles(report.e2el)[0]
+    yield percentiles(report.e2el)[2]
 
 
 def _plots(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> Iterator[str]:
@@ -178,7 +124,6 @@ def _plots(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> It
 
 
 def _over_loads(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) -> Iterator[str]:
-    """How throughput and first token follow from the load."""
     has_rates = plan.loads[0].workload.rate is not None
     sizes = {load.name: (load.workload.rate if has_rates else load.workload.concurrency) or 0.0 for load in plan.loads}
     label = "requests per second that arrive" if has_rates else "clients"
@@ -202,7 +147,6 @@ def _over_loads(groups: Sequence[Group], plan: Plan, servers: Sequence[Server]) 
 
 
 def _quantiles(title: str, groups: Sequence[Group], samples: Sequence[Sequence[float]]) -> str:
-    """So many percent of the sample are below the line."""
     series = []
     for group, sample in zip(groups, samples, strict=True):
         ordered = sorted(1000 * value for value in sample)
@@ -214,7 +158,6 @@ def _quantiles(title: str, groups: Sequence[Group], samples: Sequence[Sequence[f
 
 
 def _course(title: str, groups: Sequence[Group]) -> str:
-    """Of the first round of each load, from its begin on."""
     series, seconds = [], 0.0
     for group in groups:
         began = min((trace.sent for trace in group.loads[0].traces), default=0.0)
@@ -242,7 +185,7 @@ def _course(title: str, groups: Sequence[Group]) -> str:
 
 
 def _scale(trace: Trace) -> float:
-    """Tokens for each token that the chunks tell of: servers may count them only at the end."""
+    """Output tokens by tokens counted in chunks: some servers count only at the end."""
     num_counted = sum(arrival.num_tokens for arrival in trace.arrivals)
     return trace.num_tokens / num_counted if num_counted else 1.0
 

@@ -1,29 +1,20 @@
-"""The figures of a load while it runs, from what has come since the last look."""
+"""The figures of a running load."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from typing import NamedTuple
 
 from server.cli.bench.load.load import Load
-from server.cli.bench.load.report import percentile
+from server.cli.bench.load.report import Spread
 from server.cli.bench.load.trace import Trace
 
 WINDOW_S = 3.0  # over which the rate of now is measured
-_MAX_SAMPLES = 10_000  # of a distribution: the last ones, so that a look takes milliseconds whatever the load
-
-
-class Percentiles(NamedTuple):
-    """Milliseconds."""
-
-    p50: float
-    p90: float
-    p99: float
+_MAX_SAMPLES = 10_000  # the last ones of a distribution, so that sorting takes milliseconds under any load
 
 
 class LiveFigures:
-    """`update` reads the load's traces; the requests themselves pay nothing for it."""
+    """Figures that `update` computes from the load's traces, without any work in the requests themselves."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -37,7 +28,6 @@ class LiveFigures:
         self.num_failed = 0
 
     def update(self) -> None:
-        """Takes what is new."""
         traces = self._load.traces
         self._open += [(trace, 0) for trace in traces[self._num_seen :]]
         self._num_seen = len(traces)
@@ -72,28 +62,20 @@ class LiveFigures:
 
     @property
     def rate_now(self) -> float:
-        """Tokens per second in the last WINDOW_S."""
+        """Tokens per second over the last WINDOW_S."""
         (first, tokens), (last, all_tokens) = self._moments[0], self._moments[-1]
         return max(0, all_tokens - tokens) / (last - first) if last > first else 0.0
 
     @property
     def rate(self) -> float:
-        """Tokens per second since the load began."""
         began = self._load.began
         seconds = time.perf_counter() - began if began is not None else 0.0
         return self._num_tokens / seconds if seconds > 0 else 0.0
 
     @property
-    def ttft(self) -> Percentiles | None:
-        """Of the last requests."""
-        return _percentiles(self._ttfts)
+    def ttft(self) -> Spread | None:
+        return Spread.of(self._ttfts)
 
     @property
-    def gap(self) -> Percentiles | None:
-        """Of the last chunks."""
-        return _percentiles(self._gaps)
-
-
-def _percentiles(seconds: deque[float]) -> Percentiles | None:
-    ordered = sorted(seconds)
-    return Percentiles(*(1000 * percentile(ordered, percent) for percent in (50, 90, 99))) if ordered else None
+    def gap(self) -> Spread | None:
+        return Spread.of(self._gaps)

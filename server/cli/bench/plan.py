@@ -1,4 +1,4 @@
-"""From the flags to the loads, each with a name."""
+"""The plan of a measurement: its servers and its loads, made from the flags."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from server.cli.bench.load.workload import Workload
 from server.cli.client.address import shown
 from server.cli.client.errors import NoAnswer
 
-_RATED_SECONDS = 30  # what of a rate is measured where nothing else is said
+_RATED_SECONDS = 30  # of requests at a rate, by default
 _WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One of the servers that are measured."""
-
     name: str  # in the table; empty where there is only one
     url: str = field(repr=False)  # may have a password
     model: str
@@ -29,25 +27,25 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Its URL as it may be printed and written."""
+        """The URL for output, without a password."""
         return shown(self.url)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLoad:
-    """A load, without its server and its seed."""
+    """A load without its server and its seed."""
 
     name: str
     workload: Workload
 
     def on(self, server: Server, seed: int) -> Workload:
-        """The load for one server; each seed gives other prompts."""
+        """The load on one server; the seed determines the prompts."""
         return replace(self.workload, url=server.url, model=server.model, api_key=server.api_key, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured: every load on every server, in so many rounds."""
+    """Loads, each of which is put on every server in each round."""
 
     loads: tuple[NamedLoad, ...]
     num_rounds: int
@@ -56,9 +54,10 @@ class Plan:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """
+    """The plan that the flags ask for.
+
     Raises:
-        NoAnswer: two flags are in conflict, or a file or an object of JSON is none; the message names the flag.
+        NoAnswer: two flags contradict each other, or a file or JSON object is not valid; the message names the flag.
     """
     if options.shared_prefix > options.input_tokens:
         raise NoAnswer(f"--shared-prefix {options.shared_prefix} is more than --input-tokens {options.input_tokens}")
@@ -125,5 +124,5 @@ def _object(text: str | None) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise NoAnswer(f"--extra-body: {error}") from error
     if not isinstance(value, dict):
-        raise NoAnswer("--extra-body is no JSON object")
+        raise NoAnswer("--extra-body is not a JSON object")
     return value

@@ -1,4 +1,4 @@
-"""The figures as JSON, by the names that the results of `vllm bench serve` have."""
+"""The figures as JSON, with the field names of `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.cli.bench.plan import Plan, Server
 def results_of(
     plan: Plan, servers: Sequence[Server], turns: Sequence[Turn], ratios: Sequence[Ratio], *, is_complete: bool
 ) -> dict[str, Any]:
-    """What `--json` writes. No key is in it."""
+    """The content of the `--json` file, which has no API key."""
     workloads = {load.name: load.workload for load in plan.loads}
     return {
         "date": datetime.now(UTC),

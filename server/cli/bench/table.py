@@ -1,12 +1,16 @@
-"""The table in the terminal: one line for each load, the last of which changes while its load runs."""
+"""The table of `eagre bench` in the terminal: one line for each load, printed when the load has ended."""
 
 from __future__ import annotations
 
-import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from server.cli.bench.live_figures import LiveFigures, Percentiles
+from rich.console import Console
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
+
+from server.cli.bench.live_figures import LiveFigures
 from server.cli.bench.load.load import Load
 from server.cli.bench.load.report import Report, Spread
 from server.cli.client.plain_text import without_controls
@@ -22,41 +26,39 @@ LEGEND = (
 
 
 def headings() -> str:
-    """The first line."""
     return _line(_HEADINGS)
 
 
 def line_of(name: str, report: Report) -> str:
-    """The line of a load that has ended, or was stopped."""
     return _line((
         name, f"{report.num_requests - report.num_failed:,}", "", number(report.tokens_per_s),
-        *_percentiles(report.ttft), *_percentiles(report.itl),
+        *percentiles(report.ttft), *percentiles(report.itl),
         number(None if report.tpot is None else report.tpot.p50), f"{report.num_failed:,}",
     ))  # fmt: skip
 
 
 def live_line(name: str, load: Load, figures: LiveFigures) -> str:
-    """The line of a load that runs."""
     total = load.workload.num_requests
     requests = f"{figures.num_ended:,}/{total:,}" if total else f"{figures.num_ended:,}"
     return _line((
-        name, requests, number(figures.rate_now), number(figures.rate), *_percentiles(figures.ttft),
-        *_percentiles(figures.gap), "", f"{figures.num_failed:,}",
+        name, requests, number(figures.rate_now), number(figures.rate), *percentiles(figures.ttft),
+        *percentiles(figures.gap), "", f"{figures.num_failed:,}",
     ))  # fmt: skip
 
 
 def notes_on(load: Load, report: Report) -> list[str]:
-    """What a reader of the figures should know besides: one line each."""
+    """Warnings about the figures, one line each: failures, cut answers, requests that were late or not sent."""
     notes = [f"failed {count:,} times: {error}" for error, count in report.errors.items()]
     if report.num_failed > sum(report.errors.values()):
         notes.append(f"failed in other ways {report.num_failed - sum(report.errors.values()):,} times")
     if report.num_off_length:
         notes.append(
-            f"{report.num_off_length:,} of {report.num_requests:,} answers had another number of tokens than "
-            f"{load.workload.num_output_tokens:,}: the server may not know ignore_eos, or its context is too short"
+            f"{report.num_off_length:,} of {report.num_requests:,} answers did not have "
+            f"{load.workload.num_output_tokens:,} tokens: the server may not know ignore_eos, or its context may be "
+            "too short"
         )
     if report.num_cut:
-        notes.append(f"{report.num_cut:,} answers were cut off where the load was stopped; their tokens count")
+        notes.append(f"{report.num_cut:,} answers were cut off when the load was stopped; their tokens count")
     if load.num_unsent:
         notes.append(
             f"{load.num_unsent:,} requests were due and not sent: all {load.workload.concurrency} clients were busy"
@@ -73,13 +75,13 @@ _MAX_DELAY_MS = 20.0  # beyond which sending so late is worth a note
 
 
 def number(value: float | None) -> str:
-    """Three digits or more; a dash where there is none."""
+    """At least three digits; a dash for None."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
 
 
-def _percentiles(times: Spread | Percentiles | None) -> Sequence[str]:
+def percentiles(times: Spread | None) -> Sequence[str]:
     return ("-",) * 3 if times is None else (number(times.p50), number(times.p90), number(times.p99))
 
 
@@ -87,21 +89,27 @@ def _line(cells: Sequence[str]) -> str:
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
 
 
-class LiveLine:
-    """One line of the terminal that is drawn again and again; without a terminal, nothing."""
+def live(draw: Callable[[], str]) -> Live:
+    """Draws one line four times a second and takes it away at the end; without a terminal it draws nothing."""
+    return Live(
+        console=_console(), get_renderable=lambda: Text(draw(), no_wrap=True, overflow="crop"), refresh_per_second=4,
+        transient=True, redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self._is_terminal = sys.stdout.isatty()
-        self._is_drawn = False
 
-    def draw(self, line: str) -> None:
-        """Puts the line in the place of the one that was drawn before."""
-        if self._is_terminal:
-            print(f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K", end="", flush=True)
-            self._is_drawn = True
+def print_text(text: str) -> None:
+    """Prints text; a terminal breaks no word of it."""
+    _console().print(Text(text))
 
-    def clear(self) -> None:
-        """Takes the line away."""
-        if self._is_drawn:
-            print("\r\x1b[K", end="", flush=True)
-            self._is_drawn = False
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table whose rows are all known."""
+    table = Table(*(Column(name, justify="right", no_wrap=True) for name in head), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Standard output; lines have no limit where it is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else 10_000)

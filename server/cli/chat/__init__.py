@@ -1,1 +1,1 @@
-"""`eagre chat`: a conversation in the terminal, with markdown while it streams, and commands that begin with /."""
+"""`eagre chat`: a conversation in the terminal, with rendered markdown and slash commands."""

@@ -1,4 +1,4 @@
-"""Where the chat's answers come from: a server, or a model in this process."""
+"""Sources of the chat's answers: a server, or a model in this process."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ if TYPE_CHECKING:  # it brings all of the engine, which a server has for itself
 
 
 class Answers(Protocol):
-    """Answers to the bodies that `POST /v1/chat/completions` takes."""
+    """A source of answers to the bodies of `POST /v1/chat/completions`."""
 
-    name: str  # of who answers
+    name: str  # of the model
 
     def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
-        """Writes the answer piece by piece. KeyboardInterrupt stops it, and nothing goes on behind it.
+        """Writes the answer piece by piece. KeyboardInterrupt aborts the request.
 
         Raises:
-            NoAnswer: the message tells the user why.
+            NoAnswer: the request is refused or fails.
         """
 
-    def close(self) -> None:
-        """Gives back what is held for further answers."""
+    def close(self) -> None: ...
 
 
 class ServerAnswers:
-    """Those of a server.
+    """Answers of a server.
 
     Raises:
-        NoAnswer: there is no server, it is not ready, or the key is not its own.
+        NoAnswer: there is no server, it is not ready, or it refuses the key.
     """
 
     def __init__(self, client: ServerClient, model: str | None) -> None:
@@ -59,8 +58,6 @@ class ServerAnswers:
 
 
 class LocalAnswers:
-    """Those of a model in this process."""
-
     def __init__(self, model: LocalModel) -> None:
         self._model = model
         self.name = model.name
@@ -76,14 +73,13 @@ class LocalAnswers:
 
 
 def open_answers(url: str | None, model: str | None, api_key: str | None, *, is_local: bool) -> Answers:
-    """Answers of the server at `url`; without a `url`, of the one at the default address, or of this process.
+    """Answers of the server at `url`; without a `url`, of the server at the default address, else of this process.
 
     Args:
-        model: the name of one of the server's models, or what this process shall load.
-        is_local: asks no server.
+        model: the name of one of the server's models, or the model that this process loads.
 
     Raises:
-        NoAnswer: neither can be had; the message says why.
+        NoAnswer: the server cannot be used, or the model cannot be loaded.
     """
     if not is_local:
         try:

@@ -1,47 +1,30 @@
-"""The chat itself: reads, asks, writes, and remembers."""
+"""The loop of `eagre chat`: reads a line, runs it as a command or sends it as a question, writes the answer."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from server.cli.chat.answers import Answers
 from server.cli.chat.commands import Outcome, run_command
 from server.cli.chat.conversation import Conversation, ConversationError
+from server.cli.chat.terminal import Terminal
 from server.cli.client.errors import NoAnswer
 from server.cli.client.server_client import Piece
 
 
-class Screen(Protocol):
-    """What the chat needs of a terminal."""
-
-    is_interactive: bool
-
-    def read(self) -> str | None: ...
-
-    def write(self, piece: Piece) -> None: ...
-
-    def end_answer(self) -> None: ...
-
-    def tell(self, text: str) -> None: ...
-
-
 class Chat:
-    """One conversation with one source of answers."""
-
-    def __init__(self, conversation: Conversation, answers: Answers, screen: Screen) -> None:
+    def __init__(self, conversation: Conversation, answers: Answers, screen: Terminal) -> None:
         self._conversation = conversation
         self._answers = answers
         self._screen = screen
 
     def run(self) -> bool:
-        """Chats until the input ends or `/quit`; False where something failed and nobody was there to see it."""
+        """Chats until the input ends or `/quit`; False if something failed in a chat that is not interactive."""
         screen, is_good = self._screen, True
         while True:
             try:
                 line = screen.read()
                 if line is None:
                     return is_good
-                outcome = self._understand(line)
+                outcome = self._parse(line)
             except KeyboardInterrupt:
                 if not screen.is_interactive:
                     raise
@@ -58,13 +41,13 @@ class Chat:
             if outcome.question is not None and not self._ask(outcome.question):
                 is_good = screen.is_interactive
 
-    def _understand(self, line: str) -> Outcome:
+    def _parse(self, line: str) -> Outcome:
         if not line.strip():
             return Outcome()
         return run_command(line.strip(), self._conversation) if line.startswith("/") else Outcome(question=line)
 
     def _ask(self, question: str) -> bool:
-        """Writes the answer and remembers what came of it, also where it was stopped or broke."""
+        """Writes the answer and adds it to the conversation, even if it was stopped or failed halfway."""
         texts: list[str] = []
 
         def write(piece: Piece) -> None:

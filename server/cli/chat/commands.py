@@ -1,4 +1,4 @@
-"""The commands of the chat, which begin with a slash."""
+"""The slash commands of the chat."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from server.cli.chat.conversation import Conversation, ConversationError
 HELP = """\
 /help              shows this
 /system [TEXT]     sets the system message; without a text, removes it
-/set [NAME VALUE]  sets a parameter such as temperature; without a value, takes it back; without a name, shows all
-/model [NAME]      asks another model of the server; without a name, shows which
-/retry             asks the last question again
-/undo              forgets the last question and its answer
-/clear             forgets all of them
-/save FILE         writes the conversation, as a body for /v1/chat/completions
-/load FILE         goes on from a saved conversation
+/set [NAME VALUE]  sets a parameter such as temperature; without a value, removes it; without a name, shows all
+/model [NAME]      changes to another model of the server; without a name, shows the current one
+/retry             sends the last question again
+/undo              removes the last question and its answer
+/clear             removes all questions and answers
+/save FILE         saves the conversation as a body for /v1/chat/completions
+/load FILE         continues a saved conversation
 /quit              ends the chat, as Ctrl-D does
 
-Ctrl-C stops an answer. A message of several lines stands between two lines of \"\"\"."""
+Ctrl-C stops an answer. Put a line of \"\"\" before and after a message of several lines."""
 
 
 class Outcome(NamedTuple):
-    """What follows from a command: a text to show, a question to ask, or the end."""
+    """The result of a line: a text to show, a question to send, or the end of the chat."""
 
     text: str = ""
     question: str | None = None
@@ -34,10 +34,10 @@ class Outcome(NamedTuple):
 
 
 def run_command(line: str, conversation: Conversation) -> Outcome:
-    """Follows the command in `line`, which begins with a slash.
+    """Runs the command in `line`, which begins with a slash.
 
     Raises:
-        ConversationError: it cannot be followed.
+        ConversationError: there is no such command, or it fails.
     """
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
@@ -66,12 +66,12 @@ def _model(conversation: Conversation, name: str) -> Outcome:
 
 def _undo(conversation: Conversation, _argument: str) -> Outcome:
     question = conversation.undo()
-    return Outcome(f"forgotten: {question.splitlines()[0][:60]}")
+    return Outcome(f"removed: {question.splitlines()[0][:60]}")
 
 
 def _clear(conversation: Conversation, _argument: str) -> Outcome:
     conversation.clear()
-    return Outcome("everything that was said is forgotten")
+    return Outcome("all questions and answers are removed")
 
 
 def _save(conversation: Conversation, argument: str) -> Outcome:

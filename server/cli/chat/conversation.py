@@ -1,4 +1,4 @@
-"""What was said so far, and with which parameters the next answer is asked for."""
+"""The messages of a chat, and the parameters of its requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _TURN = ("user", "assistant")
 
 
 class ConversationError(ValueError):
-    """The command cannot be followed; the message tells the user why."""
+    """A command of the chat failed; the message says why, for the user."""
 
 
 class Conversation:
-    """LoopThrottle of a question and an answer, below a system message.
+    """A system message and turns, each of a question and its answer.
 
-    A saved conversation is a body for `POST /v1/chat/completions`, so that other programs can go on from it.
+    A saved conversation is a body for `POST /v1/chat/completions`, so that other programs can continue it.
     """
 
     def __init__(self, model: str | None = None, system: str | None = None, **parameters: Any) -> None:
@@ -30,7 +30,7 @@ class Conversation:
         self._last_question: str | None = None
 
     def body(self, question: str | None = None) -> dict[str, Any]:
-        """The request that has all turns and, behind them, `question`."""
+        """The body of a request with all turns, and `question` after them."""
         messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         for turn in self.turns:
             messages += [{"role": role, "content": text} for role, text in zip(_TURN, turn, strict=True)]
@@ -40,28 +40,28 @@ class Conversation:
         return {**model, **self.parameters, "messages": messages}
 
     def begin(self, question: str) -> dict[str, Any]:
-        """Remembers what is asked now, for `retry`, and gives the request for it."""
+        """The body of the request for `question`, which `retry` may repeat."""
         self._last_question = question
         return self.body(question)
 
     def end(self, question: str, answer: str) -> None:
-        """Adds a turn. A question without any answer, for example because of an error, adds none."""
+        """Adds a turn, unless there is no answer, for example because of an error."""
         if answer:
             self.turns.append((question, answer))
 
     def undo(self) -> str:
-        """Forgets the last turn and gives its question.
+        """Removes the last turn and returns its question.
 
         Raises:
             ConversationError: there is none.
         """
         if not self.turns:
-            raise ConversationError("nothing was said yet")
+            raise ConversationError("there is no question yet")
         self._last_question = None
         return self.turns.pop()[0]
 
     def retry(self) -> str:
-        """The last question, to be asked again; its answer, if there was one, is forgotten.
+        """Returns the last question, to be sent again, and removes its turn.
 
         Raises:
             ConversationError: there is none.
@@ -73,12 +73,12 @@ class Conversation:
         return self._last_question
 
     def clear(self) -> None:
-        """Forgets all turns; the system message and the parameters stay."""
+        """Removes all turns; the system message and the parameters stay."""
         self.turns.clear()
         self._last_question = None
 
     def set_parameter(self, name: str, text: str) -> None:
-        """Gives a parameter of the request a value, in JSON or as plain text; an empty `text` takes it back.
+        """Sets a parameter of the request to `text` as JSON, or as it is; an empty `text` removes the parameter.
 
         Raises:
             ConversationError: the chat fills this field itself.
@@ -104,10 +104,10 @@ class Conversation:
             raise ConversationError(f"{path} cannot be written: {error}") from error
 
     def load(self, path: Path) -> None:
-        """Takes the place of everything that was said and set.
+        """Replaces all messages and parameters by those of a saved conversation.
 
         Raises:
-            ConversationError: the file cannot be read, or holds no conversation; nothing has changed then.
+            ConversationError: the file cannot be read, or has no conversation; nothing has changed then.
         """
         try:
             body = orjson.loads(path.read_bytes())
@@ -115,21 +115,21 @@ class Conversation:
             raise ConversationError(f"{path} cannot be read: {error}") from error
         messages = body.get("messages") if isinstance(body, dict) else None
         if not isinstance(messages, list):
-            raise ConversationError(f"{path} holds no conversation: it has no list `messages`")
-        said = [_said(path, message) for message in messages]
-        system = said.pop(0)[1] if said and said[0][0] == "system" else None
-        roles = [role for role, _ in said]
-        if roles != list(_TURN) * (len(said) // 2):
+            raise ConversationError(f"{path} is not a conversation: it has no list `messages`")
+        turns = [_message(path, message) for message in messages]
+        system = turns.pop(0)[1] if turns and turns[0][0] == "system" else None
+        roles = [role for role, _ in turns]
+        if roles != list(_TURN) * (len(turns) // 2):
             raise ConversationError(f"{path}: after a system message, user and assistant must take turns")
         model = body.get("model")
         self.model, self.system = model if isinstance(model, str) else None, system
         self.parameters = {name: value for name, value in body.items() if name not in RESERVED}
-        texts = [text for _, text in said]
+        texts = [text for _, text in turns]
         self.turns = list(zip(texts[::2], texts[1::2], strict=True))
         self._last_question = None
 
 
-def _said(path: Path, message: Any) -> tuple[str, str]:
+def _message(path: Path, message: Any) -> tuple[str, str]:
     match message:
         case {"role": str(role), "content": str(content)}:
             return role, content

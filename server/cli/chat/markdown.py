@@ -1,180 +1,281 @@
-"""Markdown for the terminal, rendered while it streams.
+"""Markdown in the terminal while it streams, rendered by rich.
 
-A character is written as soon as it is known what it means: only the marker at the beginning of a line, and a run of
-`*`, `_` or backquotes, wait for the character behind them. Headings, emphasis, code spans, fenced code, lists, quotes
-and rules are rendered; everything else, tables among it, stays as it is.
+What is complete is printed once and stays in the terminal's scrollback: blocks, the items of a list, the lines of
+code. Only the incomplete rest below it is drawn again and again, and never more of it than the screen is high.
 """
 
 from __future__ import annotations
 
 import re
-from string import punctuation
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.markdown import CodeBlock, Heading, ListItem, Markdown
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.text import Text
+from rich.theme import Theme
 
 from server.cli.client.plain_text import without_controls
 
-_RESET, _BOLD, _DIM, _ITALIC, _UNDERLINE, _CODE = "0", "1", "2", "3", "4", "36"
-_RULE_WIDTH = 40
+THEME = Theme(
+    {
+        "markdown.code": "cyan", "markdown.block_quote": "dim", "markdown.item.number": "none",
+        "markdown.h1": "bold underline", "markdown.h2": "bold underline", "markdown.h3": "bold underline",
+        "markdown.h4": "bold", "markdown.h5": "bold", "markdown.h6": "bold", "markdown.link": "none",
+    }
+)  # fmt: skip
+_CODE_THEME = "ansi_dark"  # the colours of the terminal, on its own background
+_FRAME_S = 0.08
 
-# The text of a line so far may still become a marker; anything else is plain text.
-_MAYBE_MARKER = re.compile(r" *(#{0,6}|[-*_]{1,}|\+|>|[`~]{1,2}|(```|~~~).*)")
-_FENCE = re.compile(r" *(`{3,}|~{3,})[^`]*")
-_RULE = re.compile(r" {0,3}(-{3,}|\*{3,}|_{3,}) *")
-_HEADING = re.compile(r" {0,3}#{1,6} ")
-_BULLET = re.compile(r"( *)[-*+] ")
-_QUOTE = re.compile(r" {0,3}> ?")
+# HTML, images and automatic links are shown as they are written: rich would leave out a part of them.
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["image", "autolink"])
+# Where a paragraph may be cut in two: a word that begins with a letter never begins another kind of block.
+_BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")
+
+Line = list[Segment]
 
 
 class MarkdownStream:
-    """LoopThrottle pieces of markdown into text with ANSI styles; how the text is split makes no difference.
+    """Writes markdown to a terminal piece by piece; how the text is split makes no difference to what remains.
 
-    print(stream.feed(piece), end="", flush=True) … print(stream.finish())
+    stream.feed(piece) … stream.finish()
     """
 
-    def __init__(self) -> None:
-        self._out: list[str] = []
-        self._line: str | None = ""  # the beginning of a line that may still be a marker; None within a line
-        self._fence = ""  # the marker that began the fenced code around
-        self._base: tuple[str, ...] = ()  # styles of the whole line
-        self._styles: list[str] = []  # emphasis that is open
-        self._code = ""  # the run of backquotes that began the code span around
-        self._run = ""  # a run of one marker character, whose meaning the next character tells
-        self._before = " "  # the character before the run
-        self._is_escaped = False  # the character before was a backslash
-        self._shown: tuple[str, ...] = ()
+    def __init__(self, console: Console, style: str = "none") -> None:
+        self._console = console
+        self._style = style
+        self._source = ""  # what is not complete
+        self._num_printed = 0  # lines of the code at the beginning of `_source` that are printed already
+        self._needs_gap = False  # an empty line comes before the next block
+        self._live = Live(
+            console=console, transient=True, auto_refresh=False, get_renderable=self._draw, vertical_overflow="crop",
+            redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        # Live has such a thread too, but does not keep it from writing in the middle of what is printed.
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, daemon=True)
 
-    def feed(self, text: str) -> str:
-        """What can be written of the text so far, after what was written already."""
-        for character in without_controls(text):
-            self._take(character)
-        return self._drain()
+    def feed(self, text: str) -> None:
+        with self._lock:
+            self._source += without_controls(text)
+            if not self._live.is_started:
+                self._live.start()
+                self._thread.start()
+            if "\n" in text:
+                self._print_complete()
+            if len(self._source) > self._console.width * self._max_height // 2:
+                self._cut_paragraph()
 
-    def finish(self) -> str:
-        """What was held back, and the end of every style."""
-        if self._line is not None:
-            self._begin_line(is_whole=True)
-        self._end_run("\n")
-        if self._is_escaped:
-            self._put("\\")
-        self._show(())
-        return self._drain()
+    def finish(self) -> None:
+        self._end.set()
+        with self._lock:
+            rest, self._source = _blocks(self._source), ""
+            if self._live.is_started:
+                self._live.stop()
+            for block in rest:
+                self._print(block)
 
-    def _drain(self) -> str:
-        text = "".join(self._out)
-        self._out.clear()
-        return text
+    def _refresh(self) -> None:
+        while not self._end.wait(_FRAME_S):
+            with self._lock:
+                if self._live.is_started:
+                    self._live.refresh()
 
-    def _take(self, character: str) -> None:
-        if self._line is None:
-            self._take_inline(character)
-        elif character == "\n":
-            fence = self._fence
-            self._begin_line(is_whole=True)
-            if fence == self._fence:
-                self._end_line()
-            else:
-                self._line = ""  # the line of a fence is not shown
+    @property
+    def _max_height(self) -> int:
+        return max(2, self._console.height - 1)
+
+    def _print_complete(self) -> None:
+        """Prints all blocks but the last one, and of that one the items or lines that nothing can change any more."""
+        blocks = _blocks(self._source)
+        if not blocks:
+            return
+        complete, last = blocks[:-1], blocks[-1]
+        if len(last.items) > 1:
+            complete.append(last.part(last.items[0], last.items[-1]))
+            last = last.part(last.items[-1], len(last.tokens) - 1, continues=True)
+        self._source = "\n".join(self._source.split("\n")[last.first_line :])
+        for block in complete:
+            self._print(block)
+        if last.continues:
+            self._needs_gap = False
+        if last.is_code:
+            lines = self._code_lines(last)
+            self._print_lines(lines if self._source.endswith("\n") else lines[:-1])
+
+    def _cut_paragraph(self) -> None:
+        """Prints the upper half of a paragraph that is about to be higher than the screen."""
+        blocks = _blocks(self._source)
+        if len(blocks) != 1 or blocks[0].tokens[0].type != "paragraph_open":
+            return
+        if len(self._lines(blocks[0])) < self._max_height:
+            return
+        source = self._source
+        cuts = [found.end() for found in _BEFORE_WORD.finditer(source)]
+        height = self._max_height // 2
+        index = bisect_right(cuts, height, key=lambda cut: sum(len(self._lines(b)) for b in _blocks(source[:cut])))
+        if index:
+            self._source = source[cuts[index - 1] :]
+            for block in _blocks(source[: cuts[index - 1]]):
+                self._print(block)
+            self._needs_gap = False  # what follows goes on with the paragraph
+
+    def _print(self, block: Block) -> None:
+        if block.is_code:
+            self._print_lines(self._code_lines(block))
         else:
-            self._line += character
-            if not self._is_maybe_marker(self._line):
-                self._begin_line(is_whole=False)
+            self._print_lines([_text(line) for line in self._lines(block)])
+        self._num_printed, self._needs_gap = 0, True
 
-    def _is_maybe_marker(self, line: str) -> bool:
-        if self._fence:
-            return not line.strip().strip(self._fence[0])
-        return _MAYBE_MARKER.fullmatch(line) is not None
+    def _print_lines(self, lines: Sequence[Text]) -> None:
+        if self._num_printed == 0 and lines and self._needs_gap:
+            self._console.print()
+        for line in lines[self._num_printed :]:
+            # A line of code may be longer than the terminal is wide. The terminal breaks it, so that it can be copied.
+            self._console.print(line, soft_wrap=True)
+        self._num_printed = max(self._num_printed, len(lines))
 
-    def _begin_line(self, *, is_whole: bool) -> None:
-        """Decides what the line is, by its beginning, or by all of it."""
-        line, self._line = self._line or "", None
-        if self._fence:
-            if is_whole and line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
-                self._fence, self._base = "", ()
+    def _draw(self) -> Segments:
+        lines: list[Line] = []
+        for block in _blocks(self._source):
+            num_printed = 0 if lines else self._num_printed
+            if lines or (self._needs_gap and not num_printed):
+                lines.append([])
+            if block.is_code:
+                code = Text("\n").join(self._code_lines(block)[num_printed:])
+                lines += [_stripped(line) for line in self._console.render_lines(code, pad=False)]
             else:
-                self._put(line)
-            return
-        if is_whole and (fence := _FENCE.fullmatch(line)):
-            self._fence, self._base = fence[1], (_CODE,)
-        elif is_whole and _RULE.fullmatch(line):
-            self._base = (_DIM,)
-            self._put("─" * _RULE_WIDTH)
-        elif heading := _HEADING.match(line):
-            self._base = (_BOLD, _UNDERLINE)
-            self._take_all(line[heading.end() :])
-        elif bullet := _BULLET.match(line):
-            self._put(f"{bullet[1]}• ")
-            self._take_all(line[bullet.end() :])
-        elif quote := _QUOTE.match(line):
-            self._base = (_DIM,)
-            self._put("│ ")
-            self._take_all(line[quote.end() :])
-        else:
-            self._take_all(line)
+                lines += self._lines(block)
+        return Segments(segment for line in lines[-self._max_height :] or [[]] for segment in (*line, Segment.line()))
 
-    def _take_all(self, text: str) -> None:
-        for character in text:
-            self._take_inline(character)
+    def _lines(self, block: Block) -> list[Line]:
+        """The block as wrapped lines, without spaces at their ends or empty lines around it."""
+        markdown = _Markdown("", code_theme=_CODE_THEME, style=self._style, hyperlinks=False)
+        markdown.parsed = block.tokens
+        lines = [_stripped(line) for line in self._console.render_lines(markdown, pad=False)]
+        while lines and not lines[-1]:
+            lines.pop()
+        while lines and not lines[0]:
+            lines.pop(0)
+        return lines
 
-    def _take_inline(self, character: str) -> None:
-        if self._fence:
-            if character == "\n":
-                self._end_line()
-            else:
-                self._put(character)
-            return
-        if self._run and character != self._run[-1]:
-            self._end_run(character)
-        if self._is_escaped:
-            self._is_escaped = False
-            if character in punctuation:
-                self._put(character)
-                return
-            self._put("\\")
-        if character == "\\" and not self._code:
-            self._is_escaped = True
-        elif character == "\n":
-            self._end_line()
-        elif character == "`" or (character in "*_" and not self._code):
-            self._run += character
-        else:
-            self._put(character)
+    def _code_lines(self, block: Block) -> list[Text]:
+        token = block.tokens[0]
+        text = _highlighted(token.content, token.info, self._console.get_style(self._style))
+        return list(text.split("\n")) if text else []
 
-    def _end_run(self, after: str) -> None:
-        """Gives the run that was held back its meaning: `self._before` and `after` stand around it."""
-        run, self._run = self._run, ""
-        if not run:
-            return
-        if run[0] == "`":
-            if self._code in ("", run):
-                self._code = "" if self._code else run
-            else:
-                self._put(run)
-            return
-        style = {1: (_ITALIC,), 2: (_BOLD,), 3: (_BOLD, _ITALIC)}.get(len(run), ())
-        within_word = run[0] == "_" and self._before.isalnum() and after.isalnum()
-        if style and not within_word and all(one in self._styles for one in style) and not self._before.isspace():
-            self._styles = [one for one in self._styles if one not in style]
-        elif style and not within_word and not any(one in self._styles for one in style) and not after.isspace():
-            self._styles += style
-        else:
-            self._put(run)
 
-    def _end_line(self) -> None:
-        """Emphasis never reaches beyond its line here, so that a lone marker does no harm for long."""
-        self._end_run("\n")
-        self._styles, self._code = [], ""
-        self._show(())
-        self._out.append("\n")
-        self._base = (_CODE,) if self._fence else ()
-        self._line, self._before = "", " "
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a document, or some items of a list."""
 
-    def _put(self, text: str) -> None:
-        self._show((*self._base, *self._styles, *((_CODE,) if self._code else ())))
-        self._out.append(text)
-        self._before = text[-1:] or self._before
+    tokens: list[Token]
+    continues: bool = False  # it goes on with the list before
 
-    def _show(self, styles: tuple[str, ...]) -> None:
-        if styles == self._shown:
-            return
-        self._out.append(f"\x1b[{_RESET}m" if self._shown else "")
-        self._out.append(f"\x1b[{';'.join(styles)}m" if styles else "")
-        self._shown = styles
+    @property
+    def first_line(self) -> int:
+        found = self.tokens[1 if self.continues else 0].map
+        return found[0] if found else 0
+
+    @property
+    def is_code(self) -> bool:
+        return self.tokens[0].type in ("fence", "code_block")
+
+    @property
+    def items(self) -> list[int]:
+        return [i for i, token in enumerate(self.tokens) if token.type == "list_item_open" and token.level == 1]
+
+    def part(self, begin: int, end: int, *, continues: bool = False) -> Block:
+        """The list with the items from the token `begin` to the token `end`."""
+        return Block([self.tokens[0], *self.tokens[begin:end], self.tokens[-1]], continues)
+
+
+def _blocks(source: str) -> list[Block]:
+    tokens = _PARSER.parse(source)
+    for token in tokens:
+        for child in token.children or ():
+            if child.type == "softbreak":  # verses and addresses keep their lines
+                child.type = "hardbreak"
+    starts = [i for i, token in enumerate(tokens) if token.level == 0 and token.nesting >= 0]
+    return [Block(tokens[start:end]) for start, end in pairwise([*starts, len(tokens)])]
+
+
+class _Code(CodeBlock):
+    """Code without a frame or a background, so that it can be copied from the terminal."""
+
+    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
+        yield _highlighted(str(self.text), self.lexer_name, self.style)
+
+
+class _Heading(Heading):
+    LEVEL_ALIGN = {}  # noqa: RUF012 - all at the left edge
+
+
+class _Item(ListItem):
+    """An item whose marker is at the left edge; a number is the one that is written, with a dot."""
+
+    number = ""
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Token) -> _Item:
+        item = cls()
+        item.number = token.info
+        return item
+
+    def render_bullet(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return self._render(console, options, "• ")
+
+    def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
+        return self._render(console, options, f"{self.number}. ")
+
+    def _render(self, console: Console, options: ConsoleOptions, marker: str) -> RenderResult:
+        inner = options.update(width=max(1, options.max_width - len(marker)))
+        for number, line in enumerate(console.render_lines(self.elements, inner, style=self.style, pad=False)):
+            yield Segment(" " * len(marker) if number else marker, self.style)
+            yield from line
+            yield Segment.line()
+
+
+class _Markdown(Markdown):
+    elements = Markdown.elements | {
+        "fence": _Code, "code_block": _Code, "heading_open": _Heading, "list_item_open": _Item
+    }  # fmt: skip
+
+
+def _highlighted(code: str, info: str, style: Style) -> Text:
+    lexer_name = info.partition(" ")[0]
+    if lexer_name:
+        syntax = Syntax("", lexer_name, theme=_CODE_THEME, background_color="default")
+        text = syntax.highlight(without_controls(code))
+    else:
+        text = Text(without_controls(code), "cyan")
+    text.rstrip()
+    text.stylize_before(style)
+    return text
+
+
+def _stripped(line: Line) -> Line:
+    """A line without spaces at its end, and without anything that steers the terminal.
+
+    Entities such as `&#x202e;` become characters only in the parser, so that they are taken out here.
+    """
+    line = [Segment(without_controls(text), style) for text, style, control in line if not control]
+    while line and not line[-1].text.rstrip(" "):
+        line.pop()
+    if line:
+        line[-1] = Segment(line[-1].text.rstrip(" "), line[-1].style)
+    return line
+
+
+def _text(line: Line) -> Text:
+    return Text.assemble(*((text, style or "") for text, style, _ in line))

@@ -1,25 +1,28 @@
-"""How the chat reads and writes: a terminal with line editing and styles, or plain lines."""
+"""Input and output of the chat: a terminal with line editing and rendered markdown, or plain lines."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import termios
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from server.cli.chat.commands import COMMANDS
-from server.cli.chat.markdown import MarkdownStream
 from server.cli.client.plain_text import without_controls
 from server.cli.client.server_client import Piece
 
+if TYPE_CHECKING:  # rich is imported where styles are shown
+    from server.cli.chat.markdown import MarkdownStream
+
 _MULTILINE = '"""'
 _HISTORY_LENGTH = 1000  # lines
-_DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 
 class Terminal:
-    """Reads questions and writes answers.
+    """The chat's input and output: a terminal with line editing and rendered markdown, or plain lines.
 
     Without a terminal on standard input nothing but answers is written to standard output. Without one on standard
     output, or with NO_COLOR (no-color.org), answers are written as they come.
@@ -30,8 +33,9 @@ class Terminal:
         self._has_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._has_styles = self._has_screen and not is_plain and not os.environ.get("NO_COLOR")
         self._readline = _open_history() if self.is_interactive else None
-        self._markdown = MarkdownStream()
+        self._stream: MarkdownStream | None = None  # of the reasoning or the answer that is being written
         self._is_reasoning = False
+        self._modes: list[Any] | None = None  # of the terminal, while it shows no keys
 
     def read(self) -> str | None:
         '''The next question or command, None at the end of the input; lines between two lines of """ are one.'''
@@ -45,30 +49,33 @@ class Terminal:
 
     def write(self, piece: Piece) -> None:
         """Writes a piece of an answer: reasoning dimmed, and none of it without styles."""
-        if piece.is_reasoning:
-            if self._has_styles:
-                self._put(("" if self._is_reasoning else _DIM) + without_controls(piece.text))
-                self._is_reasoning = True
-            return
-        self._end_reasoning()
         if self._has_styles:
-            self._put(self._markdown.feed(piece.text))
-        else:
-            self._put(without_controls(piece.text) if self._has_screen else piece.text)
+            if self._stream is not None and piece.is_reasoning != self._is_reasoning:
+                self._stream.finish()
+                self._stream = None
+                print()
+            if self._stream is None:
+                self._stream = self._open_stream(piece.is_reasoning)
+            self._stream.feed(piece.text)
+        elif not piece.is_reasoning:
+            print(without_controls(piece.text) if self._has_screen else piece.text, end="", flush=True)
 
     def end_answer(self) -> None:
-        """Ends the styles and the line of an answer."""
-        self._end_reasoning()
-        self._put(self._markdown.finish() if self._has_styles else "")
-        self._put("\n")
-        self._markdown = MarkdownStream()
+        """Ends an answer and its line, and shows the keys again."""
+        if self._stream is not None:
+            self._stream.finish()
+            self._stream = None
+        else:
+            print(flush=True)
+        self._show_keys()
 
     def tell(self, text: str) -> None:
-        """Writes what is no answer: to standard error, where standard output is no terminal for people."""
+        """Writes a message of the chat itself: to standard error, unless a person reads standard output."""
         print(text, file=sys.stdout if self.is_interactive else sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Keeps the lines that were entered, for the next chat."""
+        """Saves the lines that were entered for the next chat."""
+        self._show_keys()
         if self._readline is not None:
             with contextlib.suppress(OSError):
                 path = _history_path()
@@ -86,17 +93,27 @@ class Terminal:
         except EOFError:
             return None
 
-    def _end_reasoning(self) -> None:
-        if self._is_reasoning:
-            self._is_reasoning = False
-            self._put(f"{_RESET}\n\n")
+    def _show_keys(self) -> None:
+        if self._modes is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+            self._modes = None
 
-    def _put(self, text: str) -> None:
-        print(text, end="", flush=True)
+    def _open_stream(self, is_reasoning: bool) -> MarkdownStream:
+        from rich.console import Console
+
+        from server.cli.chat.markdown import THEME, MarkdownStream
+
+        if self.is_interactive and self._modes is None:  # keys that are shown would move what is drawn
+            self._modes = termios.tcgetattr(sys.stdin)
+            silent = [*self._modes]
+            silent[3] &= ~termios.ECHO
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+        self._is_reasoning = is_reasoning
+        return MarkdownStream(Console(theme=THEME, highlight=False), "dim" if is_reasoning else "none")
 
 
 def _history_path() -> Path:
-    """In the folder for what programs remember of a user (XDG Base Directory Specification)."""
+    """In the folder for the state of programs (XDG Base Directory Specification)."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "eagre" / "chat_history"
 

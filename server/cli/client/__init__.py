@@ -1,1 +1,1 @@
-"""A small client of the server, for the commands that ask one: addresses, keys, streams and errors."""
+"""A small HTTP client of the server for the commands, and a model in the command's own process."""

@@ -1,4 +1,4 @@
-"""Where a server is asked, and with which key."""
+"""The server's address and API key, as the user gives them to a command."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CREDENTIALS = re.compile(r"^([^/?#]*//)?.*@")
 
 
 def first_key(text: str | None) -> str | None:
-    """The key to send, from what a user gives: one key, or the list that the server takes, whose entries have names.
+    """The first key of `text`: one key, or a list of keys with names as `eagre serve --api-key` takes it.
 
     Raises:
-        NoAnswer: no header can carry it.
+        NoAnswer: the key cannot be written in a header.
     """
     if text is None:
         return None
@@ -29,25 +29,25 @@ def first_key(text: str | None) -> str | None:
 
 
 def root_of(url: str) -> str:
-    """The address without its last slash and without `/v1`, which users know from other clients."""
+    """The address without its last slash and without `/v1`, which other clients want at its end."""
     return url.rstrip("/").removesuffix("/v1")
 
 
 def shown(url: str) -> str:
-    """The address as it may be printed and written: without the name and the password before its `@`."""
+    """The address for output: without the user name and the password before its `@`."""
     return _CREDENTIALS.sub(r"\1…@", url)
 
 
 def check_address(url: str, key: str | None) -> None:
     """
     Raises:
-        NoAnswer: `url` is no address of a server, or has a password beside `key`.
+        NoAnswer: `url` is not the address of a server, or has a password although there is a key.
     """
     try:
         parts = URL(url)
     except ValueError:
         parts = URL()
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise NoAnswer(f"{shown(url)} is no address of a server")
+        raise NoAnswer(f"{shown(url)} is not the address of a server")
     if key is not None and (parts.user is not None or parts.password is not None):
         raise NoAnswer(f"{shown(url)} has a name or a password, and there is a key too; a request takes only one")

@@ -1,14 +1,16 @@
-"""Why a command has nothing to show."""
+"""Errors of the commands that talk to a server. The command's start imports this file, and so it leaves aiohttp out."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
 
 
 class NoAnswer(RuntimeError):
-    """There is no answer; the message tells the user why."""
+    """The command failed; the message says why, for the user."""
 
 
 class NoServer(NoAnswer):
@@ -16,9 +18,11 @@ class NoServer(NoAnswer):
 
 
 def reason_of(error: aiohttp.ClientError | TimeoutError) -> str:
-    """What has happened to a connection, in the system's words where it has some."""
+    """What happened to a connection, by the system's message where there is one."""
+    import aiohttp
+
     if isinstance(error, aiohttp.ClientOSError) and error.errno is not None:
-        # The number of a name that cannot be resolved is negative, and its words are no errno's.
+        # A name that cannot be resolved has a negative number, which is not an errno, and a message of its own.
         return os.strerror(error.errno) if error.errno > 0 else str(error.strerror)
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         return "the server has closed it before the end of the answer"

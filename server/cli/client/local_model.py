@@ -1,4 +1,4 @@
-"""A model that is loaded into the command's own process, where no server is to be asked."""
+"""A model in the command's own process, for commands without a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from server.startup.settings import ServerSettings
 
 
 class LocalModel:
-    """Takes the bodies that a server takes. It is loaded on construction, with progress bars on standard error.
+    """An engine that answers bodies of `/v1/chat/completions` and `/v1/completions`.
+
+    The model is loaded on construction, with progress bars on standard error.
 
     Raises:
         NoAnswer: the model cannot be loaded; from `answer`, the request is refused.
@@ -41,10 +43,10 @@ class LocalModel:
 
     @staticmethod
     def check(body: dict[str, Any]) -> None:
-        """Refuses a wrong body before a model is loaded for it.
+        """Validates a body before a model is loaded for it.
 
         Raises:
-            NoAnswer: the message names the parameter.
+            NoAnswer: the message names the parameter that is wrong.
         """
         _request_of(body)
 
@@ -61,7 +63,6 @@ class LocalModel:
             raise NoAnswer(str(error)) from error
 
     def close(self) -> None:
-        """Stops the engine."""
         self._engine.close()
 
 

@@ -1,13 +1,16 @@
-"""Text of others that is shown in a terminal."""
+"""Removes control characters from text that a terminal shows."""
 
 from __future__ import annotations
 
 import re
 
-# What could steer the terminal: control characters but tab and line feed, and what turns text around.
+# Control characters except tab and line feed, and the characters that change the direction of text.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def without_controls(text: str) -> str:
-    """`text` without the characters by which a model's output could steer the terminal."""
+    """`text` without the characters with which the output of a model or server could control the terminal.
+
+    rich is no guard: it removes only BEL, BS, VT, FF and CR, and not ESC, with which escape sequences begin.
+    """
     return _UNSAFE.sub("", text)

@@ -1,4 +1,4 @@
-"""A server as the commands ask it: JSON, and streams of server-sent events."""
+"""HTTP client of a server: JSON, and streams of server-sent events."""
 
 from __future__ import annotations
 
@@ -17,25 +17,22 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Piece(NamedTuple):
-    """A piece of an answer's text."""
-
     text: str
     is_reasoning: bool = False
 
 
 class ServerClient:
-    """The server at `url`, which is read back without its password; each call has a connection of its own.
+    """A client of the server at `url`; each call opens a connection.
 
-    A cancellation closes the connection, and so the server aborts the request.
-
-    The methods raise `NoServer` where nobody listens at the address, and `NoAnswer` where the server refuses the
-    request, fails, or closes the connection too early.
+    A cancellation closes the connection, and so the server aborts the request. The methods raise `NoServer` if no
+    server listens at the address, and `NoAnswer` if the server refuses the request, fails, or closes the connection
+    too early. The attribute `url` has no password.
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """
         Raises:
-            NoAnswer: `url` is no address of a server, or has a password beside the key.
+            NoAnswer: `url` is not the address of a server, or has a password although there is a key.
         """
         check_address(url, api_key)
         self.url = shown(url)
@@ -46,14 +43,14 @@ class ServerClient:
         """The body of GET `path`.
 
         Args:
-            is_ready: a server that is loading or shutting down is an error, though it answers.
+            is_ready: the status 503 of a server that is loading or shutting down is an error.
         """
-        async with self._ask("GET", path, None, (200,) if is_ready else (200, 503)) as response:
+        async with self._request("GET", path, None, (200,) if is_ready else (200, 503)) as response:
             return await response.read()
 
     async def events(self, path: str, body: dict[str, Any] | None = None) -> AsyncGenerator[Any, None]:
-        """The JSON of each event of the stream at `path` until its end or `[DONE]`; a POST where there is a body."""
-        async with self._ask("GET" if body is None else "POST", path, body, (200,)) as response:
+        """The JSON of each event of the stream at `path` until its end or `[DONE]`; POST if there is a body."""
+        async with self._request("GET" if body is None else "POST", path, body, (200,)) as response:
             parser = SseParser()
             async for chunk in response.content.iter_any():
                 for data in parser.feed(chunk):
@@ -62,7 +59,7 @@ class ServerClient:
                     try:
                         event = orjson.loads(data)
                     except orjson.JSONDecodeError:
-                        raise NoAnswer(f"the server at {self.url} sent an event that is no JSON") from None
+                        raise NoAnswer(f"the server at {self.url} sent an event that is not JSON") from None
                     if "error" in event:
                         raise NoAnswer(event["error"]["message"])
                     yield event
@@ -70,7 +67,7 @@ class ServerClient:
             raise NoAnswer(f"the server at {self.url} ended the stream before the answer's end")
 
     async def answer(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
-        """The first choice of the answer to `body`, of the route for messages where it has some."""
+        """The first choice of the answer to `body`: to `/v1/chat/completions` if it has messages."""
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         async for chunk in self.events(path, {**body, "stream": True}):
             for choice in chunk["choices"][:1]:
@@ -81,7 +78,7 @@ class ServerClient:
                     yield Piece(text)
 
     @asynccontextmanager
-    async def _ask(
+    async def _request(
         self, method: str, path: str, body: dict[str, Any] | None, statuses: tuple[int, ...]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""An incremental parser of server-sent events, for the commands that ask a server."""
+"""An incremental parser of server-sent events."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`eagre top`: what a server's engine does, as one picture of the terminal that is drawn again and again."""
+"""`eagre top`: a live view of a server's engine in the terminal."""

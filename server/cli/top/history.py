@@ -1,4 +1,4 @@
-"""What follows from several events of the engine: rates, and how long steps take."""
+"""Rates and step times from the last events of an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Moment(NamedTuple):
 
 
 class History:
-    """Takes the events of `GET /engine/events` one after the other."""
+    """Rates over the last WINDOW_S and the last steps, from the events of `GET /engine/events`."""
 
     def __init__(self) -> None:
         self._moments: deque[_Moment] = deque()
@@ -29,10 +29,9 @@ class History:
         self.rates: deque[float] = deque(maxlen=MAX_RATES)  # generated tokens per second, one for each event
 
     def add(self, event: dict[str, Any]) -> None:
-        """Takes the next event."""
         now = event["now_ms"] / 1000
         if self._moments and now < self._moments[-1].at:
-            self._moments.clear()  # another engine: its server was started anew
+            self._moments.clear()  # another engine, because the server was restarted
         self._moments.append(_Moment(now, event["num_generation_tokens"], event["num_prompt_tokens"]))
         while len(self._moments) > 2 and now - self._moments[1].at >= WINDOW_S:
             self._moments.popleft()
@@ -41,7 +40,6 @@ class History:
 
     @property
     def generation_rate(self) -> float:
-        """Generated tokens per second."""
         return self._rate(1)
 
     @property
@@ -56,7 +54,6 @@ class History:
 
     @property
     def mean_rows(self) -> float:
-        """Requests of the last steps, on average."""
         return sum(rows for _, rows in self._steps) / len(self._steps) if self._steps else 0.0
 
     def _rate(self, field: int) -> float:

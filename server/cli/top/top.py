@@ -1,55 +1,41 @@
-"""Follows the engine's events and draws them."""
+"""Follows an engine's events and draws each of them in the terminal."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, nullcontext
 from urllib.parse import urlencode
+
+from rich.console import Console
+from rich.live import Live
 
 from server.cli.client.errors import NoAnswer
 from server.cli.client.server_client import ServerClient
 from server.cli.top.history import History
 from server.cli.top.picture import draw
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, without a cursor
-_LEAVE = "\x1b[?25h\x1b[?1049l"
 _EVENTS_OF_ONE_PICTURE = 2  # a rate needs two
 
 
 async def follow(client: ServerClient, model: str | None, *, is_once: bool) -> None:
-    """Draws until it is cancelled; one picture of all requests if `is_once`.
+    """Draws on the terminal's alternate screen until it is cancelled; prints one view of all requests if `is_once`.
 
     Raises:
         NoServer, NoAnswer: the server cannot be reached, refuses the stream, or ended it.
     """
     history, num_events = History(), 0
     path = "/engine/events" + ("" if model is None else "?" + urlencode({"model": model}))
+    console = Console(highlight=False)
+    live = None if is_once or not console.is_terminal else Live(console=console, screen=True, auto_refresh=False)
     async with aclosing(client.events(path)) as events:
-        async for event in events:
-            history.add(event)
-            num_events += 1
-            size = shutil.get_terminal_size()
-            if not is_once:
-                lines = draw(event, history, width=size.columns, height=size.lines, where=client.url)
-                _put("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
-            elif num_events == _EVENTS_OF_ONE_PICTURE:
-                lines = draw(event, history, width=size.columns, height=sys.maxsize, where=client.url)
-                _put("\n".join(lines) + "\n")
-                return
-    raise NoAnswer(f"the server at {client.url} shuts down")
-
-
-@contextmanager
-def own_screen() -> Iterator[None]:
-    """Draws on the terminal's second screen, so that the first one is as it was afterwards."""
-    _put(_ENTER)
-    try:
-        yield
-    finally:
-        _put(_LEAVE)
-
-
-def _put(text: str) -> None:
-    print(text, end="", flush=True)
+        with live or nullcontext():
+            async for event in events:
+                history.add(event)
+                num_events += 1
+                height = None if live is None else console.height
+                picture = draw(event, history, width=console.width, height=height, where=client.url)
+                if live is not None:
+                    live.update(picture, refresh=True)
+                elif num_events == _EVENTS_OF_ONE_PICTURE:
+                    console.print(picture)
+                    return
+    raise NoAnswer(f"the server at {client.url} is shutting down")

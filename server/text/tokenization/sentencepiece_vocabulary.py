@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, BPE and Unigram, through the `sentencepiece` library."""
+"""SentencePiece vocabularies (BPE and Unigram), on the `sentencepiece` library."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from server.text.tokenization.sentencepiece_proto import (
     without_prefix,
 )
 
-LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
-_FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
+LISTED = 16 << 10  # ids that are converted to a list at once, while the interpreter lock is held
+_FULL_WIDTH = "\uff5c"  # a bar, which compatibility normalisation turns into a plain one
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # White space as Unicode defines it. Python's `str.strip` would also take away the separators U+001C to U+001F.
 WHITE_SPACE = (
@@ -37,31 +37,31 @@ WHITE_SPACE = (
 
 
 class SpacePrefix(StrEnum):
-    """Which stretches of a text get a space in front, in a model that was trained with one before each text.
+    """Which segments of a text get a leading space, in a model that was trained with one before each text.
 
-    A stretch is the text between two tokens that are found before SentencePiece sees the text.
+    A segment is the text between two tokens that are found before SentencePiece sees the text.
     """
 
-    ALWAYS = "always"  # every stretch; transformers calls it legacy, and llama.cpp does it
-    FIRST = "first"  # only one with which the text begins
+    ALWAYS = "always"  # every segment: `legacy` in transformers, and the way of llama.cpp
+    FIRST = "first"  # only the segment at the start of the text
     NEVER = "never"
 
 
 class _Processors(NamedTuple):
-    """The same model twice, where the space prefix makes a difference."""
+    """One model as two processors, which differ if only the first segment gets a space prefix."""
 
-    first: SentencePieceProcessor  # for the stretch with which a text begins
+    first: SentencePieceProcessor  # for the segment at the start of a text
     later: SentencePieceProcessor
 
 
 class SentencePieceVocabulary:
-    """A SentencePiece vocabulary.
+    """A SentencePiece vocabulary; see `Vocabulary`.
 
-    SentencePiece never yields control tokens, and does not know tokens that were added to its vocabulary later. Their
-    names are therefore found before it sees the text.
+    SentencePiece never finds control tokens in a text, and does not know added tokens. Their names are therefore
+    found before it sees the text.
 
-    Some models store control tokens as symbols of the user, which SentencePiece does find in a text. They are left
-    to it, unless a message has written one; then a second processor tokenises, to which they are control tokens.
+    Some models store control tokens as user-defined symbols, which SentencePiece does find. Text of messages, which
+    must not contain them, is encoded by a second processor, for which they are control tokens.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class SentencePieceVocabulary:
 
         Args:
             proto: the serialised `ModelProto`.
-            tokens: the texts of all tokens by id: the pieces of the model, then what was added behind them.
+            tokens: the texts of all tokens by id: the pieces of the model, then the added tokens.
             token_types: see TokenType.
-            added: by their texts, the tokens that are found in a text before SentencePiece sees it.
+            added: the tokens that are found before SentencePiece sees a text, by their texts.
 
         Raises:
             ValueError: the text of a byte token is not of the form <0xFF>.
@@ -87,15 +87,15 @@ class SentencePieceVocabulary:
         self._seeing = _load(proto, prefix)
         special = {name: token.token_id for name, token in added.items() if token.is_special}
         found = {name: token.token_id for name, token in added.items()}
-        # Symbols of the user that only their names show as control tokens.
+        # User-defined symbols that are control tokens by their names.
         hidden = {name: token_id for name, token_id in _named_as_control(tokens).items() if name not in special}
         symbols = _symbols(self._seeing.first, (special | hidden).values())
         self._blind = _load(with_control(proto, symbols), prefix) if symbols else self._seeing
-        # A processor that normalises finds a name in other characters too, such as those of full width.
+        # A processor that normalises also finds names in other characters, such as those of full width.
         is_exact = not symbols or _FULL_WIDTH in self._seeing.first.normalize(_FULL_WIDTH)
         self.control = ControlTokens(special | hidden, is_exact=is_exact)
         self._found = self.control if found == self.control.ids else ControlTokens(found)
-        # What a message may write, and SentencePiece would not find.
+        # Added tokens that a message may contain, and that SentencePiece does not find.
         self._harmless = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
         self._strips_left = {token.token_id for token in added.values() if token.strips_left}
         self._strips_right = {token.token_id for token in added.values() if token.strips_right}
@@ -105,13 +105,13 @@ class SentencePieceVocabulary:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
-        """Builds the model from the vocabulary in a GGUF file. Spaces stand where llama.cpp has them.
+        """Builds the model from the vocabulary in a GGUF file, with the space prefixes of llama.cpp.
 
         Raises:
             ModelError: SentencePiece does not accept the vocabulary.
         """
         tokens, token_types = metadata.tokens, metadata.token_types
-        # The tokens of Phi-3 swallow the white space behind them, which the file has no field for.
+        # The tokens of Phi-3 remove the white space after them, for which the file has no field.
         strips = metadata.architecture == "phi3"
         added = {
             tokens[token_id]: AddedToken(
@@ -122,7 +122,7 @@ class SentencePieceVocabulary:
         }
         try:
             return cls(model_proto(metadata, model_type), tokens, token_types, added, SpacePrefix.ALWAYS)
-        except (RuntimeError, ValueError, OverflowError) as error:  # OverflowError: of a score that no float32 holds
+        except (RuntimeError, ValueError, OverflowError) as error:  # OverflowError: a score out of the range of float32
             raise ModelError(f"SentencePiece does not accept the model's vocabulary: {error}") from error
 
     @classmethod
@@ -135,8 +135,8 @@ class SentencePieceVocabulary:
         """Reads a model from SentencePiece's own file format.
 
         Args:
-            added: tokens by their texts, of which other files than this one tell.
-            prefix: what happens if the model is one with a space before each text.
+            added: the tokens of other files, by their texts.
+            prefix: used if the model adds a space before each text.
 
         Raises:
             ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
@@ -144,7 +144,7 @@ class SentencePieceVocabulary:
         added = {} if added is None else added
         proto = read_limited(path)
         try:
-            if not proto:  # the library would take empty bytes for a missing argument
+            if not proto:  # the library treats empty bytes as a missing argument
                 raise ValueError("it is empty")
             processor = SentencePieceProcessor(model_proto=proto)
             token_ids = range(processor.vocab_size())
@@ -160,7 +160,7 @@ class SentencePieceVocabulary:
                 _place(name, all_added[name], tokens, token_types, path)
             return cls(proto, tokens, token_types, all_added, prefix)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
+            raise ModelError(f"{path} is not a SentencePiece model, or it is damaged: {error}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
@@ -187,7 +187,7 @@ class SentencePieceVocabulary:
         return token_ids
 
     def _stripped(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """`parts` without the white space that the tokens beside it swallow."""
+        """`parts` without the white space that their neighbouring tokens remove."""
         waiting: Part = ""
         for part in parts:
             if isinstance(part, str) and waiting in self._strips_right:
@@ -215,7 +215,7 @@ def _load(proto: bytes, prefix: SpacePrefix) -> _Processors:
 
 
 def _symbols(processor: SentencePieceProcessor, control_ids: Iterable[int]) -> set[int]:
-    """Those of `control_ids` that the processor takes for ordinary pieces, and so finds in texts."""
+    """Those of `control_ids` that are ordinary pieces for the processor, which it finds in texts."""
     pieces = [token_id for token_id in control_ids if token_id < processor.vocab_size()]
     return {token_id for token_id in pieces if not (processor.is_control(token_id) or processor.is_unknown(token_id))}
 
@@ -224,7 +224,7 @@ def _place(name: str, token: AddedToken, tokens: list[str], token_types: list[in
     """Writes an added token into the lists of all tokens.
 
     Raises:
-        ModelError: another token is there.
+        ModelError: another token has its id.
     """
     missing = token.token_id + 1 - len(tokens)
     tokens += [""] * missing
@@ -265,10 +265,10 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
 
 
 def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
-    """What each token stands for; nothing of those that are no text.
+    """The bytes of each token's text; empty for tokens without text.
 
-    A start waits for this, so all tokens become bytes together, with zeros between them. SentencePiece's
-    pieces have no zeros; where an added token has one, each token becomes bytes for itself.
+    All tokens are encoded together with zeros between them, because the start waits for this; one by one only if an
+    added token contains a zero.
 
     Raises:
         ValueError: the text of a byte token is not of the form <0xFF>.

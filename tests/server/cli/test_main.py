@@ -44,7 +44,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "import sys, server.cli.main as cli\n"
         f"try: cli.main({arguments})\n"
         "except SystemExit: pass\n"
-        "assert not {'jax', 'numpy', 'aiohttp', 'asyncio', 'pydantic', 'tokenizers'} & set(sys.modules)"
+        "assert not {'jax', 'numpy', 'aiohttp', 'asyncio', 'pydantic', 'tokenizers', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE_S)
 

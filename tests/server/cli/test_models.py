@@ -135,4 +135,4 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[5].split()[-1] == "yes"
     assert lines[6].split()[0] == str(folder / "text.gguf")
     assert "is no GGUF file" in lines[7]
-    assert "memory can be had now" in lines[9]
+    assert "of memory are available now" in lines[9]

@@ -318,7 +318,7 @@ def test_an_added_token_in_the_place_of_a_piece_is_refused(tmp_path: Path) -> No
 def test_a_damaged_sentencepiece_model_is_reported(tmp_path: Path, content: bytes) -> None:
     folder = write(tmp_path)
     (folder / "tokenizer.model").write_bytes(content)
-    with pytest.raises(ModelError, match=r"tokenizer.model is no SentencePiece model, or it is damaged"):
+    with pytest.raises(ModelError, match=r"tokenizer.model is not a SentencePiece model, or it is damaged"):
         load(folder)
 
 

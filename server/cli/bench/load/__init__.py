@@ -1,1 +1,1 @@
-"""Load on a server: what is asked, the clients that ask it, and what they saw. Benchmarks use it too."""
+"""A load generator: workloads, clients, traces of requests, reports. Benchmarks use it too."""

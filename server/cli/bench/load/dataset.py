@@ -1,4 +1,4 @@
-"""Prompts out of a file: one JSON object on each line."""
+"""Reads prompts from a JSONL file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ MAX_BYTES = 1 << 30  # of the file
 
 
 def read_dataset(path: Path, route: Route) -> tuple[dict[str, Any], ...]:
-    """The parts of bodies that the lines of the file are, for requests of `route`.
+    """The parts of request bodies in the lines of the file, for requests to `route`.
 
-    A line has `prompt` (a text or token ids) or `messages`, and whatever else the request shall have. `output_tokens`
-    is `max_tokens` by another name. A line of a batch file, whose request is its `body`, is one too. The model of
-    every request is the one that is measured.
+    A line has `prompt` (a text or token ids) or `messages`, and other parameters of the request. `output_tokens`
+    is another name of `max_tokens`. A line of a batch file has its request in `body`. The model in a line is ignored.
 
     Raises:
-        NoAnswer: the file cannot be read, or a line is none of these, or is not for the route.
+        NoAnswer: the file cannot be read, or a line is not valid, or not for the route.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -45,17 +44,17 @@ def _part(line: bytes, route: Route, where: str) -> dict[str, Any]:
     if isinstance(part, dict) and isinstance(part.get("body"), dict):
         part = part["body"]
     if not isinstance(part, dict):
-        raise NoAnswer(f"{where} is no JSON object")
+        raise NoAnswer(f"{where} is not a JSON object")
     prompt, messages = part.get("prompt"), part.get("messages")
     if messages is None and not (isinstance(prompt, str | list) and prompt):
         raise NoAnswer(f"{where} has neither a prompt nor messages")
     if messages is not None and not (isinstance(messages, list) and messages):
         raise NoAnswer(f"{where}: messages must be a list that is not empty")
     if messages is not None and route == "completions":
-        raise NoAnswer(f"{where} has messages, which --route chat and --route websocket take")
+        raise NoAnswer(f"{where} has messages, which only --route chat and --route websocket take")
     if messages is None and route == "chat":
         if not isinstance(prompt, str):
-            raise NoAnswer(f"{where} has token ids, which a chat does not take")
+            raise NoAnswer(f"{where} has token ids, which a chat does not accept")
         part = {**part, "messages": [{"role": "user", "content": prompt}]}
         del part["prompt"]
     if "output_tokens" in part:

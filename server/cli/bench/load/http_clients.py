@@ -1,4 +1,4 @@
-"""Requests over HTTP, whose answers are streams of server-sent events."""
+"""Clients over HTTP, whose answers are streams of server-sent events."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ class HttpClients:
             self._options["return_token_ids"] = True
 
     async def run(self, trace: Trace, body: dict[str, Any]) -> None:
-        """
+        """Sends one request and records its answer in `trace`.
+
         Raises:
-            RequestFailed: see there.
+            RequestFailed: the server refused the request, or its stream has an error or no end.
             aiohttp.ClientError, OSError: the connection could not be made, or broke.
-            orjson.JSONDecodeError: an event is no JSON.
+            orjson.JSONDecodeError: an event is not JSON.
         """
         data = orjson.dumps(body | self._options)
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         trace.sent = time.perf_counter()
         async with self._session.post(self._url, data=data, headers=headers) as response:
             if response.status != 200:
-                said = (await response.content.read(_MAX_QUOTED)).decode(errors="replace")
-                raise RequestFailed(f"HTTP {response.status}: {said}")
+                text = (await response.content.read(_MAX_QUOTED)).decode(errors="replace")
+                raise RequestFailed(f"HTTP {response.status}: {text}")
             parser = SseParser()
             event = b""
             # The answer is read to its end, so that the connection can be used again.
@@ -60,7 +61,7 @@ class HttpClients:
             raise RequestFailed("the stream ended without [DONE]")
 
     async def close(self) -> None:
-        """Does nothing, because no connection is kept here."""
+        """Does nothing: the session owns the connections."""
 
 
 def _take(trace: Trace, now: float, event: dict[str, Any]) -> None:
@@ -81,7 +82,6 @@ def _take(trace: Trace, now: float, event: dict[str, Any]) -> None:
 
 
 def take_usage(trace: Trace, usage: dict[str, Any]) -> None:
-    """Notes what the server says of an answer's tokens."""
     trace.num_output_tokens = usage["completion_tokens"]
     trace.num_prompt_tokens = usage.get("prompt_tokens")
     trace.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

@@ -1,4 +1,4 @@
-"""One load on one server: its requests are sent, and each leaves a trace."""
+"""Runs one load on one server and records a trace of each request."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from server.cli.bench.load.socket_clients import SocketClients
 from server.cli.bench.load.trace import Trace
 from server.cli.bench.load.workload import Workload
 
-# A client whose request has failed waits so long, in seconds, where a duration and no number bounds the requests.
-# Without it a server that refuses at once would get as many requests as the processor can make.
+# Seconds that a client waits after a failed request, if the duration alone bounds the number of requests. Without
+# this pause, a server that refuses at once would get as many requests as the processor can make.
 _PAUSE_AFTER_FAILURE = 0.1
 
 
 class Load:
-    """`traces` has every request that was sent, in their order; they grow while the load runs.
+    """A run of a workload. `traces` has every request that was sent so far, in order.
 
-    A load that is cancelled leaves the traces of what there was; those that had not ended are marked `is_cut`.
+    If `run` is cancelled, the traces stay, and those of requests that had not ended are marked `is_cut`.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -35,7 +35,7 @@ class Load:
         self.num_unsent = 0  # requests for which no client became free in time
 
     async def run(self) -> None:
-        """Sends the whole workload; a request that fails leaves its error in its trace.
+        """Sends the whole workload; the error of a failed request is in its trace.
 
         Raises:
             aiohttp.ClientError, OSError: the WebSockets could not be opened.
@@ -57,7 +57,6 @@ class Load:
             await clients.close()
 
     def report(self) -> Report:
-        """The figures of what there is so far."""
         workload = self.workload
         is_length_known = workload.ignore_eos and not workload.dataset
         return Report.of(
@@ -68,7 +67,6 @@ class Load:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over in which requests are sent."""
         duration, began = self.workload.duration, self.began
         return duration is not None and began is not None and time.perf_counter() - began >= duration
 
@@ -133,7 +131,7 @@ class Load:
         except (aiohttp.ClientError, OSError, orjson.JSONDecodeError) as error:
             trace.error = f"{type(error).__name__}: {error}"
         except (AttributeError, KeyError, TypeError) as error:
-            trace.error = f"the server's answer is of another shape: {type(error).__name__}: {error}"
+            trace.error = f"the server's answer has another shape: {type(error).__name__}: {error}"
         except asyncio.CancelledError:
             trace.is_cut = True
             raise

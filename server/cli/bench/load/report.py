@@ -1,4 +1,4 @@
-"""The figures of a load, as its clients see them; `trace.py` says what each time is."""
+"""The figures of a load, computed from its traces; `trace.py` defines the times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class Spread:
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> Spread | None:
-        """None for an empty sample."""
         ordered = sorted(1000 * value for value in seconds)
         if not ordered:
             return None
@@ -42,10 +41,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def full_rate(traces: Sequence[Trace], concurrency: int) -> float | None:
-    """Tokens per second in the time in which `concurrency` streams were between their first and last chunk.
+    """Tokens per second while `concurrency` streams were between their first and last chunk.
 
-    So it excludes prefill and the start and the end of the load, and measures the decode steps alone. None if
-    at no time so many streams ran.
+    This excludes prefill and the start and the end of the load, and measures the decode steps alone. None if
+    there were never as many streams.
     """
     flowing = [trace for trace in traces if len(trace.arrivals) > 1]
     # At equal times a stream ends before the next one starts.
@@ -73,7 +72,7 @@ def full_rate(traces: Sequence[Trace], concurrency: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures of one load. Failed requests are counted, but are in no other figure."""
+    """The figures of one load. Failed requests are only counted."""
 
     num_requests: int
     num_failed: int
@@ -99,8 +98,8 @@ class Report:
         """Summarises traces.
 
         Args:
-            concurrency: how many clients there were; None where that was not fixed.
-            num_output_tokens: how many tokens each request was to get; None where that is not known.
+            concurrency: the number of clients; None if it was not fixed.
+            num_output_tokens: the tokens that each request should get; None if that is not known.
         """
         good = [trace for trace in traces if trace.error is None]
         ended = [trace for trace in good if not trace.is_cut]

@@ -1,4 +1,4 @@
-"""Requests over WebSockets at /v1/stream, many of which may share one."""
+"""Clients over WebSockets at /v1/stream, which may share a socket."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _MAX_QUOTED = 300  # characters of an error
 
 
 class StreamSocket:
-    """One WebSocket, and the requests that share it."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._open: dict[str, tuple[Trace, asyncio.Future[None]]] = {}
@@ -59,13 +57,13 @@ class StreamSocket:
                     done.set_exception(RequestFailed(reason))
 
     def _take(self, now: float, event: dict[str, Any]) -> None:
-        """Takes one event; events of requests that were given up are dropped."""
+        """Records one event; events of requests that timed out are dropped."""
         if event.get("id") not in self._open:
             return
         trace, done = self._open[event["id"]]
         match event["type"]:
             case "delta":
-                # A delta may be the rest of a text whose tokens have been counted.
+                # A delta without tokens has the rest of a text whose tokens were counted before.
                 if num_tokens := len(event["token_ids"]):
                     trace.arrivals.append(Arrival(now, num_tokens))
             case "start":
@@ -92,7 +90,8 @@ class SocketClients:
 
     @classmethod
     async def connect(cls, session: aiohttp.ClientSession, workload: Workload) -> SocketClients:
-        """
+        """Opens the WebSockets.
+
         Raises:
             aiohttp.ClientError: a WebSocket could not be opened.
         """
@@ -101,7 +100,8 @@ class SocketClients:
         return cls([StreamSocket(socket) for socket in sockets])
 
     async def run(self, trace: Trace, body: dict[str, Any]) -> None:
-        """
+        """Sends one request and records its answer in `trace`.
+
         Raises:
             RequestFailed: the server refused the request, or the socket was closed.
             aiohttp.ClientError, OSError: the socket broke.

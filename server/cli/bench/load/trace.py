@@ -1,4 +1,4 @@
-"""One request of a load, as its client saw it.
+"""The times and token counts of one request, measured by the client.
 
 ttft   time to first token, from just before the request is sent
 itl    inter-token latency: the gaps between consecutive chunks with tokens. A chunk may have several tokens
@@ -22,7 +22,7 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """One request, as its client saw it. Times are seconds of time.perf_counter."""
+    """The record of one request. Times are seconds of time.perf_counter."""
 
     sent: float = field(default_factory=time.perf_counter)
     arrivals: list[Arrival] = field(default_factory=list)  # of chunks with tokens
@@ -43,20 +43,19 @@ class Trace:
 
     @property
     def ttft(self) -> float | None:
-        """Seconds; None if no token came."""
+        """Time to first token in seconds; None without a token."""
         return self.arrivals[0].time - self.sent if self.arrivals else None
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between consecutive chunks."""
         return [later.time - earlier.time for earlier, later in itertools.pairwise(self.arrivals)]
 
     @property
     def tpot(self) -> float | None:
-        """Seconds; None if all tokens came in one chunk.
+        """Time per output token in seconds; None if all tokens came in one chunk.
 
-        Servers may send several tokens in a chunk and report their number only at the end. Then all chunks are
-        taken to have the same number.
+        Servers may send several tokens in a chunk and report their number only at the end. Then every chunk counts
+        with the same number.
         """
         if len(self.arrivals) < 2:
             return None
@@ -66,5 +65,5 @@ class Trace:
 
     @property
     def e2el(self) -> float | None:
-        """Seconds; None for an answer that was cut."""
+        """End-to-end latency in seconds; None for an answer that was cut."""
         return None if self.is_cut else self.ended - self.sent

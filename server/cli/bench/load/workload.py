@@ -1,4 +1,4 @@
-"""What is asked of a server: how many requests, when, and with which prompts."""
+"""The definition of a load: the number of requests, their times, and their prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Route = Literal["completions", "chat", "websocket"]
 PromptKind = Literal["ids", "text"]
 T = TypeVar("T")
 
-# Words so common that each is about one token, together with the space before it.
+# Common words, each of which is about one token together with the space before it.
 WORDS = (
     "able about after again air all along always animal answer around back because before below better between big "
     "black book boy car change children city close cold country day door earth end every eyes face family far father "
@@ -23,11 +23,11 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The requests to the server. Tokens that are not shared are random, so a prefix cache does not help with them.
+    """The requests to a server. Tokens that are not shared are random, so that a prefix cache does not help with them.
 
     Without `rate` the load is closed: each of `concurrency` clients sends its next request when its last one has
-    ended. With it the load is open: requests arrive at random times, as a Poisson process does, whether earlier
-    ones have ended or not; a `concurrency` then bounds how many run at once.
+    ended. With it the load is open: requests arrive as a Poisson process, whether or not earlier ones have ended,
+    and a `concurrency` bounds how many run at once.
     """
 
     url: str = field(repr=False)  # http://host:port; may have a password
@@ -48,17 +48,15 @@ class Workload:
     token_ids: tuple[int, int] = (1000, 20000)  # prompts are drawn from here, the end excluded
     ignore_eos: bool = True
     parameters: dict[str, Any] = field(default_factory=lambda: {"temperature": 0})  # of every request
-    dataset: tuple[dict[str, Any], ...] = ()  # parts of bodies that are used in turn, in the place of random prompts
+    dataset: tuple[dict[str, Any], ...] = ()  # parts of bodies, used in turn instead of random prompts
     seed: int = 0
     timeout: float = 600.0  # seconds for one request
 
     def token_prompts(self) -> Iterator[list[int]]:
-        """One prompt for each request, as token ids."""
         rng = random.Random(self.seed)
         return self._prompts(lambda: rng.randrange(*self.token_ids))
 
     def text_prompts(self) -> Iterator[str]:
-        """One prompt for each request, as words."""
         rng = random.Random(self.seed)
         return (" ".join(words) for words in self._prompts(lambda: rng.choice(WORDS)))
 
@@ -72,7 +70,6 @@ class Workload:
         return iter(range(self.num_requests)) if self.num_requests else itertools.count()
 
     def bodies(self) -> Iterator[dict[str, Any]]:
-        """The parameters of the requests, in the form that all routes take."""
         common = {"model": self.model, "max_tokens": self.num_output_tokens, **self.parameters}
         if self.ignore_eos:
             common["ignore_eos"] = True
@@ -80,7 +77,6 @@ class Workload:
             yield {**common, **part}
 
     def _parts(self) -> Iterator[dict[str, Any]]:
-        """What differs between the requests."""
         if self.dataset:
             return (self.dataset[number % len(self.dataset)] for number in self._numbers())
         if self.route == "chat":

@@ -111,13 +111,13 @@ async def test_names_in_a_line_of_a_file_are_not_those_of_a_message(stub: StubSe
         ("--shared-prefix 200", "--shared-prefix 200 is more than --input-tokens 128"),
         ("--connections 2", "--connections is for --route websocket"),
         ("--compare-model x", "--compare-model and --compare-api-key want --compare"),
-        ("--extra-body [1]", "--extra-body is no JSON object"),
+        ("--extra-body [1]", "--extra-body is not a JSON object"),
         ("--extra-body {", "--extra-body: "),
         ("--dataset missing.jsonl", "--dataset missing.jsonl cannot be read"),
         ("--html /no/such/folder/report.html", "--html /no/such/folder/report.html cannot be written"),
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
-        ("--url http://me:se/same@host --model m", "eagre: http://…@host is no address of a server"),
-        ("--compare ftp://me:sesame@host --model m", "eagre: ftp://…@host is no address of a server"),
+        ("--url http://me:se/same@host --model m", "eagre: http://…@host is not the address of a server"),
+        ("--compare ftp://me:sesame@host --model m", "eagre: ftp://…@host is not the address of a server"),
         (
             "--url http://me:sesame@host --api-key of-the-first",
             "http://…@host has a name or a password, and there is a",
@@ -149,11 +149,11 @@ async def test_the_password_of_an_address_is_sent_and_written_nowhere(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[]", "is no JSON object"),
+        ("[]", "is not a JSON object"),
         ("{", "line 1: "),
         ('{"prompt": 3}', "has neither a prompt nor messages"),
         ('{"messages": []}', "messages must be a list"),
-        ('{"messages": [{}]}', "--route chat and --route websocket take"),
+        ('{"messages": [{}]}', "only --route chat and --route websocket take"),
         ("", "has no line with a prompt"),
     ],
 )
@@ -194,7 +194,7 @@ async def test_ctrl_c_leaves_what_there_is(stub: StubServer, tmp_path: Path) -> 
         if process.returncode is None:
             process.kill()
     assert (process.returncode, error) == (130, b"stopped\n")
-    assert b"2 answers were cut off where the load was stopped" in out
+    assert b"2 answers were cut off when the load was stopped" in out
     (result,) = orjson.loads(file.read_bytes())["results"]
     assert (result["cut"], result["failed"]) == (2, 0)
     assert result["total_output_tokens"] > 0

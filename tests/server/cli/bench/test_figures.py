@@ -10,6 +10,7 @@ from server.cli.bench.comparison import Turn, compare, ratio_text
 from server.cli.bench.html_report import html_report
 from server.cli.bench.live_figures import LiveFigures
 from server.cli.bench.load.load import Load
+from server.cli.bench.load.report import Spread
 from server.cli.bench.load.trace import Arrival, Trace
 from server.cli.bench.load.workload import Workload
 from server.cli.bench.plan import NamedLoad, Plan, Server
@@ -39,14 +40,14 @@ def test_live_figures_take_each_arrival_once() -> None:
     figures.update()
     figures.update()
     assert (figures.num_running, figures.num_ended) == (1, 0)
-    assert figures.ttft == pytest.approx((500, 500, 500))
+    assert figures.ttft == Spread.of([0.5])
     assert figures.gap is None
     trace.arrivals.append(Arrival(0.75, 1))
     trace.ended, trace.num_output_tokens, trace.error = 1.0, 8, "broken"
     figures.update()
     figures.update()
     assert (figures.num_running, figures.num_ended, figures.num_failed) == (0, 1, 1)
-    assert figures.gap == pytest.approx((250, 250, 250))
+    assert figures.gap == Spread.of([0.25])
     line = table.live_line("1 client", load, figures).split()
     assert line[:3] == ["1", "client", "1/2"]
     assert line[-1] == "1"

@@ -86,7 +86,7 @@ def test_an_answer_that_was_stopped_or_broke_is_kept_as_far_as_it_came(stop: Bas
     conversation, screen = Conversation(), FakeScreen("q", "/undo", "/quit", "never read")
     assert Chat(conversation, FakeAnswers(Piece("half"), stop), screen).run()
     assert screen.told[0] == f"eagre: {told}"
-    assert screen.told[1] == "forgotten: q"
+    assert screen.told[1] == "removed: q"
     assert screen.num_ended == 1
 
 

@@ -50,9 +50,9 @@ def test_undo_forgets_one_turn() -> None:
     conversation = talked()
     assert "q" in run_command("/undo", conversation).text
     assert conversation.body()["messages"] == [SYSTEM]
-    with pytest.raises(ConversationError, match="nothing was said yet"):
+    with pytest.raises(ConversationError, match="there is no question yet"):
         run_command("/undo", conversation)
-    with pytest.raises(ConversationError, match="nothing was said yet"):
+    with pytest.raises(ConversationError, match="there is no question yet"):
         run_command("/retry", conversation)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from server.cli import main as cli
 from server.cli.top.history import History
@@ -35,19 +36,22 @@ def event(at_s: float, num_tokens: int, **others: Any) -> dict[str, Any]:
     return EVENT | {"now_ms": at_s * 1000, "num_generation_tokens": num_tokens} | others
 
 
-def picture(width: int = 120, height: int = 40, **others: Any) -> list[str]:
+def picture(width: int = 120, height: int | None = 40, **others: Any) -> list[str]:
     history = History()
     history.add(event(1.0, 10))
     last = event(2.0, 60, steps=[], **others)
     history.add(last)
-    return draw(last, history, width=width, height=height, where="http://sea:8000")
+    console = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(draw(last, history, width=width, height=height, where="http://sea:8000"))
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def test_the_picture_has_the_engine_s_figures() -> None:
     text = "\n".join(picture())
     for figure in (
-        "http://sea:8000: tide is ready", "50.0 generated", "2 of 8 run, 1 wait", "5.0 ms, 3.0 requests",
-        "device idle 1.5%", "25% of 400 prompt tokens", "30 in use (10 shared), 30 remembered, 40 free",
+        "http://sea:8000: tide is ready", "50.0 generated", "2 of 8 running, 1 waiting", "5.0 ms, 3.0 requests",
+        "device idle 1.5%", "25% of 400 prompt tokens", "30 in use (10 shared), 30 cached, 40 free",
     ):  # fmt: skip
         assert figure in text
 
@@ -67,7 +71,10 @@ def test_the_picture_fits_the_terminal_and_says_what_is_left_out() -> None:
 
 
 def test_names_cannot_steer_the_terminal() -> None:
-    assert not any("\x1b" in line or "\n" in line for line in picture(model="a\x1b[2J\nb"))
+    lines = picture(model="a\x1b[2J\nb", slots=[REQUEST | {"id": "a\x1b[2J\nb"}])
+    assert not any("\x1b" in line for line in lines)
+    assert lines[0].endswith("a[2J b is ready")
+    assert lines[-2].endswith("a[2J b")
 
 
 def test_rates_are_those_of_the_last_two_seconds() -> None:
@@ -86,9 +93,9 @@ def test_bars() -> None:
     assert sparkline([0, 5, 10], 10) == "▁▅█"
     assert sparkline([1, 2, 3], 0) == ""
     assert sparkline([0, 0], 2) == "▁▁"
-    assert page_bar(PAGES, 10) == "█▓▓▒▒▒····"
-    assert page_bar(PAGES | {"shared": 0, "active": 1, "cached": 0, "total": 10_000}, 10) == "▓·········"
-    assert page_bar(PAGES | {"shared": 0, "active": 0, "cached": 0, "total": 0}, 3) == "···"
+    assert page_bar(PAGES, 10).plain == "█▓▓▒▒▒····"
+    assert page_bar(PAGES | {"shared": 0, "active": 1, "cached": 0, "total": 10_000}, 10).plain == "▓·········"
+    assert page_bar(PAGES | {"shared": 0, "active": 0, "cached": 0, "total": 0}, 3).plain == "···"
 
 
 async def run_cli(*arguments: str) -> int:
