@@ -1,30 +1,30 @@
-"""What a step costs the host, and whether the device has to wait for it.
+"""Measures what a step costs the host, and whether the device has to wait for it.
 
     python -m benchmarks.engine_host                       # 1, 64 and 256 rows, steps of 5 ms
     python -m benchmarks.engine_host --rows 256 --steps 1000 --rounds 5
 
 A simulated device takes a fixed time a step. All rows decode; their tokens are published into an
-asyncio loop in another thread, where every stream has a reader. Three variants take turns:
+asyncio loop in another thread, where every stream has a reader. Three variants alternate:
 
     overlapped      as the engine runs
     synchronous     its oracle: dispatch, result, commit
-    no cache        overlapped, prefix caching off; no prompt hits in any variant
+    no cache        overlapped, prefix caching off; no prompt hits in any variant, so that the ratio overlapped/no cache
+                    is what the prefix cache costs when it is of no use
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.bare.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
+from benchmarks.microbenchmarks.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
+from benchmarks.serving.command import at_least_one, new_parser, run
 from engine.client import EngineClient, TokenStream
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.schedule.request_event import News
@@ -35,6 +35,7 @@ from engine.step.runner import PendingStep
 from sampling.host.params import SamplingParams
 from server.cli.collector import calm_collector
 
+PROGRAM = "benchmarks.engine_host"
 PAGE_SIZE = 32  # tokens
 PROMPT_LENGTHS = range(4, 4 + PAGE_SIZE)  # spread, so that every step fills some rows' pages
 NUM_TILES = 16  # of prompts a step, so that all rows run soon
@@ -46,11 +47,10 @@ VARIANTS = {
     "no cache": {"overlap": True, "enable_prefix_caching": False},
 }
 
-COLUMNS = "rows variant idle thread schedule build dispatch commit rest wait step".split()
 LEGEND = (
-    "idle: share of time that the device stood still; all others in us a step, medians of rounds. thread: processor\n"
-    "time of the engine thread. The rest is wall time in it: build and dispatch are the step's arrays and programs;\n"
-    "rest is inbox, publishing and the loop itself; wait is for the device."
+    "idle: share of time that the device stood still; all others in us a step. thread: processor time of the engine\n"
+    "thread. The rest is wall time in it: build and dispatch are the step's arrays and programs; rest is inbox,\n"
+    "publishing and the loop itself; wait is for the device."
 )
 
 
@@ -164,10 +164,10 @@ class HostCost:
             step=total.wall / num_steps,
         )
 
-    @classmethod
-    def median(cls, costs: Sequence[HostCost]) -> HostCost:
-        """Of each figure by itself."""
-        return cls(*(median(getattr(cost, each.name) for cost in costs) for each in fields(cls)))
+    def figures(self) -> dict[str, float]:
+        """By name, in percent and microseconds."""
+        times = {each.name: 1e6 * getattr(self, each.name) for each in fields(self)}
+        return {"idle, %": 100 * times.pop("idle") / 1e6, **times}
 
 
 def measure(
@@ -218,43 +218,28 @@ async def _read(stream: TokenStream) -> None:
         pass
 
 
-def print_row(cells: Sequence[str]) -> None:
-    widths = [max(8, len(name)) for name in COLUMNS]
-    widths[1] = max(map(len, VARIANTS))
-    print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
-
-
-def table_row(num_rows: int, variant: str, cost: HostCost) -> list[str]:
-    """One line of the table, by COLUMNS."""
-    times = [getattr(cost, name) for name in COLUMNS[3:]]
-    return [str(num_rows), variant, f"{cost.idle:.2%}", *(f"{1e6 * seconds:,.0f}" for seconds in times)]
-
-
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine_host",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64, 256], metavar="N")
+    parser = new_parser(PROGRAM, __doc__)
+    parser.add_argument("--rows", type=at_least_one, nargs="+", default=[1, 64, 256], metavar="N")
     parser.add_argument("--step-ms", type=float, default=1000 * STEP_SECONDS, help="of the simulated device")
-    parser.add_argument("--steps", type=int, default=400, help="measured in each run")
-    parser.add_argument("--rounds", type=int, default=3, help="of all variants, in turn")
+    parser.add_argument("--steps", type=at_least_one, default=400, help="measured in each run")
+    add_alternation_flags(parser)
     options = parser.parse_args(arguments)
-    print_row(COLUMNS)
+
+    def contender(num_rows: int, choices: dict[str, bool]) -> Callable[[int], Measured]:
+        return lambda seed: Measured(
+            measure(num_rows, options.steps, options.step_ms / 1000, seed=seed, **choices).figures()
+        )
+
+    turns = []
     for num_rows in options.rows:
-        costs: dict[str, list[HostCost]] = {variant: [] for variant in VARIANTS}
-        for seed in range(options.rounds):
-            for variant, choices in VARIANTS.items():
-                cost = measure(num_rows, options.steps, options.step_ms / 1000, seed=seed, **choices)
-                costs[variant].append(cost)
-        for variant in VARIANTS:
-            print_row(table_row(num_rows, variant, HostCost.median(costs[variant])))
-        ratios = [on.thread / off.thread - 1 for on, off in zip(costs["overlapped"], costs["no cache"], strict=True)]
-        print(f"{num_rows} rows: the prefix cache, never hit, adds {median(ratios):.1%} to the engine thread's time")
+        contenders = {name: contender(num_rows, choices) for name, choices in VARIANTS.items()}
+        turns += alternate(f"{num_rows} rows", contenders, range(options.rounds), max_others=options.max_others)
+    ratios = [("overlapped", "synchronous"), ("overlapped", "no cache")]
+    status = finish(turns, list(VARIANTS), options, PROGRAM, arguments, ratios=ratios)
     print(LEGEND)
-    return 0
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(PROGRAM, main)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.bare.page_sides import PAGE_SIZE, SIDES, Pages, Prompt, Side
+from benchmarks.microbenchmarks.page_sides import PAGE_SIZE, SIDES, Pages, Prompt, Side
 
 ROOT = Path(__file__).parent.parent
 PROMPT_TOKENS = 1024

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.bare.scorer import Scorer
-from benchmarks.bare.text_windows import NOVEL, read_text, text_windows
+from benchmarks.microbenchmarks.scorer import Scorer
+from benchmarks.microbenchmarks.text_windows import NOVEL, read_text, text_windows
 from benchmarks.serving.command import run, write_figures
 from engine.interface.config import EngineConfig
 from engine.interface.setting import settings_of

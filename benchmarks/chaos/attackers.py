@@ -1,4 +1,4 @@
-"""The attackers, in a process of their own, so that what they cost is not taken for slowness of the witnesses.
+"""The attackers, in a process of their own, so that their cost does not delay the reference streams.
 
     python -m benchmarks.chaos.attackers URL --seconds 10 --seed 3 --attack "slow loris"
 
@@ -18,29 +18,30 @@ from collections.abc import Awaitable, Callable, Sequence
 import aiohttp
 import orjson
 
-from benchmarks.chaos import kept, operators, requests, sockets
+from benchmarks.chaos import operators, requests, sockets, stored_state
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
-from benchmarks.serving.command import run
+from benchmarks.serving.command import new_parser, run
 from benchmarks.serving.server_process import ROOT
 
+PROGRAM = "benchmarks.chaos.attackers"
 Attack = Callable[[Target], Awaitable[None]]
 
 _ALL: tuple[Attack, ...] = (
     requests.cut_stream, requests.cut_before_the_answer, requests.whole_answer, requests.chat, requests.deadline,
     requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized, requests.long_prompt,
-    requests.strangers_key, requests.wrong_places, sockets.slow_loris, sockets.stalled_reader, sockets.frozen_client,
+    requests.wrong_keys, requests.wrong_paths, sockets.slow_loris, sockets.stalled_reader, sockets.frozen_client,
     sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
-    kept.stored_response, kept.filled_store, kept.background_flood, kept.forged_ids, kept.messages,
-    kept.lanes_of_responses, kept.resumed_by_many, kept.queries,
+    stored_state.stored_response, stored_state.filled_store, stored_state.background_flood, stored_state.forged_ids,
+    stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
     operators.preflights,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
-# They stop everybody's streams for a while, because that is what operators may do; each must be asked for by its name.
+# They stop all streams for a while, as operators may; each runs only where it is named.
 STOPPING: dict[str, Attack] = {"operators race": operators.operators_race}
 
 ATTACK_TIMEOUT = 300.0  # seconds; an attack that takes longer was left hanging, however busy the machine is
-NICENESS = 19  # clients are other machines in life, and do not take the cores of the server
+NICENESS = 19
 
 
 async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int, seconds: float) -> None:
@@ -63,22 +64,22 @@ async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int,
 
 
 async def attackers_process(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
-    """Runs the attackers; what came of them.
+    """Runs the attackers; their ledger.
 
     Raises:
         RuntimeError: their process failed.
     """
-    command = [sys.executable, "-m", "benchmarks.chaos.attackers", url, "--seconds", str(seconds), "--seed", str(seed)]
+    command = [sys.executable, "-m", PROGRAM, url, "--seconds", str(seconds), "--seed", str(seed)]
     command += ["--attackers", str(num_attackers), *([] if name is None else ["--attack", name])]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     try:
-        told, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
     if process.returncode != 0:
         raise RuntimeError(f"the attackers' process ended with {process.returncode}")
-    return Ledger.from_json(told)
+    return Ledger.from_json(output)
 
 
 async def _attack(options: argparse.Namespace) -> Ledger:
@@ -92,11 +93,7 @@ async def _attack(options: argparse.Namespace) -> Ledger:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chaos.attackers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -109,4 +106,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    run("benchmarks.chaos.attackers", main)
+    run(PROGRAM, main)

@@ -1,5 +1,9 @@
-"""A thread within a server that notes what keeps streams waiting: pauses of the asyncio loop, of the interpreter lock
-and of an engine thread, long steps, and garbage collections.
+"""A thread within a server that records what delays streams: pauses of the asyncio loop, of the interpreter lock and of
+an engine thread, long steps, and garbage collections.
+
+    python -m benchmarks.chaos.watcher PAUSES serve --port 8000
+
+runs `eagre` with such a thread, which writes to the file PAUSES.
 """
 
 from __future__ import annotations
@@ -11,14 +15,17 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.chaos.pauses import COLLECTOR, ENGINE, LOCK, LOOP, STEP, Pause
 from engine.loop import EngineLoop
 from engine.timeline import StepTimes, Timeline
+from server.cli import serve as serving
+from server.cli.main import main
 
 LEAST_PAUSE_S = 0.005  # that is noted
 INTERVAL_S = 0.001  # between two looks
@@ -29,18 +36,16 @@ _THREAD_CLOCK = 0b110  # of one thread, in nanoseconds (include/linux/posix-time
 
 
 class Watcher(threading.Thread):
-    """Asks the loop for a sign of life every few milliseconds, and writes pauses to a file.
+    """Posts a callback to the loop every few milliseconds, and writes pauses to a file.
 
-    It must take the interpreter lock as every thread does: how much later than asked it wakes up is how long the lock
-    was not to be had. The processor's clock of each thread tells who computed meanwhile. Where nobody did, the machine
-    had no core left.
+    It needs the interpreter lock as every thread does: how late it wakes up is how long the lock was taken. The clock
+    of each thread says which one computed meanwhile; where none did, the machine had no core left.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, path: Path, timelines: Callable[[], list[Timeline]], main: int
     ) -> None:
         """Args:
-        path: of the file.
         timelines: those of the engines that run now.
         main: the id of the thread in which the loop runs.
         """
@@ -56,7 +61,6 @@ class Watcher(threading.Thread):
         self._collections: deque[Pause] = deque()
 
     def run(self) -> None:
-        """The body of the thread; ends with the loop."""
         gc.callbacks.append(self._note_collection)
         try:
             with self._path.open("ab", buffering=0) as file:
@@ -176,3 +180,20 @@ def _where(frame: FrameType | None) -> str:
         told.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
     return " < ".join(told)
+
+
+def watched_main(arguments: Sequence[str]) -> int:
+    """Runs the command line that follows the path of the file; its exit status."""
+    path, *rest = arguments
+    serve = serving.serve
+
+    async def watched(*options: object) -> int:
+        Watcher(asyncio.get_running_loop(), Path(path), engine_timelines, threading.get_ident()).start()
+        return await serve(*options)  # type: ignore[arg-type]
+
+    with patch.object(serving, "serve", watched):
+        return main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(watched_main(sys.argv[1:]))

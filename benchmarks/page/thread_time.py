@@ -1,4 +1,4 @@
-"""How long a processor ran the page's thread, in contrast to how long its turns took: the thread may wait for one."""
+"""The processor time of the page's thread, from the browser's trace; its wall time includes waits for a processor."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ThreadTime:
                     if name == "Tracing.tracingComplete":
                         handle: str = params["stream"]
                         return handle
-                await asyncio.sleep(_POLL_INTERVAL)  # the page tells nobody of its events
+                await asyncio.sleep(_POLL_INTERVAL)  # the page has no callbacks for its events
 
 
 def tasks_of(events: Iterable[dict[str, Any]], origin: float) -> list[Task]:

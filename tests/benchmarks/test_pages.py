@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.bare.page_sides import PAGE_SIZE, OurSide
+from benchmarks.microbenchmarks.page_sides import PAGE_SIZE, OurSide
 from benchmarks.pages import PROMPT_TOKENS, WORKLOADS, main, measure
 from tests.thoroughness import some
 

@@ -16,15 +16,15 @@ import pytest
 
 from benchmarks.fleet.checks import CHECKS, checks_of
 from benchmarks.fleet.deployed import DeployedReplica, Deployment
-from benchmarks.fleet.eagre_front import TakingTurns
 from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY
+from benchmarks.fleet.router_process import RoundRobinReplicas
 from server.router.replica import State
 from server.router.replicas import Replicas
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux tells a process's environment")
 
 
-@pytest.mark.parametrize(("make", "num_chosen"), [(Replicas, 1), (TakingTurns, 3)])
+@pytest.mark.parametrize(("make", "num_chosen"), [(Replicas, 1), (RoundRobinReplicas, 3)])
 async def test_a_front_that_takes_turns_forgets_prefixes(make: type[Replicas], num_chosen: int, tmp_path: Path) -> None:
     async with make() as replicas:
         for name in "abc":
@@ -83,7 +83,7 @@ async def test_a_replica_that_ray_replaces_is_the_new_one(health: str) -> None:
     names = set(await asyncio.to_thread(deployment.wait_ready))
     first, second = (DeployedReplica(deployment, name, f"unix:/{name}", names) for name in "ab")
     try:
-        starting = asyncio.ensure_future(first.restart())
+        starting = asyncio.ensure_future(asyncio.to_thread(first.restart))
         assert await server.wait() != 0
         assert not starting.done()
         Health.replicas = {"a": told("a", is_leaving=True), "b": told("b"), "new": told("new")}
@@ -95,4 +95,4 @@ async def test_a_replica_that_ray_replaces_is_the_new_one(health: str) -> None:
     assert (first.url, second.url) == ("unix:/new", "unix:/b")
     assert [await asyncio.to_thread(each.num_streams) for each in (first, second)] == [3, 1]
     with pytest.raises(ProcessLookupError, match="EAGRE_REPLICA_NAME=new"):
-        await first.kill()
+        first.kill()
