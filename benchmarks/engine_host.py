@@ -18,18 +18,16 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.microbenchmarks.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
 from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from engine.client import EngineClient, TokenStream
 from engine.interface.config import TILE_SIZE, EngineConfig
-from engine.schedule.request_event import News
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.step_plan import StepPlan, StepResult
+from engine.schedule.step_plan import StepPlan
 from engine.step.inputs import StepInputs
 from engine.step.runner import PendingStep
 from sampling.host.params import SamplingParams
@@ -41,6 +39,7 @@ PROMPT_LENGTHS = range(4, 4 + PAGE_SIZE)  # spread, so that every step fills som
 NUM_TILES = 16  # of prompts a step, so that all rows run soon
 NUM_SETTLING_STEPS = 20  # left out at either end of a run
 
+PARTS = ("schedule", "build", "dispatch", "commit", "wait")
 VARIANTS = {
     "overlapped": {"overlap": True, "enable_prefix_caching": True},
     "synchronous": {"overlap": False, "enable_prefix_caching": True},
@@ -50,129 +49,72 @@ VARIANTS = {
 LEGEND = (
     "idle: share of time that the device stood still; all others in us a step. thread: processor time of the engine\n"
     "thread. The rest is wall time in it: build and dispatch are the step's arrays and programs; rest is inbox,\n"
-    "publishing and the loop itself; wait is for the device."
+    "publishing and the loop itself; wait is for the device; wall is from one dispatch to the next."
 )
 
 
-class Marks(NamedTuple):
-    """Running totals at the dispatch of one step, in seconds."""
-
-    schedule: float
-    build: float
-    dispatch: float
-    commit: float
-    wait: float
-    wall: float
-    thread: float  # processor time of the engine thread
-    idle: float  # of the device
-
-
-@dataclass(slots=True)
 class Meter:
-    """Where the engine thread's time goes, in seconds so far. Written by that thread alone."""
+    """Seconds so far of the parts of the engine thread's steps. Written by that thread alone."""
 
-    num_rows: int
-    schedule: float = 0.0
-    build: float = 0.0
-    dispatch: float = 0.0
-    commit: float = 0.0
-    wait: float = 0.0
-    full_steps: list[Marks] = field(default_factory=list)  # one for each step in which all rows decode
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+        self.totals = dict.fromkeys(PARTS, 0.0)
+        self.full_steps: list[dict[str, float]] = []  # the totals at each step in which all rows decode
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose calls count as a part."""
+
+        def call(*args: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*args)
+            self.totals[part] += time.perf_counter() - start
+            return result
+
+        return call
 
     def mark(self, plan: StepPlan, idle: float) -> None:
-        """Notes the totals where the step decodes every row and does nothing else."""
+        """Records the totals where the step decodes every row and does nothing else."""
         if plan.num_rows == plan.num_scheduled_tokens == self.num_rows and all(plan.samples):
-            now = (time.perf_counter(), time.thread_time(), idle)
-            self.full_steps.append(Marks(self.schedule, self.build, self.dispatch, self.commit, self.wait, *now))
+            now = {"wall": time.perf_counter(), "thread": time.thread_time(), "idle": idle}
+            self.full_steps.append(self.totals | now)
 
 
 class MeteredScheduler(Scheduler):
-    """A scheduler that times itself."""
-
     def __init__(self, meter: Meter, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._meter = meter
-
-    def schedule(self) -> StepPlan | None:
-        start = time.perf_counter()
-        plan = super().schedule()
-        self._meter.schedule += time.perf_counter() - start
-        return plan
-
-    def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
-        start = time.perf_counter()
-        events = super().commit(plan, result)
-        self._meter.commit += time.perf_counter() - start
-        return events
+        self.schedule = meter.timed("schedule", self.schedule)  # type: ignore[method-assign]
+        self.commit = meter.timed("commit", self.commit)  # type: ignore[method-assign]
 
 
 class MeteredRunner(SimulatedRunner):
-    """A simulated runner that times itself."""
-
     def __init__(self, meter: Meter, *args: Any) -> None:
         super().__init__(*args)
-        self._meter = meter
+        enqueue = meter.timed("dispatch", self.enqueue)
 
-    def build(self, plan: StepPlan) -> StepInputs:
-        start = time.perf_counter()
-        step = super().build(plan)
-        self._meter.build += time.perf_counter() - start
-        return step
+        def marked(plan: StepPlan, inputs: StepInputs) -> PendingStep:
+            pending: PendingStep = enqueue(plan, inputs)
+            meter.mark(plan, self.clock.idle_seconds)
+            return pending
 
-    def enqueue(self, plan: StepPlan, inputs: StepInputs) -> PendingStep:
-        start = time.perf_counter()
-        pending = super().enqueue(plan, inputs)
-        self._meter.dispatch += time.perf_counter() - start
-        self._meter.mark(plan, self.clock.idle_seconds)
-        return pending
-
-    def result(self, pending: PendingStep) -> StepResult:
-        start = time.perf_counter()
-        result = super().result(pending)
-        self._meter.wait += time.perf_counter() - start
-        return result
+        self.build = meter.timed("build", self.build)  # type: ignore[method-assign]
+        self.enqueue = marked  # type: ignore[method-assign]
+        self.result = meter.timed("wait", self.result)  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True, slots=True)
-class HostCost:
-    """Of one step while all rows decode; seconds, but for `idle`."""
-
-    idle: float  # share of time that the device stood still, 0 to 1
-    thread: float  # processor time of the engine thread
-    schedule: float
-    build: float
-    dispatch: float
-    commit: float
-    rest: float  # inbox, publishing and the loop itself
-    wait: float
-    step: float  # from one dispatch to the next
-
-    @classmethod
-    def between(cls, first: Marks, last: Marks, num_steps: int, step_seconds: float) -> HostCost:
-        """Of the steps from one mark to another, each of which took the device `step_seconds`."""
-        total = Marks(*(after - before for before, after in zip(first, last, strict=True)))
-        known = total.schedule + total.build + total.dispatch + total.commit + total.wait
-        return cls(
-            idle=total.idle / (total.idle + num_steps * step_seconds),
-            thread=total.thread / num_steps,
-            schedule=total.schedule / num_steps,
-            build=total.build / num_steps,
-            dispatch=total.dispatch / num_steps,
-            commit=total.commit / num_steps,
-            rest=(total.wall - known) / num_steps,
-            wait=total.wait / num_steps,
-            step=total.wall / num_steps,
-        )
-
-    def figures(self) -> dict[str, float]:
-        """By name, in percent and microseconds."""
-        times = {each.name: 1e6 * getattr(self, each.name) for each in fields(self)}
-        return {"idle, %": 100 * times.pop("idle") / 1e6, **times}
+def costs_between(
+    first: dict[str, float], last: dict[str, float], num_steps: int, step_seconds: float
+) -> dict[str, float]:
+    """The figures of one step, from the totals at two full steps, each of which took the device `step_seconds`."""
+    total = {name: last[name] - first[name] for name in first}
+    total["rest"] = total["wall"] - sum(total[part] for part in PARTS)
+    idle = total["idle"] / (total["idle"] + num_steps * step_seconds)
+    shown = ("thread", "schedule", "build", "dispatch", "commit", "rest", "wait", "wall")
+    return {"idle, %": 100 * idle, **{name: 1e6 * total[name] / num_steps for name in shown}}
 
 
 def measure(
     num_rows: int, num_steps: int, step_seconds: float, *, overlap: bool, enable_prefix_caching: bool, seed: int
-) -> HostCost:
+) -> dict[str, float]:
     """Decodes `num_rows` streams at once for `num_steps` steps.
 
     Raises:
@@ -202,7 +144,7 @@ def measure(
     full_steps = meter.full_steps[NUM_SETTLING_STEPS:]
     if len(full_steps) <= num_steps:
         raise RuntimeError(f"all {num_rows} rows decoded in {len(meter.full_steps)} steps only, {num_steps} are wanted")
-    return HostCost.between(full_steps[0], full_steps[num_steps], num_steps, step_seconds)
+    return costs_between(full_steps[0], full_steps[num_steps], num_steps, step_seconds)
 
 
 async def _read_all(client: EngineClient, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
@@ -227,9 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
 
     def contender(num_rows: int, choices: dict[str, bool]) -> Callable[[int], Measured]:
-        return lambda seed: Measured(
-            measure(num_rows, options.steps, options.step_ms / 1000, seed=seed, **choices).figures()
-        )
+        return lambda seed: Measured(measure(num_rows, options.steps, options.step_ms / 1000, seed=seed, **choices))
 
     turns = []
     for num_rows in options.rows:

@@ -50,7 +50,6 @@ def random_stack(count: int, outputs: tuple[int, ...], inputs: int, kind: Format
 
 
 def layout_of(num_rows: int) -> Any:
-    """Decode rows, or a prompt in tiles."""
     if num_rows <= 64:
         rows, num_tiles = np.array([[4, 1, 0, 0]] * num_rows, np.int32), 0
     else:

@@ -27,6 +27,7 @@ from benchmarks.microbenchmarks.attention import Heads, cost_of, layers_program
 from benchmarks.microbenchmarks.memory_bandwidth import READS, MemoryReader
 from benchmarks.microbenchmarks.timing import Case, donating, time_calls
 from benchmarks.serving.command import new_parser, run, write_figures
+from benchmarks.serving.engines import model_path
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.backends.backends import choose_bodies, kv_dtype
 from engine.backends.base.operands import Activation, NormKind
@@ -42,7 +43,6 @@ from engine.step.shapes import StepShape
 from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
-from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 
@@ -61,9 +61,7 @@ class Timing(NamedTuple):
 class Bench:
     """The model's weights and pages, and programs that run parts of a step on them."""
 
-    def __init__(
-        self, path: Path, dtype: str, kv: str, repeats: int, progress: Callable[[str, int, int], None]
-    ) -> None:
+    def __init__(self, path: Path, dtype: str, kv: str, repeats: int) -> None:
         config = EngineConfig(matmul_backend="native", attention_backend="native", dtype=dtype, kv_cache_dtype=kv)
         opened = open_model(path)
         if not isinstance(opened.model, Llama):
@@ -71,7 +69,8 @@ class Bench:
         self.model = opened.model
         self.config = opened.model.config
         self.backends = choose_bodies(config, self.config)
-        self.params = opened.load(self.backends.weights, Precision.of_engine(config), progress).params
+        with ProgressReporter() as progress:
+            self.params = opened.load(self.backends.weights, Precision.of_engine(config), progress).params
         self.kv_dtype = kv_dtype(config, self.backends)
         self._repeats = repeats
 
@@ -213,8 +212,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args(arguments)
-    progress = ProgressReporter()
-    bench = Bench(ensure_model(options.model, progress), options.dtype, options.kv, options.repeats, progress)
+    bench = Bench(model_path(options.model), options.dtype, options.kv, options.repeats)
     cases = [Case(rows, 0, options.context) for rows in options.rows]
     cases += [Case(0, tiles, tiles * TILE_SIZE) for tiles in options.tiles]
     measured = {case: list(bench.timings(case)) for case in cases}

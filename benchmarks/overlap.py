@@ -35,8 +35,8 @@ from benchmarks.microbenchmarks.step_loop import run_steps
 from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.engines import load_engine
-from benchmarks.serving.loads import measure_in_subprocess
-from benchmarks.serving.server_process import ServerFailed, served_model, started_server
+from benchmarks.serving.loads import measure_full_rate
+from benchmarks.serving.server_process import served_model, started_server
 from benchmarks.serving.table import rows_of
 from cache.storage import PAGE_SIZE_BY_BACKEND
 from engine.engine import Engine
@@ -54,8 +54,6 @@ RATE, CLIENTS = "full tok/s", "clients, %"
 
 
 class Rate(NamedTuple):
-    """How fast the prompts of a workload were decoded."""
-
     tokens_per_s: float
     clients: float = 0.0  # share of the processors that clients in a process of their own had, 0 to 1
 
@@ -82,18 +80,11 @@ def all_ways(engine: Engine, url: str, *, websocket: bool) -> dict[str, Way]:
 
 
 def over_network(url: str, load: Workload, route: Route) -> Rate:
-    """
-    Raises:
-        ServerFailed: a request failed, or the streams never all flowed at once.
-    """
-    report, clients = measure_in_subprocess(dataclasses.replace(load, url=url, route=route))
-    if report.num_failed or report.full_tokens_per_s is None:
-        raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
-    return Rate(report.full_tokens_per_s, clients)
+    rate, measurement = measure_full_rate(dataclasses.replace(load, url=url, route=route))
+    return Rate(rate, measurement.clients)
 
 
 def ratios(ways: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Which ways the table compares."""
     return [(way, "bare") for way in ("SSE", "WebSocket") if way in ways] + [("overlapped", "synchronous")]
 
 
@@ -130,8 +121,6 @@ def use_all_pages(ways: Mapping[str, Way], loads: Sequence[Workload], num_pages:
 
 
 def compare(ways: Mapping[str, Way], model: str, options: argparse.Namespace) -> list[Turn]:
-    """Every number of streams in turn, each in every way."""
-
     def contender(decode: Way, load: Workload) -> Callable[[int], Measured]:
         def measure(seed: int) -> Measured:
             rate = decode(dataclasses.replace(load, seed=seed))
@@ -160,9 +149,7 @@ def compare(ways: Mapping[str, Way], model: str, options: argparse.Namespace) ->
 
 def without_clients(turns: Sequence[Turn], ways: Mapping[str, object]) -> dict[str, dict[str, float]]:
     """By load and way over a network: its rate to the bare one, were the processors smaller by its clients' share."""
-    rows = {
-        (row.load, row.figure): row for row in rows_of([(t.load, t.contender, t.figures) for t in turns], list(ways))
-    }
+    rows = {(row.load, row.figure): row for row in rows_of(turns, list(ways))}
     found: dict[str, dict[str, float]] = {}
     for load in dict.fromkeys(turn.load for turn in turns):
         for way, reference in ratios(ways)[:-1]:

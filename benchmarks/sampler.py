@@ -78,7 +78,6 @@ class AllowAll:
 
 
 def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
-    """Parameters by kind."""
     return {
         "greedy": {"temperature": 0.0},
         "top-p": {"temperature": 0.8, "top_p": 0.95},
@@ -95,14 +94,11 @@ def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
 
 
 def prompts_of(load: Workload, engine: Engine) -> list[list[int]]:
-    """The workload's prompts, for a vocabulary of any size."""
     vocab_size = engine.model_info.vocab_size
     return [[token_id % vocab_size for token_id in prompt] for prompt in load.token_prompts()]
 
 
 class StepTimes(NamedTuple):
-    """Of one step, in seconds."""
-
     forward: float
     sample: float
 

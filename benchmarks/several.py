@@ -36,15 +36,11 @@ QUIET_S = 10.0  # of streams after the load, to compare with
 
 
 class Answers(NamedTuple):
-    """What one model answered to a workload."""
-
     token_ids: list[list[int]]  # by request
     tokens_per_s: float  # of output, from the first request of all models to this model's last answer
 
 
 def ask_all(workloads: Sequence[Workload]) -> list[Answers]:
-    """Runs workloads at the same time."""
-
     async def ask() -> list[Answers]:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:

@@ -45,8 +45,6 @@ NAMES = ("before", "after")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tree:
-    """A checkout, and the interpreter that runs it."""
-
     name: str
     folder: Path
     python: Path

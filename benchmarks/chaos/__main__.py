@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import statistics
 import sys
 import tempfile
@@ -37,9 +38,7 @@ from benchmarks.chaos.ledger import Ledger, print_rows
 from benchmarks.chaos.operators import FRIEND
 from benchmarks.chaos.pauses import Pauses, describe
 from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
-from benchmarks.chaos.resume import run_resume
 from benchmarks.chaos.rounds import Round, Stage
-from benchmarks.chaos.soak import run_soak
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.resources import ResidentMemory
@@ -76,7 +75,6 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
 
 
 async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pauses) -> list[str]:
-    """Everything of the attacks but the server's start; what failed."""
     url, streams = server.url, [ReferenceStream(index) for index in range(options.streams)]
     headers = {"Authorization": f"Bearer {REFERENCE_KEY}"}
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -167,7 +165,15 @@ def run_attacks(options: argparse.Namespace) -> list[str]:
             return asyncio.run(_attack(server, options, Pauses(pauses)))
 
 
-ROUNDS = {"attacks": run_attacks, "resume": run_resume, "soak": run_soak}
+# Each is imported where it runs: the attackers' process, which imports this module too, needs no engine.
+ROUNDS = {"attacks": None, "resume": "benchmarks.chaos.resume", "soak": "benchmarks.chaos.soak"}
+
+
+def run_round(name: str, options: argparse.Namespace) -> list[str]:
+    module = ROUNDS[name]
+    run_it = run_attacks if module is None else importlib.import_module(module).run_round
+    failures: list[str] = run_it(options)
+    return failures
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -187,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
     others.add_argument("--requests", type=at_least_one, default=5000, help="of the soak")
     parser.add_argument("server_arguments", nargs="*", help="more flags of `eagre serve`, after --")
     options = parser.parse_args(arguments)
-    failures = [failure for name in options.rounds for failure in ROUNDS[name](options)]
+    failures = [failure for name in options.rounds for failure in run_round(name, options)]
     for failure in failures:
         print(f"FAILED: {failure}")
     return 1 if failures else 0

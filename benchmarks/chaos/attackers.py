@@ -1,30 +1,21 @@
-"""The attackers, in a process of their own, so that their cost does not delay the reference streams.
-
-    python -m benchmarks.chaos.attackers URL --seconds 10 --seed 3 --attack "slow loris"
-
-Prints the ledger as JSON. Without `--attack` every attack may come, in the order that the seed draws.
-"""
+"""The attackers, in a process of their own, so that their cost does not delay the reference streams."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import aiohttp
-import orjson
 
 from benchmarks.chaos import operators, requests, sockets, stored_state
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
-from benchmarks.serving.command import new_parser, run
-from benchmarks.serving.server_process import ROOT
 
-PROGRAM = "benchmarks.chaos.attackers"
 Attack = Callable[[Target], Awaitable[None]]
 
 _ALL: tuple[Attack, ...] = (
@@ -64,46 +55,22 @@ async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int,
 
 
 async def attackers_process(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
-    """Runs the attackers; their ledger.
-
-    Raises:
-        RuntimeError: their process failed.
-    """
-    command = [sys.executable, "-m", PROGRAM, url, "--seconds", str(seconds), "--seed", str(seed)]
-    command += ["--attackers", str(num_attackers), *([] if name is None else ["--attack", name])]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-    try:
-        output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode != 0:
-        raise RuntimeError(f"the attackers' process ended with {process.returncode}")
-    return Ledger.from_json(output)
+    """Runs one attack, or all in random order, in a new process of the lowest priority; its ledger."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, _run_attackers, url, name, num_attackers, seconds, seed)
 
 
-async def _attack(options: argparse.Namespace) -> Ledger:
-    headers = {"Authorization": f"Bearer {KEY}"}
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-        target = Target(options.url, session, random.Random(options.seed), Ledger())
-        attacks = ATTACKS if options.attack is None else {options.attack: (ATTACKS | STOPPING)[options.attack]}
-        await attack(target, attacks, options.attackers, options.seconds)
-    return target.ledger
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = new_parser(PROGRAM, __doc__)
-    parser.add_argument("url")
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--attackers", type=int, default=24, help="attacks at once")
-    parser.add_argument("--attack", choices=list(ATTACKS | STOPPING), help="this one alone")
-    options = parser.parse_args(arguments)
+def _run_attackers(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
     os.nice(NICENESS)
-    sys.stdout.buffer.write(orjson.dumps(asyncio.run(_attack(options)).to_dict()))
-    return 0
 
+    async def run() -> Ledger:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
+            target = Target(url, session, random.Random(seed), Ledger())
+            attacks = ATTACKS if name is None else {name: (ATTACKS | STOPPING)[name]}
+            await attack(target, attacks, num_attackers, seconds)
+        return target.ledger
 
-if __name__ == "__main__":
-    run(PROGRAM, main)
+    return asyncio.run(run())

@@ -22,8 +22,6 @@ _TASKS = re.compile(r"^eagre_asyncio_tasks ([0-9.]+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What a server holds at one moment."""
-
     stats: dict[str, Any]
     num_streams: int
     num_descriptors: int
@@ -51,7 +49,6 @@ class ServerState:
         return not any(held)
 
     def leaks_since(self, before: ServerState) -> list[str]:
-        """One sentence for each leak."""
         stats = self.stats
         whole = stats["num_free_pages"] + stats["num_cached_pages"] + stats["num_active_pages"]
         growth = self.resident_bytes - before.resident_bytes

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
-
-import orjson
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Outcomes by attack, and failures: responses that an attack must not get."""
+    """Outcomes by attack, and failures: responses that an attack must not get. It can be pickled."""
 
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -27,7 +24,6 @@ class Ledger:
             self.fail(f"{attack}: status {status}, expected {' or '.join(map(str, expected))}")
 
     def fail(self, sentence: str) -> None:
-        """Records a failure, once if it is repeated."""
         if sentence not in self.failures:
             self.failures.append(sentence)
 
@@ -36,15 +32,6 @@ class Ledger:
             self.outcomes.setdefault(attack, Counter()).update(counts)
         for sentence in other.failures:
             self.fail(sentence)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"outcomes": self.outcomes, "failures": self.failures}
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        """The ledger of another process, as `to_dict` gave it."""
-        read = orjson.loads(text)
-        return cls({name: Counter(counts) for name, counts in read["outcomes"].items()}, read["failures"])
 
     @property
     def num_attacks(self) -> int:

@@ -24,7 +24,6 @@ class Pause(NamedTuple):
     culprit: str = ""
 
     def to_line(self) -> bytes:
-        """What `Pauses` reads."""
         return orjson.dumps(self._asdict(), option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -61,7 +60,6 @@ def longest_of_each(pauses: Iterable[Pause]) -> list[Pause]:
 
 
 def describe(pause: Pause) -> str:
-    """One line for people."""
     return f"{pause.what:>6} {1000 * pause.seconds:6.1f} ms  {pause.culprit or 'no thread of Python computed'}"
 
 

@@ -60,8 +60,6 @@ class ReferenceStream:
 
 @dataclass(slots=True)
 class Gaps:
-    """Seconds between the pieces of text of all streams."""
-
     seconds: list[float] = field(default_factory=list)
 
     def quantile(self, share: float) -> float:

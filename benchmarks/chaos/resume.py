@@ -29,8 +29,6 @@ NUM_SEEDS = 4  # of each prompt; reference answers are computed once
 
 
 class Compared(NamedTuple):
-    """Streams whose answers were compared with those of uncut ones."""
-
     num_streams: int
     num_wrong: int
 
@@ -62,7 +60,6 @@ class Requests:
 
 
 async def cut(requests: Requests, url: str, num_cuts: int) -> Compared:
-    """Streams with so many cuts together."""
     num_streams = num_wrong = 0
     async with aiohttp.ClientSession() as http:
         while num_cuts > 0:
@@ -107,7 +104,6 @@ async def resume(requests: Requests, clients: Sequence[StreamClient]) -> Compare
 
 
 def kill(requests: Requests, flags: Sequence[str], num_kills: int) -> Compared:
-    """Kills a server so many times, starts it again and resumes its streams."""
     found, clients = Compared(0, 0), list[StreamClient]()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -121,7 +117,7 @@ def kill(requests: Requests, flags: Sequence[str], num_kills: int) -> Compared:
     return found
 
 
-def run_resume(options: argparse.Namespace) -> list[str]:
+def run_round(options: argparse.Namespace) -> list[str]:
     """Prints how many streams were compared, and returns what failed."""
     requests, failures = Requests(options.seed), list[str]()
 

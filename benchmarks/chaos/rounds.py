@@ -32,7 +32,6 @@ class Stage:
     most_at_once: int | None = None
 
     async def calm(self, seconds: float) -> Round:
-        """The reference streams alone."""
         return await self._watch(asyncio.create_task(asyncio.sleep(seconds)))
 
     async def attacked(self, seconds: float, seed: int, name: str | None = None) -> Round:
@@ -71,18 +70,14 @@ class Stage:
 
 @dataclass(slots=True)
 class Round:
-    """What the reference streams saw."""
-
     num_streams: int = 0  # that were compared
     gaps: Gaps = field(default_factory=Gaps)
     pauses: list[Pause] = field(default_factory=list)  # of the server, the longest of each kind
 
     @property
     def p50(self) -> float:
-        """Of the gaps between the pieces of a stream, in milliseconds."""
         return self.gaps.quantile(0.5)
 
     @property
     def p99(self) -> float:
-        """Of the gaps between the pieces of a stream, in milliseconds."""
         return self.gaps.quantile(0.99)

@@ -54,8 +54,6 @@ class Memory(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the requests."""
-
     num_requests: int = 0
     num_aborts: int = 0  # asked for; some come too late
     num_output_tokens: int = 0
@@ -75,7 +73,6 @@ class Soak:
         self._num_left = 0
 
     async def run(self, num_requests: int, num_clients: int) -> None:
-        """Runs so many requests and returns when the last has ended."""
         self._num_left = num_requests
         await asyncio.gather(*[self._client_body() for _ in range(num_clients)])
 
@@ -149,7 +146,6 @@ class Outcome:
 
     @property
     def failures(self) -> list[str]:
-        """One sentence for each thing that is not as it must be."""
         stats, tally, before, after = self.stats, self.tally, self.after_a_third, self.at_the_end
         unfinished = tally.num_requests - sum(tally.endings.values())
         object_growth = after.num_objects / before.num_objects - 1
@@ -169,7 +165,6 @@ class Outcome:
 async def soak(
     num_requests: int, num_clients: int, *, overlap: bool, seed: int, step_seconds: float = STEP_SECONDS
 ) -> Outcome:
-    """Runs the requests, a third of them first, and looks at what is left."""
     config = EngineConfig(
         max_num_seqs=NUM_SLOTS,
         max_num_batched_tokens=2 * TILE_SIZE,
@@ -198,7 +193,7 @@ async def soak(
     return Outcome(run.tally, client.stats(), after_a_third, at_the_end, pool_error)
 
 
-def run_soak(options: argparse.Namespace) -> list[str]:
+def run_round(options: argparse.Namespace) -> list[str]:
     """Prints what was left, and returns what failed."""
     outcome = asyncio.run(soak(options.requests, NUM_CLIENTS, overlap=True, seed=options.seed))
     stats, tally, before, after = outcome.stats, outcome.tally, outcome.after_a_third, outcome.at_the_end

@@ -181,7 +181,6 @@ async def _read(
 
 
 def _texts(events: list[tuple[str, bytes]]) -> tuple[tuple[int, str], ...]:
-    """The text of each answer of a stream."""
     texts: dict[int, str] = {}
     for _, data in events:
         if data != b"[DONE]":

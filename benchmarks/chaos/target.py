@@ -40,7 +40,6 @@ class Target:
         return start + " ".join(self.draw.choices(words, k=self.draw.randint(1, 60)))
 
     def body(self, **more: Any) -> dict[str, Any]:
-        """A valid completion of random shape."""
         body: dict[str, Any] = {"prompt": self.prompt(), "max_tokens": self.draw.randint(1, 60), "stream": True}
         if self.draw.random() < 0.3:
             body["temperature"] = self.draw.choice([0.0, 0.5, 1.0])
@@ -67,7 +66,6 @@ class Target:
         return await asyncio.open_connection(*self.address)
 
     def head(self, method: str, path: str, *lines: str) -> bytes:
-        """The head of a request with a valid key."""
         host, port = self.address
         every = (f"{method} {path} HTTP/1.1", f"Host: {host}:{port}", f"Authorization: Bearer {KEY}", *lines)
         return "\r\n".join(every).encode() + b"\r\n\r\n"

@@ -143,7 +143,6 @@ class Watcher(threading.Thread):
 
 
 def engine_timelines() -> list[Timeline]:
-    """The timelines of all engine threads of this process."""
     loops = [getattr(getattr(thread, "_target", None), "__self__", None) for thread in threading.enumerate()]
     return [loop.timeline for loop in loops if isinstance(loop, EngineLoop)]
 
@@ -173,7 +172,6 @@ def _processor_seconds() -> dict[int, float]:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The innermost frames of a stack."""
     told: list[str] = []
     while frame is not None and len(told) < MOST_FRAMES:
         file = Path(frame.f_code.co_filename)

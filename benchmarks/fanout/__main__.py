@@ -46,8 +46,6 @@ MIN_TOKENS, TOTAL_TOKENS = 200, 40_000  # of a stream's long answer; of all toge
 
 
 class Run(NamedTuple):
-    """So many streams with answers of one length."""
-
     tokens: int
     events: int
     seconds: float
@@ -69,8 +67,6 @@ def cost_between(short: Run, long: Run, num_streams: int) -> dict[str, float]:
 
 
 class Kind(NamedTuple):
-    """A kind of streams of server-sent events."""
-
     path: str
     body: dict[str, Any]
     length: str  # the field that limits the answer
@@ -116,7 +112,6 @@ async def _read_events(port: int, kind: Kind, num_tokens: int) -> int:
 
 
 async def _read_messages(session: aiohttp.ClientSession, port: int, num_streams: int, num_tokens: int) -> int:
-    """The deltas of the streams of one socket."""
     num_deltas = num_done = 0
     async with session.ws_connect(f"http://127.0.0.1:{port}/v1/stream", max_msg_size=0) as socket:
         for number in range(num_streams):
@@ -148,7 +143,6 @@ async def _run(server: ServerProcess, name: str, num_streams: int, num_tokens: i
 
 
 def measure(server: ServerProcess, kind: str, num_streams: int) -> Measured:
-    """One kind of streams, so many at once."""
     num_tokens = max(MIN_TOKENS, TOTAL_TOKENS // num_streams)
     short, long = (asyncio.run(_run(server, kind, num_streams, each)) for each in (SHORT_TOKENS, num_tokens))
     return Measured(cost_between(short, long, num_streams))
@@ -207,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
                 }  # fmt: skip
                 load = f"{num_streams}, {ahead} ahead"
                 turns += alternate(load, contenders, range(options.rounds), max_others=options.max_others)
-    rows = rows_of([(turn.load, turn.contender, turn.shown) for turn in turns], list(contenders))
+    rows = rows_of(turns, list(contenders))
     print_costs(rows, list(contenders))
     write_figures(options.json, PROGRAM, arguments, table=[row.to_dict() for row in rows], turns=turns)
     return 0

@@ -20,10 +20,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.fleet.checks import CHECKS, checks_of
+from benchmarks.fleet.checks import CHECKS, Server, checks_of
 from benchmarks.fleet.deployed import deployed
 from benchmarks.fleet.front_cost import instant_server, measure_front, measure_memory
-from benchmarks.fleet.replicas import DEPLOYED, RAY_PROXY, Server, replicas, router
+from benchmarks.fleet.replicas import DEPLOYED, RAY_PROXY, replicas, router
 from benchmarks.fleet.shared_prefixes import PrefixLoad, run_load
 from benchmarks.serving.alternation import Measured, alternate
 from benchmarks.serving.command import at_least_one, new_parser, run
@@ -35,7 +35,6 @@ POLICIES = ("round_robin", "cache_aware")
 
 
 async def check(front: str, servers: Sequence[Server], names: Sequence[str]) -> list[str]:
-    """Runs the checks of these names, with a line for each, and returns what failed."""
     failures = []
     for name in names:
         # A router may close an idle connection at any moment; a client of its own for each check does not meet that.
@@ -47,8 +46,6 @@ async def check(front: str, servers: Sequence[Server], names: Sequence[str]) -> 
 
 
 def compare_policies(program: Path, servers: Sequence[Server], rounds: int) -> None:
-    """Prints the figures of each policy, alternating."""
-
     def contender(policy: str) -> Callable[[int], Measured]:
         def measured(seed: int) -> Measured:
             with router(program, [server.url for server in servers], policy) as front:
@@ -59,8 +56,7 @@ def compare_policies(program: Path, servers: Sequence[Server], rounds: int) -> N
         return measured
 
     turns = alternate(program.name, {policy: contender(policy) for policy in POLICIES}, range(rounds))
-    samples = [(turn.load, turn.contender, turn.shown) for turn in turns]
-    print_table(rows_of(samples, POLICIES, [POLICIES]), POLICIES)
+    print_table(rows_of(turns, POLICIES, [POLICIES]), POLICIES)
 
 
 def print_front_cost(program: Path) -> None:

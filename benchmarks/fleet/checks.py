@@ -11,9 +11,11 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY, Server
+from benchmarks.fleet.deployed import DeployedReplica
+from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY, Replica
 from benchmarks.serving.stream_client import StreamClient, StreamLost, stream_completion
 
+Server = Replica | DeployedReplica
 PROMPTS = ("Once upon a time", "Die Gezeiten", "def tide(moon):", "My favourite animal is")
 MAX_TOKENS = 24
 LONG = 1500  # tokens of a stream that somebody cuts

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import orjson
 
@@ -24,31 +23,6 @@ DEPLOYED = Path("deploy")  # `eagre deploy`: our router, and replicas that Ray S
 RAY_PROXY = Path("ray-proxy")  # the HTTP proxy of Ray Serve, and an actor of Ray before each replica
 
 
-class Server(Protocol):
-    """What the checks need of one replica. All methods block."""
-
-    @property
-    def url(self) -> str:
-        """`http://host:port` or `unix:/path`, past every router."""
-        ...
-
-    def num_streams(self) -> int:
-        """Answers that the server is still giving."""
-        ...
-
-    def start(self) -> object:
-        """Returns when the server that was killed is ready again."""
-        ...
-
-    def restart(self) -> None:
-        """Stops the server as an operator does, and returns when it, or its successor, is ready."""
-        ...
-
-    def kill(self) -> None:
-        """Ends the process with SIGKILL."""
-        ...
-
-
 class Replica(ServerProcess):
     """One `eagre serve` with a port of its own, at which it can be started again."""
 
@@ -57,6 +31,7 @@ class Replica(ServerProcess):
         self.start()
 
     def num_streams(self) -> int:
+        """Answers that the server is still giving."""
         count: int = orjson.loads(get(self.url + "/health"))["num_streams"]
         return count
 

@@ -20,6 +20,7 @@ from benchmarks.fleet.policies import POLICIES, Policy
 from benchmarks.fleet.simulated_replica import NUM_PAGES, ReplicaSize, Served, SimulatedReplica
 from benchmarks.fleet.step_costs import MEASURED, StepCost, measure_costs
 from benchmarks.serving.command import new_parser, run
+from benchmarks.serving.table import print_columns
 from server.cli.bench.load.report import percentile
 from server.startup.settings import DEFAULT_MODEL
 
@@ -98,28 +99,22 @@ def main(arguments: Sequence[str]) -> int:
         print(measure_costs(options.model))
         return 0
     size = ReplicaSize(num_pages=options.num_pages)
-    print("| replicas | policy | tokens from the cache | requests/s | first token p50 | p99 | replicas busy |")
-    print("|---" * 7 + "|")
+    lines = [["replicas", "policy", "tokens from the cache", "requests/s", "first token p50", "p99", "replicas busy"]]
     for num_replicas in options.replicas:
         if options.arrivals is None:
-            arrivals = list(
-                Synthetic(
-                    rate=options.rate * num_replicas,
-                    num_requests=options.requests * num_replicas,
-                    num_prefixes=options.prefixes * num_replicas,
-                    num_shared=options.shared_tokens,
-                ).arrivals()
-            )
+            synthetic = Synthetic(
+                rate=options.rate * num_replicas, num_requests=options.requests * num_replicas,
+                num_prefixes=options.prefixes * num_replicas, num_shared=options.shared_tokens,
+            )  # fmt: skip
+            arrivals = list(synthetic.arrivals())
         else:
             arrivals = read_arrivals(options.arrivals)
         for name, make in POLICIES.items():
             found = figures(*simulate(arrivals, make(), num_replicas, size, MEASURED))
-            p50, p99 = found.first_token
-            print(
-                f"| {num_replicas} | {name} | {found.hit_rate:.0%} | {found.requests_per_s:.1f} | {p50:.2f} s "
-                f"| {p99:.2f} s | {found.busy:.0%} |",
-                flush=True,
-            )
+            p50, p99 = (f"{seconds:.2f} s" for seconds in found.first_token)
+            cells = [f"{found.hit_rate:.0%}", f"{found.requests_per_s:.1f}", p50, p99, f"{found.busy:.0%}"]
+            lines.append([str(num_replicas), name, *cells])
+    print_columns(lines)
     return 0
 
 

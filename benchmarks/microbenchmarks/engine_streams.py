@@ -1,4 +1,4 @@
-"""Reads streams directly from the client of the engine, in the same process, without text and HTTP."""
+"""Streams of token ids read from the engine's client in this process, without text and HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two sides that benchmarks/pages.py compares: our page classes, and vLLM's Python classes for the same work."""
+"""Our page classes and vLLM's Python classes behind one interface, for `benchmarks.pages`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ Prompt = Any  # the object of a side for a token sequence and the names of its p
 
 class Side(Protocol):
     """The operations that every workload uses; each implementation is one side."""
-
-    version: str
 
     def reset(self, num_pages: int) -> None:
         """Makes a new pool."""
@@ -52,12 +50,8 @@ class OurSide:
     def __init__(self) -> None:
         from cache import free_queue, hashing, page, pool
 
-        self.version = "eagre"
-        self._pool_type, self._queue_type, self._page_type = (
-            pool.PagePool,
-            free_queue.FreeCachePageQueue,
-            page.CachePage,
-        )
+        self._pool_type, self._queue_type = pool.PagePool, free_queue.FreeCachePageQueue
+        self._page_type = page.CachePage
         self._hash_page, self._hash_pages = hashing.sha256_hash, hashing.hash_request_tokens
 
     def reset(self, num_pages: int) -> None:
@@ -97,7 +91,6 @@ class VllmSide:
     """vLLM's classes, called as its KV cache manager calls them."""
 
     def __init__(self) -> None:
-        self.version = f"vllm {importlib.import_module('vllm').__version__}"
         self._utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
         self._pool_type = importlib.import_module("vllm.v1.core.block_pool").BlockPool
         sha256 = importlib.import_module("vllm.utils.hashing").sha256

@@ -1,4 +1,4 @@
-"""Computes with the engine's own `forward` program how probable given tokens are for a model."""
+"""Log likelihoods of given tokens, computed with the engine's own `forward` program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated device whose steps take a given time but no processor, so that the work of the host can be measured.
+"""A simulated device whose steps take a given time but no processor, to measure the work of the host alone.
 
 The host does the same work as for a real step: the engine's own code builds the arrays and calls two compiled
 programs with as many arguments as those of a real model. But the programs compute almost nothing.
@@ -52,14 +52,7 @@ class DeviceClock:
         self._end: float | None = None  # of the last step
 
     def enqueue(self, now: float) -> float:
-        """Adds a step.
-
-        Args:
-            now: seconds.
-
-        Returns:
-            The time at which the step ends, in seconds.
-        """
+        """Adds a step at a time in seconds; when it ends."""
         start = now if self._end is None else max(now, self._end)
         if self._end is not None:
             self.idle_seconds += start - self._end

@@ -1,4 +1,4 @@
-"""The bare step loop: the steps of an engine with no host work between them, an upper bound of its speed.
+"""The compiled steps of an engine with no host work between them: an upper bound of its speed.
 
 The steps are the same as those of the engine's loop for the same requests. The scheduler plans all of them,
 and their arrays are built, before the clock starts. This is possible because only a length ends these

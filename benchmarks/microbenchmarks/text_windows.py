@@ -1,4 +1,4 @@
-"""Cuts a text into windows of tokens, for measurements that need the same tokens every time."""
+"""Windows of tokens of a fixed text."""
 
 from __future__ import annotations
 

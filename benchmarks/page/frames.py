@@ -155,14 +155,12 @@ async def _set_value(page: Page, selector: str, value: str) -> None:
 
 
 async def _busy_seconds(page: Page) -> float:
-    """For how long the page's main thread has been busy."""
     found = await page.send("Performance.getMetrics")
     return float(next(metric["value"] for metric in found["metrics"] if metric["name"] == "TaskDuration"))
 
 
 @contextlib.contextmanager
 def _server(options: argparse.Namespace) -> Iterator[str]:
-    """The URL of the server that is asked."""
     if options.url:
         yield options.url.rstrip("/")
         return
@@ -172,7 +170,6 @@ def _server(options: argparse.Namespace) -> Iterator[str]:
 
 
 async def measure_all(url: str, options: argparse.Namespace) -> list[Frames]:
-    """All views, one after the other, printing each."""
     executable = find_chromium()
     if executable is None:
         raise ServerFailed("no Chromium is installed")

@@ -40,7 +40,6 @@ class ThreadTime:
         await self._page.send("Tracing.start", {"traceConfig": config, "transferMode": "ReturnAsStream"})
 
     async def stop(self) -> list[Task]:
-        """Ends the trace and reads it: the tasks of the thread, in order."""
         found = await self._page.send("Performance.getMetrics")
         origin = next(float(metric["value"]) for metric in found["metrics"] if metric["name"] == "NavigationStart")
         await self._page.send("Tracing.end")
@@ -55,7 +54,6 @@ class ThreadTime:
         return tasks_of(json.loads("".join(parts))["traceEvents"], origin)
 
     async def _handle(self) -> str:
-        """Of the trace, once it is there."""
         async with asyncio.timeout(_TIMEOUT):
             while True:
                 for name, params in self._page.events:

@@ -20,7 +20,7 @@ from statistics import mean, stdev
 
 from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
-from benchmarks.serving.loads import measure_in_subprocess
+from benchmarks.serving.loads import measure_full_rate, measure_in_subprocess
 from benchmarks.serving.resources import time_of
 from benchmarks.serving.server_process import ServerFailed, ServerProcess, served_model
 from server.cli.bench.load.workload import Workload
@@ -58,7 +58,6 @@ def a_reader(url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def the_page(url: str) -> Iterator[None]:
-    """A browser shows the tab of the engine."""
     executable = find_chromium()
     if executable is None:
         raise ServerFailed("no Chromium is installed")
@@ -83,19 +82,11 @@ WAYS: dict[str, Watch] = {"alone": lambda _: contextlib.nullcontext(), "reader":
 
 
 def measure(watch: Watch, server: ServerProcess, load: Workload) -> Measured:
-    """
-    Raises:
-        ServerFailed: a request failed, or the streams never all flowed at once.
-    """
     with watch(server.url):
         before = time_of(server.pid) or 0.0
-        report = measure_in_subprocess(load).report
+        rate, measurement = measure_full_rate(load)
         spent = (time_of(server.pid) or 0.0) - before
-    if report.num_failed:
-        raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
-    if report.full_tokens_per_s is None:
-        raise ServerFailed(f"the {load.concurrency} streams never all flowed at once; take a larger --output-len")
-    return Measured({RATE: report.full_tokens_per_s, "us per token": 1e6 * spent / report.num_output_tokens})
+    return Measured({RATE: rate, "us per token": 1e6 * spent / measurement.report.num_output_tokens})
 
 
 def print_cost(way: str, turns: Sequence[Turn]) -> float:

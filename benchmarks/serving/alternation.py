@@ -14,7 +14,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,40 +23,17 @@ from benchmarks.serving.command import at_least_one, write_figures
 from benchmarks.serving.loads import ServerLoad, figures_of, measure_in_subprocess, warm_up
 from benchmarks.serving.resources import OtherLoad, ResidentMemory, time_of
 from benchmarks.serving.server_process import ServerFailed, ServerProcess, served_model
-from benchmarks.serving.table import print_table, rows_of
+from benchmarks.serving.table import Turn, print_table, rows_of
 from server.cli.bench.load.report import Report
 
 MAX_TRIES = 5  # of a turn that others disturb
-OTHERS = "others, %"
 FIRST_PROMPT = list(range(1000, 1008))  # token ids
 FIRST_TOKEN_TIMEOUT = 600.0  # seconds
 
 
 class Measured(NamedTuple):
-    """What one measurement of a contender gave."""
-
     figures: dict[str, float]  # by name, in the order of the table
     report: Report | None = None  # of a load on a server
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One contender under one load, in one round."""
-
-    round: int
-    load: str
-    contender: str
-    figures: dict[str, float]
-    others: float | None = None  # share of the processors that other processes had meanwhile, 0 to 1
-    report: Report | None = None
-
-    @property
-    def is_good(self) -> bool:
-        return self.report is None or not (self.report.num_failed or self.report.num_off_length)
-
-    @property
-    def shown(self) -> dict[str, float]:
-        return self.figures | ({} if self.others is None else {OTHERS: 100 * self.others})
 
 
 def alternate(
@@ -102,7 +78,6 @@ class ServerUnderTest(NamedTuple):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Lets a paused server run within the block."""
         if self.process is not None:
             self.process.resume()
         try:
@@ -128,7 +103,6 @@ class ServerUnderTest(NamedTuple):
         return None if self.process is None else time_of(self.process.pid)
 
     def end_of_round(self) -> Turn:
-        """What the start took, and the most memory since."""
         assert self.at_start is not None
         if (peak := self.peak_memory()) is not None:
             self.at_start.figures["RSS MiB peak"] = peak
@@ -214,8 +188,6 @@ def under_loads(
     rounds: Iterable[int],
     seeds: random.Random,
 ) -> list[Turn]:
-    """Every load on servers that run, in turn."""
-
     def contender(server: ServerUnderTest, load: ServerLoad) -> Callable[[int], Measured]:
         return lambda seed: server.measure(load, seed)
 
@@ -264,10 +236,9 @@ def finish(
     Args:
         ratios: pairs of contenders whose medians are divided; of the first to the second by default.
     """
-    samples = [(turn.load, turn.contender, turn.shown) for turn in turns]
     if ratios is None:
         ratios = [(contenders[0], contenders[1])] if len(contenders) > 1 else []
-    rows = rows_of(samples, contenders, ratios)
+    rows = rows_of(turns, contenders, ratios)
     print_table(rows, contenders)
     write_figures(options.json, program, arguments, **more, table=[row.to_dict() for row in rows], turns=turns)
     return 0 if all(turn.is_good for turn in turns) else 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
+from benchmarks.serving.server_process import ServerFailed
 from server.cli.bench.load.load import Load
 from server.cli.bench.load.report import Report
 from server.cli.bench.load.workload import Workload
@@ -33,7 +34,6 @@ class ServerLoad:
     workload: Workload  # without the server and the seed
 
     def of(self, url: str, model: str, seed: int) -> Workload:
-        """The workload for one server; each seed gives other prompts."""
         return replace(self.workload, url=url, model=model, seed=seed)
 
     def with_options(self, **options: Any) -> ServerLoad:
@@ -43,14 +43,12 @@ class ServerLoad:
 
 
 def decode(concurrency: int) -> ServerLoad:
-    """Clients in a closed loop: 128 tokens in, 128 tokens out."""
     num_requests = max(2 * concurrency, min(6 * concurrency, 48))
     workload = Workload(url="", model="", concurrency=concurrency, num_requests=num_requests)
     return ServerLoad(f"c{concurrency}", DECODE_FIGURES, workload)
 
 
 def prefix() -> ServerLoad:
-    """8 clients whose prompts of 1,024 tokens share the first 960."""
     workload = Workload(
         url="", model="", concurrency=8, num_requests=32, num_prompt_tokens=1024, num_shared_tokens=960,
         num_output_tokens=32,
@@ -59,7 +57,6 @@ def prefix() -> ServerLoad:
 
 
 def prefill(num_prompt_tokens: int = 1024) -> ServerLoad:
-    """1 client with long random prompts and one token out."""
     workload = Workload(
         url="", model="", num_requests=8, num_prompt_tokens=num_prompt_tokens, num_output_tokens=1
     )  # fmt: skip
@@ -119,6 +116,21 @@ def measure_in_subprocess(workload: Workload) -> Measurement:
     """Runs a workload in a new process: clients must not share an interpreter with the server that they measure."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_measure, workload).result()
+
+
+def measure_full_rate(workload: Workload) -> tuple[float, Measurement]:
+    """Tokens per second while every stream of the workload flowed.
+
+    Raises:
+        ServerFailed: a request failed, or the streams never all flowed at once.
+    """
+    measurement = measure_in_subprocess(workload)
+    report = measurement.report
+    if report.num_failed:
+        raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
+    if report.full_tokens_per_s is None:
+        raise ServerFailed(f"the {workload.concurrency} streams never all flowed at once; take a larger --output-len")
+    return report.full_tokens_per_s, measurement
 
 
 def _measure(workload: Workload) -> Measurement:

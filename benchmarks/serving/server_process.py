@@ -131,7 +131,6 @@ class ServerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Ends the process with SIGKILL."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -170,6 +169,5 @@ def responds(url: str) -> bool:
 
 
 def served_model(url: str) -> str:
-    """The name of the first model that the server lists."""
     name: str = orjson.loads(get(url + "/v1/models"))["data"][0]["id"]
     return name

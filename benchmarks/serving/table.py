@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from server.cli.bench.load.report import Report
 
 LEGEND = (
     "times in ms unless a name says otherwise, medians of rounds (least..most), ratios of medians; full tok/s: while\n"
     "every stream flowed; gap: between chunks of one stream; others: share of all processors that other processes had"
 )
+
+
+OTHERS = "others, %"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    round: int
+    load: str
+    contender: str
+    figures: dict[str, float]
+    others: float | None = None  # share of the processors that other processes had meanwhile, 0 to 1
+    report: Report | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.report is None or not (self.report.num_failed or self.report.num_off_length)
+
+    @property
+    def shown(self) -> dict[str, float]:
+        return self.figures | ({} if self.others is None else {OTHERS: 100 * self.others})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +59,7 @@ class Row:
         return {f"{one}/{other}": self.ratio(one, other) for one, other in self.pairs}
 
     def cells(self, contenders: Sequence[str]) -> list[str]:
-        ratios = [
-            "-" if ratio is None or self.figure.startswith("others") else f"{ratio:.3f}"
-            for ratio in self.ratios.values()
-        ]
+        ratios = ["-" if ratio is None or self.figure == OTHERS else f"{ratio:.3f}" for ratio in self.ratios.values()]
         return [self.load, self.figure, *(spread(self.samples.get(name, ())) for name in contenders), *ratios]
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,7 +72,6 @@ def number(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and the least and the most if there are several."""
     if not values:
         return "-"
     ends = f" ({number(min(values))}..{number(max(values))})" if len(values) > 1 else ""
@@ -60,16 +79,17 @@ def spread(values: Sequence[float]) -> str:
 
 
 def rows_of(
-    samples: Iterable[tuple[str, str, Mapping[str, float]]],
+    turns: Iterable[Turn],
     contenders: Sequence[str],
     pairs: Sequence[tuple[str, str]] = (),
 ) -> list[Row]:
-    """Rows of (load, contender, figures), the figures of a load one below the other."""
+    """The rows of all turns, the figures of a load one below the other."""
     rows: dict[tuple[str, str], Row] = {}
-    for load, contender, figures in samples:
-        for figure, value in figures.items():
-            row = rows.setdefault((load, figure), Row(load, figure, {name: [] for name in contenders}, pairs))
-            row.samples[contender].append(value)
+    for turn in turns:
+        for figure, value in turn.shown.items():
+            key = turn.load, figure
+            row = rows.setdefault(key, Row(*key, {name: [] for name in contenders}, pairs))
+            row.samples[turn.contender].append(value)
     return list(rows.values())
 
 
@@ -81,7 +101,6 @@ def print_table(rows: Sequence[Row], contenders: Sequence[str], legend: str = LE
 
 
 def print_columns(lines: Sequence[Sequence[str]]) -> None:
-    """Prints lines of cells, right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for cells in lines:
         print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)

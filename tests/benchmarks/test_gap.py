@@ -42,6 +42,7 @@ def test_each_target_is_measured_in_each_round_and_holds_in_it(monkeypatch: pyte
     bursts, original = list[float](), gap.burst
     # What a busy machine measures would tell something else: a step that begins late seems short.
     monkeypatch.setattr(engine.scheduler, "learn", lambda plan, seconds: learn(plan, STEP_SECONDS))
+    monkeypatch.setattr(engine.scheduler, "schedule", watch)
     monkeypatch.setattr("benchmarks.gap.burst", burst)
     turns = measure(engine, options)
     assert [turn.contender for turn in turns] == ["1 ms", "0 ms", "0 ms", "1 ms"] * 2

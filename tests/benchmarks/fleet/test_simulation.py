@@ -95,4 +95,4 @@ def test_recorded_arrivals_are_read_in_the_order_of_their_times(tmp_path: Path) 
 def test_the_table_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--replicas", "2", "--requests", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[1] for line in lines[2:]] == list(POLICIES)
+    assert all(name in line for line, name in zip(lines[1:], POLICIES, strict=True))
