@@ -20,9 +20,10 @@ from statistics import mean, median
 
 import numpy as np
 
-from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.engines import COMPILED, load_engine, running_client
+from benchmarks.serving.table import Turn
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
 from engine.interface.config import EngineConfig

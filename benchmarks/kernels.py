@@ -24,8 +24,7 @@ import numpy as np
 from jax import lax
 
 from benchmarks.microbenchmarks.attention import Heads, cost_of, layers_program
-from benchmarks.microbenchmarks.memory_bandwidth import READS, MemoryReader
-from benchmarks.microbenchmarks.timing import Case, donating, time_calls
+from benchmarks.microbenchmarks.timing import READS, Case, MemoryReader, donating, time_calls
 from benchmarks.serving.command import new_parser, run, write_figures
 from benchmarks.serving.engines import model_path
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages

@@ -30,14 +30,13 @@ from typing import NamedTuple
 
 import jax
 
-from benchmarks.microbenchmarks.engine_streams import run_streams
-from benchmarks.microbenchmarks.step_loop import run_steps
-from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
+from benchmarks.microbenchmarks.decoding import run_steps, run_streams
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.engines import load_engine
 from benchmarks.serving.loads import measure_full_rate
 from benchmarks.serving.server_process import served_model, started_server
-from benchmarks.serving.table import rows_of
+from benchmarks.serving.table import Turn, rows_of
 from cache.storage import PAGE_SIZE_BY_BACKEND
 from engine.engine import Engine
 from server.cli.bench.load.workload import Route, Workload

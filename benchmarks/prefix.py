@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks.serving.alternation import Measured, Turn, alternate, finish
+from benchmarks.serving.alternation import Measured, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.engines import COMPILED, load_engine, running_client
+from benchmarks.serving.table import Turn
 from engine.client import EngineClient
 from engine.interface.config import EngineConfig
 from engine.interface.types import FinishReason

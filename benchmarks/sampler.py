@@ -28,10 +28,11 @@ import jax
 import numpy as np
 import orjson
 
-from benchmarks.microbenchmarks.engine_streams import StreamRequest, run_requests
-from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
+from benchmarks.microbenchmarks.decoding import StreamRequest, run_requests
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.engines import load_engine, model_path
+from benchmarks.serving.table import Turn
 from engine.engine import Engine
 from engine.interface.types import FinishReason
 from engine.schedule.request import Request

@@ -16,7 +16,7 @@ as --clients says and of --tiles times 64 tokens of a prompt, so that nothing of
 in the figures. Ratios are those of the medians, before to after.
 
 A checkout is run by its own interpreter, .venv/bin/python, if there is one, and otherwise by the one that runs this.
-Only `python -m server serve` and `python -m benchmarks.kernels` are asked of it, so that its modules may have other
+Only `python -m server serve` and `python -m benchmarks.kernels` are run in it, so that its modules may have other
 names than those of the tree that runs this.
 """
 
@@ -33,11 +33,12 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.serving.alternation import Turn, add_alternation_flags, alternate_servers, finish, print_progress
+from benchmarks.serving.alternation import add_alternation_flags, alternate_servers, finish, print_progress
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.loads import LOADS, chosen_loads
 from benchmarks.serving.resources import OtherLoad
 from benchmarks.serving.server_process import ServerFailed, ServerProcess, eagre_command
+from benchmarks.serving.table import Turn
 
 PROGRAM = "benchmarks.trees"
 NAMES = ("before", "after")

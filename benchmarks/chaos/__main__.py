@@ -12,7 +12,7 @@ attackers are other machines in life, and take no cores from the server. It fail
 descriptors or tasks are left, memory has grown, or an attack got a response that it must not get. With --each, times
 without and with attacks alternate, and it also fails where the 99th percentile of the streams' gaps is more than twice
 that of the time before; printed too is how that compares with as many well-behaved clients ("whole answer"), because
-more rows take longer, whoever sends them. Below each attack stand the longest pauses of the server's asyncio loop, of
+more rows take longer, whoever sends them. Below each attack are the longest pauses of the server's asyncio loop, of
 its interpreter lock and of the host's part of a step, each with the thread that computed meanwhile and where it was,
 the longest step and the longest garbage collection (benchmarks.chaos.watcher).
 
@@ -68,7 +68,7 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
         # The least that so many requests allow, so that prompts lengthen the steps of the others as little as can be.
         "--max-num-queued-requests", "512", "--max-num-batched-tokens", str(MAX_NUM_SEQS + TILE_SIZE),
         "--target-gap", str(TARGET_GAP_MS),
-        # What is kept for clients that may come back is small, and is soon given up.
+        # The buffers of resumable streams are small, and are soon given up.
         "--resume-grace", "2", "--resume-max-bytes", str(4 << 20), "--resume-max-streams", "64",
         "--store", str(folder / "store.db"), "--store-bytes", str(16 << 20),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ _CHANGES = (
     _Change("reset_prefix_cache", (200, 409)),
     _Change("update_weights", (400, 409), {"path": "/dev/zero"}),
     _Change("update_weights", (400, 409), {"path": "/none", "drain": True}),
-    _Change("abort", (404,), {"request_id": "nobody's"}),
+    _Change("abort", (404,), {"request_id": "unknown"}),
     _Change("trace", method="GET"),
 )
 

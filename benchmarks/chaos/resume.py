@@ -121,7 +121,7 @@ def run_round(options: argparse.Namespace) -> list[str]:
     """Prints how many streams were compared, and returns what failed."""
     requests, failures = Requests(options.seed), list[str]()
 
-    def tell(what: str, began: float, num_wrong: int) -> None:
+    def report(what: str, began: float, num_wrong: int) -> None:
         line = f"{what}: {num_wrong} differ from the uncut answer ({time.monotonic() - began:.0f} s)"
         print(line, flush=True)
         if num_wrong:
@@ -131,9 +131,9 @@ def run_round(options: argparse.Namespace) -> list[str]:
         began = time.monotonic()
         with ServerProcess.eagre(options.server_arguments) as server:
             num_streams, num_wrong = asyncio.run(cut(requests, server.url, options.cuts))
-        tell(f"{options.cuts} cuts of {num_streams} streams", began, num_wrong)
+        report(f"{options.cuts} cuts of {num_streams} streams", began, num_wrong)
     if options.kills:
         began = time.monotonic()
         num_streams, num_wrong = kill(requests, options.server_arguments, options.kills)
-        tell(f"{options.kills} kills cut {num_streams} streams", began, num_wrong)
+        report(f"{options.kills} kills cut {num_streams} streams", began, num_wrong)
     return failures

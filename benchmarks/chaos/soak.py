@@ -55,7 +55,7 @@ class Memory(NamedTuple):
 @dataclass(slots=True)
 class Tally:
     num_requests: int = 0
-    num_aborts: int = 0  # asked for; some come too late
+    num_aborts: int = 0  # requested; some come too late
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     num_row_steps: int = 0  # rows of steps that the requests need where nothing is computed twice
@@ -136,7 +136,7 @@ class Outcome:
 
     @property
     def max_steps(self) -> int:
-        """More than this would mean steps that got nobody further.
+        """The most steps that the requests explain; more were idle ones.
 
         Each step computes at least one row. A request needs a row for each tile of its prompt and for
         each output token; after a preemption it computes again what it had.

@@ -12,7 +12,7 @@ import aiohttp
 
 from benchmarks.chaos.ledger import Ledger
 
-KEY = "chaos-key-of-everybody"
+KEY = "chaos-key-of-the-attackers"
 ADMIN_KEY = "chaos-key-of-operators"
 MAX_BODY_BYTES = 4 << 20  # of the server
 

@@ -30,7 +30,7 @@ from server.cli.main import main
 LEAST_PAUSE_S = 0.005  # that is noted
 INTERVAL_S = 0.001  # between two looks
 REST_S = 0.002  # between two beats of the loop
-MOST_FRAMES = 4  # of a culprit's stack that are told, the innermost first
+MOST_FRAMES = 4  # of a culprit's stack that are shown, the innermost first
 LEAST_SHARE = 0.2  # of a pause that a thread must have computed to be named
 _THREAD_CLOCK = 0b110  # of one thread, in nanoseconds (include/linux/posix-timers.h)
 
@@ -74,7 +74,7 @@ class Watcher(threading.Thread):
         finally:
             gc.callbacks.remove(self._note_collection)
 
-    def _note_collection(self, phase: str, told: dict[str, Any]) -> None:
+    def _note_collection(self, phase: str, info: dict[str, Any]) -> None:
         """Called in the thread that collects, at the begin and the end; one collection runs at a time."""
         if phase == "start":
             self._collection_began = time.perf_counter()
@@ -82,7 +82,7 @@ class Watcher(threading.Thread):
         seconds = time.perf_counter() - self._collection_began
         if self._collection_began and seconds >= LEAST_PAUSE_S:
             culprit = (
-                f"generation {told['generation']}, {told['collected']} objects, in {threading.current_thread().name}"
+                f"generation {info['generation']}, {info['collected']} objects, in {threading.current_thread().name}"
             )
             self._collections.append(Pause(COLLECTOR, self._collection_began, seconds, culprit))
 
@@ -108,11 +108,11 @@ class Watcher(threading.Thread):
         seconds = self._beaten - posted
         if seconds >= LEAST_PAUSE_S:
             share = (self._cpu.get(self._main, 0.0) - before.get(self._main, 0.0)) / seconds
-            told = f"computed {share:.0%} of it"
+            culprit = f"computed {share:.0%} of it"
             if places:
                 ((place, count),) = places.most_common(1)
-                told += f"; in {count} of {places.total()} looks: {place}"
-            pauses.append(Pause(LOOP, posted, seconds, told))
+                culprit += f"; in {count} of {places.total()} looks: {place}"
+            pauses.append(Pause(LOOP, posted, seconds, culprit))
         return pauses
 
     def _beat(self) -> None:
@@ -125,8 +125,8 @@ class Watcher(threading.Thread):
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         shares = {ident: (now[ident] - self._cpu.get(ident, 0.0)) / seconds for ident in now if ident != self.ident}
         busy = sorted((ident for ident in shares if shares[ident] >= LEAST_SHARE), key=lambda ident: -shares[ident])
-        told = [f"{names.get(ident, '?')} {shares[ident]:.0%}" for ident in busy]
-        return f"{', '.join(told)}: {_where(frames.get(busy[0]))}" if busy else ""
+        shown = [f"{names.get(ident, '?')} {shares[ident]:.0%}" for ident in busy]
+        return f"{', '.join(shown)}: {_where(frames.get(busy[0]))}" if busy else ""
 
     def _engine_pauses(self) -> list[Pause]:
         """The long parts of host and device in the steps that were committed since the last call."""
@@ -172,12 +172,12 @@ def _processor_seconds() -> dict[int, float]:
 
 
 def _where(frame: FrameType | None) -> str:
-    told: list[str] = []
-    while frame is not None and len(told) < MOST_FRAMES:
+    shown: list[str] = []
+    while frame is not None and len(shown) < MOST_FRAMES:
         file = Path(frame.f_code.co_filename)
-        told.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
+        shown.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
-    return " < ".join(told)
+    return " < ".join(shown)
 
 
 def watched_main(arguments: Sequence[str]) -> int:

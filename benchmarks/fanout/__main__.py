@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate
 from benchmarks.serving.command import new_parser, run, write_figures
 from benchmarks.serving.resources import time_of
 from benchmarks.serving.server_process import ServerProcess
-from benchmarks.serving.table import Row, number, print_columns, rows_of
+from benchmarks.serving.table import Row, Turn, number, print_columns, rows_of
 
 STREAMS_ON_A_SOCKET = 64
 PROGRAM = "benchmarks.fanout"

@@ -18,7 +18,7 @@ from benchmarks.serving.stream_client import StreamClient, StreamLost, stream_co
 Server = Replica | DeployedReplica
 PROMPTS = ("Once upon a time", "Die Gezeiten", "def tide(moon):", "My favourite animal is")
 MAX_TOKENS = 24
-LONG = 1500  # tokens of a stream that somebody cuts
+LONG = 1500  # tokens of a stream that is cut
 QUIET_WITHIN = 10.0  # seconds from the cut to the last page given back
 NUM_CUT = 12
 NUM_KILLED = 50  # resumable streams under which a replica is killed
@@ -113,15 +113,15 @@ async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Seque
 
     For a front that moves streams from one replica to another.
     """
-    asked = [
+    requests = [
         {"prompt": PROMPTS[seed % len(PROMPTS)], "seed": seed, "max_tokens": 2 * MAX_TOKENS, "temperature": 0.9,
          "ignore_eos": True, "resumable": True}
         for seed in range(NUM_KILLED)
     ]  # fmt: skip
     wanted = [
-        answer.text for answer in await asyncio.gather(*(stream_completion(session, front, body) for body in asked))
+        answer.text for answer in await asyncio.gather(*(stream_completion(session, front, body) for body in requests))
     ]
-    streams = [asyncio.create_task(stream_completion(session, front, body)) for body in asked]
+    streams = [asyncio.create_task(stream_completion(session, front, body)) for body in requests]
     await asyncio.sleep(KILL_AFTER)
     num_done = sum(stream.done() for stream in streams)
     running = [await asyncio.to_thread(replica.num_streams) for replica in replicas]

@@ -60,7 +60,7 @@ async def measure_front(front: ServerProcess, server: ServerProcess) -> FrontCos
 
 
 async def measure_memory(front: ServerProcess, server: ServerProcess) -> FrontMemory:
-    """What an open stream costs that nobody reads.
+    """The memory of an open stream that is not read.
 
     Raises:
         StreamLost: not all of them have begun.
@@ -100,7 +100,7 @@ async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Se
                 break
             if begun == NUM_OPEN:
                 all_begun.set()
-            await is_over.wait()  # reads nothing more, so that the stream stands still
+            await is_over.wait()  # reads nothing more, so that the stream stops
             response.close()
 
     streams = [asyncio.create_task(stream()) for _ in range(NUM_OPEN)]

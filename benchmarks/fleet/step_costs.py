@@ -72,7 +72,7 @@ def fit(works: Sequence[StepWork], milliseconds: Sequence[float]) -> StepCost:
     terms = np.array(
         [(1, work.num_decode_rows, work.decode_context, work.num_tiles, work.tile_context) for work in works], float
     )
-    scale = terms.max(axis=0)  # so that no term is lost beside the larger ones
+    scale = terms.max(axis=0)  # so that all terms are of one order
     found, *_ = np.linalg.lstsq(terms / scale, np.asarray(milliseconds), rcond=None)
     return StepCost(*(float(value) for value in np.maximum(found / scale, 0.0)))
 

@@ -24,8 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.microbenchmarks.memory_bandwidth import READS, MemoryReader
-from benchmarks.microbenchmarks.timing import Case, donating, time_calls
+from benchmarks.microbenchmarks.timing import READS, Case, MemoryReader, donating, time_calls
 from benchmarks.serving.command import at_least_one, new_parser, run, write_figures
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
 from engine.backends.native.attention import attention

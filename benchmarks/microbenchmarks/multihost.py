@@ -12,11 +12,12 @@ import argparse
 import multiprocessing
 from collections.abc import Callable, Sequence
 
-from benchmarks.microbenchmarks.engine_streams import run_streams
+from benchmarks.microbenchmarks.decoding import run_streams
 from benchmarks.microbenchmarks.simulated_device import DeviceClock, SimulatedEngine, SimulatedRunner
-from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.server_process import free_port
+from benchmarks.serving.table import Turn
 from engine.interface.config import EngineConfig
 from engine.interface.host_address import HostAddress
 from engine.multihost.follower import Follower

@@ -167,7 +167,7 @@ class SimulatedEngine(Engine):
             ValueError: num_pages is not set, or decode_chunk is not 1.
         """
         if config.num_pages is None:
-            raise ValueError("num_pages is None; a simulated device has no memory that would tell")
+            raise ValueError("num_pages is None; it cannot be derived from the memory of a simulated device")
         if config.decode_chunk != 1:
             raise ValueError(f"decode_chunk is {config.decode_chunk}; a simulated device does one step at a time")
         layout = KVLayout(

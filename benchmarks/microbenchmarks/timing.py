@@ -1,17 +1,22 @@
-"""Timed programs, and the steps that they compute: decode rows or the last tiles of one prompt."""
+"""Tools to time compiled programs: the steps that they compute, calls, and the bandwidth of memory as a bound."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import jax
+import numpy as np
 
 from cache.storage import PAGE_SIZE_BY_BACKEND
 from engine.interface.config import TILE_SIZE
 
 T = TypeVar("T")
+READS = 5  # of which the fastest counts
+READ_BYTES = 256 << 20  # by each thread, more than what a cache holds for it
 
 
 class Case(NamedTuple):
@@ -63,3 +68,18 @@ def donating(program: Callable[[T], tuple[jax.Array, T]], state: T) -> Callable[
         return out
 
     return call
+
+
+class MemoryReader:
+    """Reads an array of its own with a thread for each core that this process may use."""
+
+    def __init__(self, num_bytes: int = READ_BYTES) -> None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._arrays = [np.ones(num_bytes // 4, np.float32) for _ in range(workers)]
+        self._pool = ThreadPoolExecutor(workers)
+
+    def rate(self) -> float:
+        """Reads once; bytes a second."""
+        begin = time.perf_counter()
+        list(self._pool.map(np.max, self._arrays))
+        return sum(array.nbytes for array in self._arrays) / (time.perf_counter() - begin)

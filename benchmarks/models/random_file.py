@@ -26,14 +26,14 @@ _Q6_K_SPREAD = 170.0  # the same of a Q6_K weight with scales from -16 to 15
 
 
 def write_random(
-    path: Path, name: str, shape: ModelShape, vocabulary: Path, told: Callable[[int, int], None], seed: int = 0
+    path: Path, name: str, shape: ModelShape, vocabulary: Path, progress: Callable[[int, int], None], seed: int = 0
 ) -> None:
     """Writes tensor by tensor, so that one of them is in memory at a time. The same seed gives the same file.
 
     Args:
         vocabulary: a GGUF file with a vocabulary of byte-level BPE; tokens that the shape has beyond it are never
             made of a text, and are written as `[1234]`.
-        told: called with the number of tensors that are written, and of all.
+        progress: called with the number of tensors that are written, and of all.
 
     Raises:
         ValueError: the vocabulary has more tokens than the shape.
@@ -57,9 +57,9 @@ def write_random(
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for done, tensor in enumerate(tensors):
-            told(done, len(tensors))
+            progress(done, len(tensors))
             writer.write_tensor_data(random_tensor(random, tensor.shape, tensor.kind))
-        told(len(tensors), len(tensors))
+        progress(len(tensors), len(tensors))
     finally:
         writer.close()
 

@@ -18,11 +18,12 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from statistics import mean, stdev
 
-from benchmarks.serving.alternation import Measured, Turn, add_alternation_flags, alternate, finish
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.loads import measure_full_rate, measure_in_subprocess
 from benchmarks.serving.resources import time_of
 from benchmarks.serving.server_process import ServerFailed, ServerProcess, served_model
+from benchmarks.serving.table import Turn
 from server.cli.bench.load.workload import Workload
 from tests.static.devtools import Browser, find_chromium
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.microbenchmarks.step_loop import greedy
+from benchmarks.microbenchmarks.decoding import greedy
 from benchmarks.overlap import (
     PAGE_SIZE,
     Rate,

@@ -6,9 +6,10 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 
-from benchmarks.serving.alternation import ServerUnderTest, Turn
+from benchmarks.serving.alternation import ServerUnderTest
 from benchmarks.serving.loads import Measurement
 from benchmarks.serving.server_process import ServerProcess
+from benchmarks.serving.table import Turn
 from server.cli.bench.load.report import Report
 from server.cli.bench.load.trace import Arrival, Trace
 from server.cli.bench.load.workload import Workload

@@ -7,9 +7,9 @@ import argparse
 import pytest
 
 from benchmarks.serving import loads
-from benchmarks.serving.alternation import Measured, Turn, alternate, alternate_servers, finish
+from benchmarks.serving.alternation import Measured, alternate, alternate_servers, finish
 from benchmarks.serving.loads import ServerLoad
-from benchmarks.serving.table import Row
+from benchmarks.serving.table import Row, Turn
 from tests.benchmarks.serving.stand_ins import PAIR, Bench
 
 NAMES = ["Eagre", "llama.cpp"]

@@ -1,22 +1,29 @@
-"""The compiled steps of an engine with no host work between them: an upper bound of its speed.
+"""Decoding by an engine in this process, without text and HTTP: its compiled steps alone, or streams of its client.
 
-The steps are the same as those of the engine's loop for the same requests. The scheduler plans all of them,
-and their arrays are built, before the clock starts. This is possible because only a length ends these
-requests, so no plan depends on the tokens, and because the device reads each input token from its own memory.
+The steps alone, with no host work between them, are an upper bound of its speed. They are the same as those of the
+engine's loop for the same requests: the scheduler plans all of them, and their arrays are built, before the clock
+starts. This is possible because only a length ends these requests, so no plan depends on the tokens, and because the
+device reads each input token from its own memory.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
+from engine.interface.types import FinishReason
 from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.inputs import StepInputs
+from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
+from server.cli.bench.load.report import full_rate
+from server.cli.bench.load.trace import Arrival, Trace
 
 SEED = 0  # greedy tokens do not depend on it, but the tokens of a simulated device do
 
@@ -83,6 +90,59 @@ def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
 
 
 def _compute(engine: Engine, steps: Sequence[BuiltStep]) -> list[StepResult]:
-    """The result of each step; all steps are enqueued before the first result is asked for."""
+    """The result of each step; all steps are enqueued before the first result is awaited."""
     pending = [engine.runner.enqueue(*step) for step in steps]
     return [engine.runner.result(step) for step in pending]
+
+
+class StreamFailed(RuntimeError):
+    """A stream did not end by its length."""
+
+
+class StreamRequest(NamedTuple):
+    """A request whose stream is read."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    matcher: TokenMatcher | None = None
+
+
+def run_streams(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int, *, overlap: bool) -> Decoded:
+    """Decodes the prompts greedily, as `run_requests`."""
+    params = greedy(num_output_tokens)
+    return run_requests(engine, [StreamRequest(prompt, params) for prompt in prompts], overlap=overlap)
+
+
+def run_requests(engine: Engine, requests: Sequence[StreamRequest], *, overlap: bool) -> Decoded:
+    """Submits all requests at once and decodes them, with the overlapped or the synchronous loop.
+
+    Raises:
+        StreamFailed: a stream did not end by its length, or at no time did all streams run.
+    """
+    engine.config = replace(engine.config, overlap=overlap)  # takes effect when the client makes its loop
+    return asyncio.run(_run_requests(EngineClient(engine), requests))
+
+
+async def _run_requests(client: EngineClient, requests: Sequence[StreamRequest]) -> Decoded:
+    traces = [Trace() for _ in requests]
+    client.start(asyncio.get_running_loop())
+    try:
+        streams = [client.submit(prompt, params, matcher=matcher) for prompt, params, matcher in requests]
+        outputs = await asyncio.gather(*map(_read, streams, traces))
+    finally:
+        client.shutdown()
+    rate = full_rate(traces, len(requests))
+    if rate is None:
+        raise StreamFailed(f"{len(requests)} streams never flowed at once")
+    return Decoded(rate, outputs)
+
+
+async def _read(stream: TokenStream, trace: Trace) -> list[int]:
+    output: list[int] = []
+    async for event in stream:
+        output += event.token_ids
+        if event.token_ids:
+            trace.arrivals.append(Arrival(time.perf_counter(), len(event.token_ids)))
+        if event.finish_reason not in (None, FinishReason.LENGTH):
+            raise StreamFailed(f"stream {stream.request_id} ended with {event.finish_reason}: {event.error}")
+    return output

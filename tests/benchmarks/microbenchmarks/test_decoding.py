@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.microbenchmarks.engine_streams import run_streams
+from benchmarks.microbenchmarks.decoding import run_steps, run_streams
 from benchmarks.microbenchmarks.simulated_device import SimulatedEngine
-from benchmarks.microbenchmarks.step_loop import run_steps
 from engine.interface.config import EngineConfig
 
 PROMPTS = [[1, 2, 3], list(range(40)), [7] * 21]
