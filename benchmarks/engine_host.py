@@ -109,7 +109,7 @@ def costs_between(
     total["rest"] = total["wall"] - sum(total[part] for part in PARTS)
     idle = total["idle"] / (total["idle"] + num_steps * step_seconds)
     shown = ("thread", "schedule", "build", "dispatch", "commit", "rest", "wait", "wall")
-    return {"idle, %": 100 * idle, **{name: 1e6 * total[name] / num_steps for name in shown}}
+    return {"idle, %": 100 * idle, **{f"{name}, us": 1e6 * total[name] / num_steps for name in shown}}
 
 
 def measure(

@@ -5,43 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 PAGE_SIZE = 16  # tokens
 
 Pages = list[Any]
 Prompt = Any  # the object of a side for a token sequence and the names of its pages
-
-
-class Side(Protocol):
-    """The operations that every workload uses; each implementation is one side."""
-
-    def reset(self, num_pages: int) -> None:
-        """Makes a new pool."""
-
-    def allocate(self, num_pages: int) -> Pages: ...
-
-    def release(self, pages: Pages) -> None:
-        """Releases pages, which are in the order of the tokens of a request."""
-
-    def touch(self, pages: Pages) -> None: ...
-
-    def prompt(self, token_ids: list[int]) -> Prompt:
-        """Makes a request of these tokens, whose pages are not named yet."""
-
-    def name_pages(self, prompt: Prompt) -> None:
-        """Hashes the full pages that have no name yet."""
-
-    def append(self, prompt: Prompt, token_ids: list[int]) -> None: ...
-
-    def cache(self, prompt: Prompt, pages: Pages) -> None:
-        """Remembers the content of all pages of a named prompt."""
-
-    def look_up(self, prompt: Prompt) -> Pages:
-        """Returns the pages of the longest remembered prefix."""
-
-    def queue(self, num_pages: int) -> tuple[Any, Pages]:
-        """Makes a free queue without a pool, and returns it with its pages."""
 
 
 class OurSide:
@@ -55,6 +24,7 @@ class OurSide:
         self._hash_page, self._hash_pages = hashing.sha256_hash, hashing.hash_request_tokens
 
     def reset(self, num_pages: int) -> None:
+        """Makes a new pool."""
         self._pool = self._pool_type(num_pages)
 
     def allocate(self, num_pages: int) -> Pages:
@@ -67,9 +37,11 @@ class OurSide:
         self._pool.touch(pages)
 
     def prompt(self, token_ids: list[int]) -> Prompt:
+        """A request of these tokens, whose pages have no hashes yet."""
         return SimpleNamespace(token_ids=token_ids, hashes=[])
 
     def name_pages(self, prompt: Prompt) -> None:
+        """Hashes the full pages that have no hash yet."""
         prompt.hashes += self._hash_pages(self._hash_page, PAGE_SIZE, prompt.token_ids, known=prompt.hashes)
 
     def append(self, prompt: Prompt, token_ids: list[int]) -> None:
@@ -80,9 +52,11 @@ class OurSide:
             self._pool.cache_page(page, page_hash)
 
     def look_up(self, prompt: Prompt) -> Pages:
+        """The pages of the longest cached prefix."""
         return self._pool.match_prefix(prompt.hashes)
 
     def queue(self, num_pages: int) -> tuple[Any, Pages]:
+        """A free queue without a pool, and its pages."""
         pages = [self._page_type(page_id) for page_id in range(num_pages)]
         return self._queue_type(pages), pages
 
@@ -140,4 +114,5 @@ class VllmSide:
         return self._utils.FreeKVCacheBlockQueue(blocks), blocks
 
 
+Side = OurSide | VllmSide
 SIDES: dict[str, Callable[[], Side]] = {"eagre": OurSide, "vllm": VllmSide}

@@ -90,9 +90,7 @@ class ResidentMemory(NamedTuple):
             lines = Path("/proc", str(pid), "status").read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             raise ProcessLookupError(f"there is no process {pid}") from None
-        kibibytes = {
-            name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()
-        }
+        kibibytes = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
         if "VmRSS" not in kibibytes:
             raise ProcessLookupError(f"process {pid} has ended")
-        return cls(int(kibibytes["VmRSS"]) * 1024, int(kibibytes["VmHWM"]) * 1024)
+        return cls(int(kibibytes["VmRSS"][0]) * 1024, int(kibibytes["VmHWM"][0]) * 1024)

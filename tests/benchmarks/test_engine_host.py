@@ -18,7 +18,9 @@ def test_a_cost_is_the_difference_of_two_totals() -> None:
     cost = costs_between(first, last, num_steps=10, step_seconds=1.5)
     assert cost.pop("idle, %") == pytest.approx(100 * 5.0 / 20.0)
     seconds = {"thread": 0.4, "schedule": 0.2, "build": 0.4, "dispatch": 0.1, "commit": 0, "wait": 1.0}
-    assert cost == pytest.approx({name: 1e6 * value for name, value in (seconds | {"rest": 0.3, "wall": 2.0}).items()})
+    assert cost == pytest.approx(
+        {f"{name}, us": 1e6 * value for name, value in (seconds | {"rest": 0.3, "wall": 2.0}).items()}
+    )
 
 
 def test_only_steps_in_which_every_row_decodes_are_marked() -> None:
@@ -38,11 +40,13 @@ def test_only_steps_in_which_every_row_decodes_are_marked() -> None:
 @pytest.mark.parametrize("overlap", some([True, False], 1))
 def test_a_small_run_gives_all_figures(overlap: bool) -> None:
     cost = measure(2, num_steps=10, step_seconds=0.002, overlap=overlap, enable_prefix_caching=True, seed=0)
-    assert cost["wall"] >= 0.9 * 2000  # a step is not faster than the device, except the last, which may not have begun
+    assert (
+        cost["wall, us"] >= 0.9 * 2000
+    )  # a step is not faster than the device, except the last, which may not have begun
     assert 0.0 <= cost.pop("idle, %") < 100
-    thread, wall = cost.pop("thread"), cost.pop("wall")
+    thread, wall = cost.pop("thread, us"), cost.pop("wall, us")
     assert wall == pytest.approx(sum(cost.values()), rel=1e-6)
-    assert min(*(cost[name] for name in ("schedule", "build", "dispatch", "commit", "rest")), thread) > 0.0
+    assert min(*(cost[f"{name}, us"] for name in ("schedule", "build", "dispatch", "commit", "rest")), thread) > 0.0
 
 
 def test_the_command_prints_every_variant(capsys: pytest.CaptureFixture[str]) -> None:
