@@ -47,7 +47,7 @@ VARIANTS = {
 }
 
 LEGEND = (
-    "idle: share of time that the device stood still; all others in us a step. thread: processor time of the engine\n"
+    "idle: share of time in which the device did nothing; all others of a step. thread: processor time of the engine\n"
     "thread. The rest is wall time in it: build and dispatch are the step's arrays and programs; rest is inbox,\n"
     "publishing and the loop itself; wait is for the device; wall is from one dispatch to the next."
 )

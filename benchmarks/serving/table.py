@@ -10,8 +10,8 @@ from typing import Any
 from server.cli.bench.load.report import Report
 
 LEGEND = (
-    "times in ms unless a name says otherwise, medians of rounds (least..most), ratios of medians; full tok/s: while\n"
-    "every stream flowed; gap: between chunks of one stream; others: share of all processors that other processes had"
+    "medians of rounds (least..most), ratios of medians; others: share of all processors that other processes had;\n"
+    "times in ms unless a name says otherwise; full tok/s: while every stream flowed; gap: between chunks of a stream"
 )
 
 

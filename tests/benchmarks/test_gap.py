@@ -48,7 +48,7 @@ def test_each_target_is_measured_in_each_round_and_holds_in_it(monkeypatch: pyte
     assert [turn.contender for turn in turns] == ["1 ms", "0 ms", "0 ms", "1 ms"] * 2
     assert bursts == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0]
     for turn in turns:
-        assert 0 < turn.figures["gap p50"] <= turn.figures["gap p99"] <= turn.figures["gap max"]
+        assert 0 <= turn.figures["gap p50"] <= turn.figures["gap p99"] <= turn.figures["gap max"]
         assert turn.figures["tok/s"] > 0
         assert turn.figures["steps"] > 0
     # A step of 2 ms never fits into 1 ms, so that one tile is in it; without a target a step takes what it may.
